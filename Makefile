@@ -1,0 +1,45 @@
+# Two commands: `make run` starts the broker, `make test` checks everything. Each sets up what it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: help run test lint bench fuzz clean
+.DEFAULT_GOAL := help
+
+help:            ## show this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+run: $(VENV)/.run-ready   ## set up and start the broker on its defaults (ARGS="--listen mqtt://127.0.0.1:0" to change)
+	$(BIN)/pyrite serve $(ARGS)
+
+test: lint       ## set up, check style, types and dependency direction, and run the whole suite
+	$(BIN)/pytest -n auto $(ARGS)
+
+lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev-ready ## measure against mosquitto, nats-server and amqtt; writes benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: $(VENV)/.dev-ready  ## fuzz the MQTT connection for a minute (ARGS="-max_total_time=600" for longer)
+	$(BIN)/python fuzz/fuzz_mqtt.py -max_total_time=60 $(ARGS) fuzz/corpus
+
+clean:           ## remove everything that make made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/node/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian keeps venv in a package of its own; virtualenv, which pip alone can bring, does as well.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m pip install --user --quiet virtualenv && $(PYTHON) -m virtualenv --quiet $(VENV); }
+
+$(VENV)/.run-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[dev]"
+	touch $@ $(VENV)/.run-ready

@@ -1,0 +1,1 @@
+"""The heart: topics, sessions, retained messages, routing. No sockets, no files, no clock of its own."""

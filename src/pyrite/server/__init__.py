@@ -1,0 +1,1 @@
+"""What touches the network and the process: listeners, configuration, start-up and shutdown."""
