@@ -1,0 +1,7 @@
+"""`python -m pyrite` is the `pyrite` command."""
+
+import sys
+
+from pyrite.cli.main import main
+
+sys.exit(main())

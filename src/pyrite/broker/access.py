@@ -1,0 +1,82 @@
+"""Who may connect, and what they may do: the interface that an authenticator implements.
+
+The broker asks an `Access` object. The one here lets everyone in; a plug-in names its own in pyrite.toml:
+
+    [mqtt]
+    authenticator = "my_package.my_module:make_access"
+
+where `make_access()` returns an object of a subclass of `Access`. Calls are made on the event loop, so
+they must not block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOT_AUTHORIZED = 0x87
+BAD_USER_NAME_OR_PASSWORD = 0x86
+BAD_AUTHENTICATION_METHOD = 0x8C
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a connecting client has said of itself."""
+
+    client_id: str
+    username: str | None
+    password: bytes | None
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Let the client in; `data` is sent along as authentication data, `username` is who it is from now on."""
+
+    data: bytes | None = None
+    username: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Turn the client away, with an MQTT 5 reason code and a text for the client's developer."""
+
+    code: int = NOT_AUTHORIZED
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Ask the client for more (enhanced authentication): `data` is the challenge."""
+
+    data: bytes | None = None
+
+
+class Exchange:
+    """One enhanced authentication under way, of the client that began it."""
+
+    def step(self, data: bytes | None) -> Accept | Refuse | Challenge:
+        """Answer what the client sent: accept, refuse, or ask for more."""
+        raise NotImplementedError
+
+
+class Access:
+    """Lets everyone do everything. Subclass it and override what should be otherwise."""
+
+    checks_topics = False
+    """Whether `may_publish` and `may_subscribe` are to be asked at all."""
+
+    def authenticate(self, credentials: Credentials) -> Accept | Refuse:
+        """Decide on a client that connects without enhanced authentication."""
+        return Accept(username=credentials.username)
+
+    def begin(self, method: str, credentials: Credentials) -> Exchange | None:
+        """Begin enhanced authentication by `method`, or return None if there is no such method."""
+        return None
+
+    def may_publish(self, credentials: Credentials, topic: str) -> bool:
+        """Tell whether the client may publish on `topic`."""
+        return True
+
+    def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether the client may subscribe to `topic_filter`."""
+        return True

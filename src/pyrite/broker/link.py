@@ -1,0 +1,90 @@
+"""The live end of a session: what the broker needs of a connection, whatever protocol it speaks.
+
+A link gathers what is to be sent and is flushed once a batch: whoever drives the broker (a server's event
+loop, a test) is woken when the first link has something, and then calls `Broker.flush`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.broker.message import Batch
+    from pyrite.broker.subscriptions import Subscription
+
+
+class Transport(Protocol):
+    """Where a link's bytes go; asyncio's transports are this."""
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, now or as soon as the peer takes it."""
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait for the peer."""
+
+    def close(self) -> None:
+        """Close once everything written is sent."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Link:
+    """One connection: an outbox before a transport, with a bound on what may wait in both."""
+
+    __slots__ = ("broker", "chunks", "room", "transport")
+
+    def __init__(self, broker: Broker, transport: Transport) -> None:
+        self.broker = broker
+        self.transport = transport
+        self.chunks: list[bytes | bytearray] = []
+        self.room = broker.limits.max_waiting_bytes
+        """How many more bytes may wait for this client before messages to it are held back or dropped."""
+
+    def send(
+        self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
+    ) -> bool:
+        """Send messages `start` to `stop` of a batch, with consecutive ids from `first_id` if qos > 0.
+
+        Return False if this client can never take them (too large for it).
+        """
+        raise NotImplementedError
+
+    def forward(self, batch: Batch, target: Subscription) -> None:
+        """Send a whole batch with QoS 0, or drop and count it where there is no room."""
+        raise NotImplementedError
+
+    def release(self, message_id: int) -> None:
+        """Repeat the second step of a QoS 2 delivery."""
+        raise NotImplementedError
+
+    def displaced(self) -> None:
+        """Make way: another connection has taken over the session."""
+        raise NotImplementedError
+
+    def ended(self, reason: int) -> None:
+        """End the connection for a reason of the broker's own (an MQTT 5 reason code)."""
+        raise NotImplementedError
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Put `data` into the outbox, to be sent with the rest of the batch."""
+        if not self.chunks:
+            self.broker.dirty(self)
+        self.chunks.append(data)
+        self.room -= len(data)
+
+    def flush(self) -> None:
+        """Hand the outbox to the transport in one write."""
+        chunks = self.chunks
+        if not chunks:
+            return
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self.chunks = []
+        self.broker.figures.bytes_sent += len(data)
+        self.transport.write(data)  # type: ignore[arg-type]  # asyncio's transports take any buffer
+        self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
+
+    def drained(self) -> None:
+        """Note that the transport has room again, and send what was held back meanwhile."""
+        raise NotImplementedError

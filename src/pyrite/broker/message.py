@@ -1,0 +1,128 @@
+"""What travels: a batch of messages, and the properties they carry.
+
+The batch is the unit of everything. It holds messages that arrived together, on one topic, alike in all
+but their payloads, which lie packed in `data` at a fixed stride:
+
+    data     |head|payload 0|head|payload 1|head|payload 2|
+             0    ^payload_at
+             <---- stride --->
+
+As the head is whatever came over the wire, a batch that needs no change is forwarded as the bytes it came
+in. A single message is a batch of one, without a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Properties:
+    """What a message carries besides its payload (MQTT 5). Never changed once made, so it may be shared."""
+
+    __slots__ = (
+        "content_type",
+        "correlation_data",
+        "encoded",
+        "message_expiry",
+        "payload_format",
+        "response_topic",
+        "user_properties",
+    )
+
+    def __init__(
+        self,
+        payload_format: int | None = None,
+        message_expiry: int | None = None,
+        content_type: str | None = None,
+        response_topic: str | None = None,
+        correlation_data: bytes | None = None,
+        user_properties: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.payload_format = payload_format
+        self.message_expiry = message_expiry
+        self.content_type = content_type
+        self.response_topic = response_topic
+        self.correlation_data = correlation_data
+        self.user_properties = user_properties
+        self.encoded: bytes | None = None
+        """A protocol's encoding of all but the expiry, kept here so that it is made once."""
+
+
+class Batch:
+    """Messages of one topic, quality of service, retain flag and properties, packed at a fixed stride."""
+
+    __slots__ = (
+        "count",
+        "data",
+        "expires_at",
+        "form",
+        "origin",
+        "payload_at",
+        "properties",
+        "qos",
+        "retain",
+        "stride",
+        "topic",
+        "wires",
+    )
+
+    def __init__(
+        self,
+        topic: bytes,
+        data: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+        expires_at: float | None = None,
+        origin: object = None,
+        count: int = 1,
+        stride: int = -1,
+        payload_at: int = 0,
+        form: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.data = data
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.expires_at = expires_at
+        """When the messages expire, on the broker's clock; None for never."""
+        self.origin = origin
+        """The session that published them, for no-local."""
+        self.count = count
+        self.stride = len(data) if stride < 0 else stride
+        self.payload_at = payload_at
+        self.form = form
+        """In which wire form `data` may be forwarded as it is (a number of the protocol's); -1 for none."""
+        self.wires: dict[Any, Any] | None = None
+        """Other wire forms, each made once for all who want it; the protocols' own business."""
+
+    def payload(self, index: int = 0) -> bytes:
+        """Return the payload of message `index`."""
+        start = index * self.stride
+        return self.data[start + self.payload_at : start + self.stride]
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of all messages, in order."""
+        data, stride, at = self.data, self.stride, self.payload_at
+        if self.count == 1:
+            return [data[at:] if at else data]
+        return [data[start + at : start + stride] for start in range(0, self.count * stride, stride)]
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
+        if start == 0 and stop == self.count:
+            return self
+        return Batch(
+            self.topic,
+            self.data[start * self.stride : stop * self.stride],
+            self.qos,
+            self.retain,
+            self.properties,
+            self.expires_at,
+            self.origin,
+            stop - start,
+            self.stride,
+            self.payload_at,
+            self.form,
+        )

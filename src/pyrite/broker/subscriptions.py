@@ -1,0 +1,266 @@
+"""Who gets what: subscriptions, the tree that finds them by topic, and the cache of what it found.
+
+A topic's route is computed once by walking the tree, and kept until a subscription that could change it
+changes. So routing costs one dictionary look-up, however many filters there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyrite.broker.topics import TopicTree
+
+if TYPE_CHECKING:
+    from pyrite.broker.session import Session
+
+MAX_CACHED_ROUTES = 100_000
+
+
+class Subscription:
+    """One session's wish for one filter; or, in a route, all its wishes that match one topic, merged."""
+
+    __slots__ = (
+        "group",
+        "identifiers",
+        "no_local",
+        "qos",
+        "retain_as_published",
+        "retain_handling",
+        "session",
+        "topic_filter",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        topic_filter: bytes,
+        qos: int = 0,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+        identifiers: tuple[int, ...] = (),
+        group: SharedGroup | None = None,
+    ) -> None:
+        self.session = session
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.retain_handling = retain_handling
+        self.identifiers = identifiers
+        self.group = group
+
+    def merged_with(self, other: Subscription) -> Subscription:
+        """Combine two overlapping subscriptions of one session: one copy, the higher QoS [MQTT-3.3.4-2]."""
+        return Subscription(
+            self.session,
+            self.topic_filter,
+            max(self.qos, other.qos),
+            self.no_local and other.no_local,
+            self.retain_as_published or other.retain_as_published,
+            0,
+            self.identifiers + other.identifiers,  # [MQTT-3.3.4-3]
+        )
+
+
+class SharedGroup:
+    """The members of one shared subscription, who take turns."""
+
+    __slots__ = ("members", "name", "turn")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.members: list[Subscription] = []
+        self.turn = 0
+
+    def shares(self, count: int, besides: Session | None = None) -> list[tuple[Subscription, int, int]]:
+        """Deal `count` messages to the members in turn: (member, start, stop) each, fair over time.
+
+        Members that are connected come first: one that is away gets messages only if no one is here.
+        """
+        places = self._places(count, besides, True) or self._places(count, besides, False)
+        if not places:
+            return []
+        each, extra = divmod(count, len(places))
+        deals = []
+        start = 0
+        for number, place in enumerate(places):
+            stop = start + each + (number < extra)
+            deals.append((self.members[place], start, stop))
+            start = stop
+        self.turn = places[(count - 1) % len(places)] + 1
+        return deals
+
+    def _places(self, most: int, besides: Session | None, connected: bool) -> list[int]:
+        """Find up to `most` members from the one whose turn it is on, as places in the list."""
+        size = len(self.members)
+        places: list[int] = []
+        for step in range(size):
+            place = (self.turn + step) % size
+            session = self.members[place].session
+            if session is not besides and (session.link is not None or not connected):
+                places.append(place)
+                if len(places) == most:
+                    break
+        return places
+
+
+class Route:
+    """Who gets the messages of one topic."""
+
+    __slots__ = ("groups", "targets")
+
+    def __init__(self, targets: tuple[Subscription, ...], groups: tuple[SharedGroup, ...]) -> None:
+        self.targets = targets
+        self.groups = groups
+
+
+NOWHERE = Route((), ())
+
+
+class _Node:
+    """One level of the filters' tree. Its parts are made when needed: most nodes have one of the three."""
+
+    __slots__ = ("children", "groups", "subscriptions")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _Node] | None = None
+        self.subscriptions: dict[Session, Subscription] | None = None
+        self.groups: dict[str, SharedGroup] | None = None
+
+
+class SubscriptionTree:
+    """All subscriptions, by filter; and the routes already found, by topic."""
+
+    __slots__ = ("_cache", "_root", "count", "routes", "shared_count")
+
+    def __init__(self) -> None:
+        self._root = _Node()
+        self._cache: TopicTree[Route] = TopicTree()
+        self.routes = self._cache.values
+        """The routes already found, for the hot path to look up; `route` finds the others."""
+        self.count = 0
+        self.shared_count = 0
+
+    def add(self, subscription: Subscription, group_name: str | None = None) -> bool:
+        """Add a subscription, replacing one of the same session and filter; tell whether it was new."""
+        node = self._root
+        for level in subscription.topic_filter.split(b"/"):
+            if node.children is None:
+                node.children = {}
+            child = node.children.get(level)
+            if child is None:
+                child = node.children[level] = _Node()
+            node = child
+        if group_name is None:
+            if node.subscriptions is None:
+                node.subscriptions = {}
+            new = subscription.session not in node.subscriptions
+            node.subscriptions[subscription.session] = subscription
+        else:
+            if node.groups is None:
+                node.groups = {}
+            group = node.groups.get(group_name)
+            if group is None:
+                group = node.groups[group_name] = SharedGroup(group_name)
+            subscription.group = group
+            others = [m for m in group.members if m.session is not subscription.session]
+            new = len(others) == len(group.members)
+            group.members = [*others, subscription]
+            self.shared_count += new
+        self.count += new
+        self._forget_routes(subscription.topic_filter)
+        return new
+
+    def remove(self, subscription: Subscription) -> None:
+        """Remove a subscription that `add` was given."""
+        levels = subscription.topic_filter.split(b"/")
+        path = [self._root]
+        for level in levels:
+            children = path[-1].children
+            if children is None or level not in children:
+                return
+            path.append(children[level])
+        node = path[-1]
+        group = subscription.group
+        if group is None:
+            if node.subscriptions is None or node.subscriptions.pop(subscription.session, None) is None:
+                return
+            if not node.subscriptions:
+                node.subscriptions = None
+        else:
+            group.members = [m for m in group.members if m.session is not subscription.session]
+            self.shared_count -= 1
+            if not group.members and node.groups is not None:
+                node.groups.pop(group.name, None)
+                node.groups = node.groups or None
+        self.count -= 1
+        for depth in range(len(levels), 0, -1):
+            node = path[depth]
+            if node.children or node.subscriptions or node.groups:
+                break
+            children = path[depth - 1].children
+            assert children is not None
+            del children[levels[depth - 1]]
+        self._forget_routes(subscription.topic_filter)
+
+    def route(self, topic: bytes) -> Route:
+        """Return who gets the messages of `topic`."""
+        route = self.routes.get(topic)
+        if route is None:
+            route = self._find(topic)
+            if len(self.routes) >= MAX_CACHED_ROUTES:
+                self._cache.pop(next(iter(self.routes)))
+            self._cache[topic] = route
+        return route
+
+    def _forget_routes(self, topic_filter: bytes) -> None:
+        for topic in list(self._cache.matching(topic_filter)):
+            self._cache.pop(topic)
+
+    def _find(self, topic: bytes) -> Route:
+        targets: dict[Session, Subscription] = {}
+        groups: list[SharedGroup] = []
+        for node in self._matching(topic):
+            if node.subscriptions is not None:
+                for session, subscription in node.subscriptions.items():
+                    other = targets.get(session)
+                    targets[session] = subscription if other is None else other.merged_with(subscription)
+            if node.groups is not None:
+                groups.extend(node.groups.values())
+        if not targets and not groups:
+            return NOWHERE
+        return Route(tuple(targets.values()), tuple(groups))
+
+    def _matching(self, topic: bytes) -> list[_Node]:
+        """Find the nodes of all filters that match `topic`, a level at a time."""
+        found: list[_Node] = []
+        nodes = [self._root]
+        wild = not topic.startswith(b"$")  # [MQTT-4.7.2-1]
+        for level in topic.split(b"/"):
+            below: list[_Node] = []
+            for node in nodes:
+                children = node.children
+                if children is None:
+                    continue
+                child = children.get(level)
+                if child is not None:
+                    below.append(child)
+                if wild:
+                    child = children.get(b"+")
+                    if child is not None:
+                        below.append(child)
+                    child = children.get(b"#")
+                    if child is not None:
+                        found.append(child)
+            nodes = below
+            wild = True
+            if not nodes:
+                return found
+        found.extend(nodes)
+        for node in nodes:
+            if node.children is not None:
+                child = node.children.get(b"#")  # "sport/#" asks for "sport" too
+                if child is not None:
+                    found.append(child)
+        return found

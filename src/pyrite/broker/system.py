@@ -1,0 +1,103 @@
+"""$SYS: the broker's figures as retained messages, under the names that mosquitto's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp
+from typing import TYPE_CHECKING
+
+from pyrite.broker.message import Batch
+from pyrite.broker.timers import NO_SLOT
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+
+PREFIX = "$SYS/broker/"
+MINUTES = (1, 5, 15)
+
+# Name under load/: counter of Figures.
+_LOADS = {
+    "messages/received": "packets_received",
+    "messages/sent": "packets_sent",
+    "publish/received": "publish_received",
+    "publish/sent": "publish_sent",
+    "publish/dropped": "messages_dropped",
+    "bytes/received": "bytes_received",
+    "bytes/sent": "bytes_sent",
+    "connections": "connections_accepted",
+    "sockets": "connections_accepted",
+}
+
+
+class System:
+    """Publishes the figures every `interval` seconds; those that have not changed are left as they are."""
+
+    def __init__(self, broker: Broker, interval: float, version: str) -> None:
+        self.broker = broker
+        self.interval = interval
+        self.slot = NO_SLOT
+        self._started = self._last = broker.now
+        self._before = dict.fromkeys(set(_LOADS.values()), 0)
+        self._loads: dict[tuple[str, int], float] = {}
+        self._published: dict[str, str] = {}
+        self._publish("version", f"pyrite version {version}")
+        self.due()
+
+    def due(self) -> None:
+        """Publish the figures, and again after the interval."""
+        for name, value in self._figures():
+            self._publish(name, value)
+        self.broker.timers.set(self, self.broker.now + self.interval)
+
+    def _publish(self, name: str, value: str) -> None:
+        if self._published.get(name) != value:
+            self._published[name] = value
+            self.broker.publish(Batch((PREFIX + name).encode(), value.encode(), retain=True))
+
+    def _figures(self) -> Iterator[tuple[str, str]]:
+        broker = self.broker
+        figures = broker.figures
+        total, connected = len(broker.sessions), figures.connections
+        retained = len(broker.retained)
+        yield "uptime", f"{int(broker.now - self._started)} seconds"
+        for name, number in (
+            ("clients/total", total),
+            ("clients/connected", connected),
+            ("clients/active", connected),
+            ("clients/disconnected", total - connected),
+            ("clients/inactive", total - connected),
+            ("clients/maximum", figures.clients_maximum),
+            ("clients/expired", figures.clients_expired),
+            ("messages/received", figures.packets_received),
+            ("messages/sent", figures.packets_sent + figures.publish_sent),
+            ("messages/stored", figures.messages_stored + retained),
+            ("store/messages/count", figures.messages_stored + retained),
+            ("publish/messages/received", figures.publish_received),
+            ("publish/messages/sent", figures.publish_sent),
+            ("publish/messages/dropped", figures.messages_dropped),
+            ("publish/bytes/received", figures.publish_bytes_received),
+            ("publish/bytes/sent", figures.publish_bytes_sent),
+            ("bytes/received", figures.bytes_received),
+            ("bytes/sent", figures.bytes_sent),
+            ("retained messages/count", retained),
+            ("subscriptions/count", broker.subscriptions.count),
+            ("shared_subscriptions/count", broker.subscriptions.shared_count),
+        ):
+            yield name, str(number)
+        yield from self._load_averages()
+
+    def _load_averages(self) -> Iterator[tuple[str, str]]:
+        """Yield moving averages, a minute's worth each, over the last 1, 5 and 15 minutes."""
+        elapsed = self.broker.now - self._last
+        self._last = self.broker.now
+        if elapsed <= 0:
+            return
+        figures = self.broker.figures
+        before, self._before = self._before, {name: getattr(figures, name) for name in self._before}
+        for name, counter in _LOADS.items():
+            a_minute = (self._before[counter] - before[counter]) * 60 / elapsed
+            for minutes in MINUTES:
+                old = self._loads.get((name, minutes), 0.0)
+                new = a_minute + exp(-elapsed / (60 * minutes)) * (old - a_minute)
+                self._loads[name, minutes] = new
+                yield f"load/{name}/{minutes}min", f"{new:.2f}"

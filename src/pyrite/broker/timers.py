@@ -1,0 +1,67 @@
+"""What happens when: a wheel of things that are due at some time, cheap to put in and to take out.
+
+A heap would keep a closed connection alive until its keep-alive had run out (18 hours for the longest);
+from a wheel it is removed at once.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Protocol
+
+SLOTS_PER_SECOND = 10
+NO_SLOT = -1
+
+
+class Due(Protocol):
+    """Something that can wait in the wheel, in one slot at a time."""
+
+    slot: int
+
+    def due(self) -> None:
+        """Do what was due."""
+
+
+class Timers:
+    """The wheel. It has no clock: `advance` tells it the time."""
+
+    __slots__ = ("_reached", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: dict[int, set[Due]] = {}
+        self._reached = 0
+
+    def set(self, thing: Due, when: float) -> None:
+        """Have `thing.due()` called at `when`, and not at the time it waited for before."""
+        self.cancel(thing)
+        slot = max(ceil(when * SLOTS_PER_SECOND), self._reached + 1)
+        thing.slot = slot
+        waiting = self._slots.get(slot)
+        if waiting is None:
+            self._slots[slot] = {thing}
+        else:
+            waiting.add(thing)
+
+    def cancel(self, thing: Due) -> None:
+        """Take `thing` out of the wheel, if it is in it."""
+        if thing.slot != NO_SLOT:
+            waiting = self._slots.get(thing.slot)
+            if waiting is not None:
+                waiting.discard(thing)
+                if not waiting:
+                    del self._slots[thing.slot]
+            thing.slot = NO_SLOT
+
+    def advance(self, now: float) -> None:
+        """Call everything that is due at `now`."""
+        reached = int(now * SLOTS_PER_SECOND)
+        if reached - self._reached > len(self._slots):
+            slots = sorted(slot for slot in self._slots if slot <= reached)
+        else:
+            slots = [slot for slot in range(self._reached + 1, reached + 1) if slot in self._slots]
+        self._reached = max(self._reached, reached)
+        for slot in slots:
+            while waiting := self._slots.get(slot):  # what is due may take others out
+                thing = next(iter(waiting))
+                self.cancel(thing)
+                thing.due()

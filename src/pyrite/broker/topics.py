@@ -1,0 +1,160 @@
+"""Topic names and topic filters: what is valid, what matches, and a tree that finds topics by filter.
+
+Topics are kept as the UTF-8 bytes that travelled, so that no message is ever decoded to be routed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+SHARE_PREFIX = b"$share/"
+MAX_TOPIC_BYTES = 65_535
+
+
+class InvalidTopic(ValueError):
+    """A topic name or filter that no broker may accept; the message says why."""
+
+
+def check_topic(topic: bytes, max_levels: int) -> None:
+    """Raise InvalidTopic unless messages may be published on `topic` (already known to be UTF-8)."""
+    if not topic:
+        raise InvalidTopic("a topic name has at least one character")  # [MQTT-4.7.3-1]
+    if b"+" in topic or b"#" in topic:
+        raise InvalidTopic("a topic name holds no wildcard")  # [MQTT-3.3.2-2]
+    if b"\0" in topic:
+        raise InvalidTopic("a topic name holds no null character")  # [MQTT-4.7.3-2]
+    if topic.count(b"/") >= max_levels:
+        raise InvalidTopic(f"a topic has at most {max_levels} levels here")
+
+
+def check_filter(topic_filter: bytes, max_levels: int) -> None:
+    """Raise InvalidTopic unless `topic_filter` is a valid filter, without the parts of a shared one."""
+    if not topic_filter:
+        raise InvalidTopic("a topic filter has at least one character")  # [MQTT-4.7.3-1]
+    if b"\0" in topic_filter:
+        raise InvalidTopic("a topic filter holds no null character")  # [MQTT-4.7.3-2]
+    levels = topic_filter.split(b"/")
+    if len(levels) > max_levels:
+        raise InvalidTopic(f"a topic filter has at most {max_levels} levels here")
+    last = len(levels) - 1
+    for number, level in enumerate(levels):
+        if b"#" in level and (level != b"#" or number != last):
+            raise InvalidTopic("'#' stands alone, in the last level")  # [MQTT-4.7.1-1]
+        if b"+" in level and level != b"+":
+            raise InvalidTopic("'+' fills a whole level")  # [MQTT-4.7.1-2]
+
+
+def split_shared(topic_filter: bytes) -> tuple[str | None, bytes]:
+    """Return (group, filter) of a shared subscription's filter, or (None, filter) of any other."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return None, topic_filter
+    group, slash, rest = topic_filter[len(SHARE_PREFIX) :].partition(b"/")
+    if not group or not slash or not rest:
+        raise InvalidTopic("a shared subscription is $share/group/filter")  # [MQTT-4.8.2-1]
+    if b"+" in group or b"#" in group:
+        raise InvalidTopic("the name of a shared subscription's group holds no wildcard")  # [MQTT-4.8.2-2]
+    return group.decode(), rest
+
+
+def matches(topic_filter: bytes, topic: bytes) -> bool:
+    """Tell whether `topic` is among those that `topic_filter` asks for."""
+    if topic.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
+        return False  # [MQTT-4.7.2-1]
+    names = topic.split(b"/")
+    levels = topic_filter.split(b"/")
+    for number, level in enumerate(levels):
+        if level == b"#":
+            return True
+        if number >= len(names) or level not in (b"+", names[number]):
+            return False
+    return len(names) == len(levels)
+
+
+class _Branch:
+    """One level of the tree: what lies below it, and whether a topic ends here."""
+
+    __slots__ = ("children", "topic")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _Branch] = {}
+        self.topic: bytes | None = None
+
+
+class TopicTree(Generic[Value]):
+    """A dictionary by topic that can also say which of its topics match a filter.
+
+    Reading by exact topic is one dictionary look-up in `values`; the tree beside it is only walked for
+    filters, and costs what it finds, not what it holds.
+    """
+
+    __slots__ = ("_root", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, Value] = {}
+        self._root = _Branch()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __setitem__(self, topic: bytes, value: Value) -> None:
+        if topic not in self.values:
+            branch = self._root
+            for level in topic.split(b"/"):
+                below = branch.children.get(level)
+                if below is None:
+                    below = branch.children[level] = _Branch()
+                branch = below
+            branch.topic = topic
+        self.values[topic] = value
+
+    def pop(self, topic: bytes) -> Value | None:
+        """Remove `topic` and return its value, or None if it was not there."""
+        value = self.values.pop(topic, None)
+        if value is None:
+            return None
+        path = [self._root]
+        levels = topic.split(b"/")
+        for level in levels:
+            path.append(path[-1].children[level])
+        path[-1].topic = None
+        for depth in range(len(levels), 0, -1):
+            branch = path[depth]
+            if branch.children or branch.topic is not None:
+                break
+            del path[depth - 1].children[levels[depth - 1]]
+        return value
+
+    def matching(self, topic_filter: bytes) -> Iterator[bytes]:
+        """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""
+        if b"+" not in topic_filter and b"#" not in topic_filter:
+            if topic_filter in self.values:
+                yield topic_filter
+            return
+        levels = topic_filter.split(b"/")
+        last = len(levels)
+        waiting = [(self._root, 0)]
+        while waiting:
+            branch, depth = waiting.pop()
+            if depth == last:
+                if branch.topic is not None:
+                    yield branch.topic
+                continue
+            level = levels[depth]
+            if level == b"#":
+                if branch.topic is not None:  # "sport/#" asks for "sport" too
+                    yield branch.topic
+                for name, below in reversed(branch.children.items()):
+                    if depth or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
+                        waiting.append((below, depth))
+                continue
+            if level == b"+":
+                for name, below in reversed(branch.children.items()):
+                    if depth or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
+                        waiting.append((below, depth + 1))
+                continue
+            child = branch.children.get(level)
+            if child is not None:
+                waiting.append((child, depth + 1))

@@ -1,0 +1,82 @@
+"""`pyrite serve`: start the broker."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+import uvloop
+
+from pyrite.server import config as configuration
+from pyrite.server.server import serve
+
+_EXAMPLES = """\
+examples:
+  pyrite serve
+        on the defaults: mqtt://127.0.0.1:1883 and ws://127.0.0.1:8083/mqtt
+  pyrite serve --listen mqtt://0.0.0.0:1883 --listen ws://0.0.0.0:8083/mqtt
+        for other machines too
+  pyrite serve --listen mqtt://127.0.0.1:0 --ephemeral
+        on a free port, nothing on disk
+  pyrite serve --config pyrite.toml
+        everything from a file
+  pyrite serve --print-config > pyrite.toml
+        such a file, with everything that can be set
+"""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "serve",
+        help="start the broker",
+        description="Start the broker. It runs until Ctrl-C or SIGTERM.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="read settings from this TOML file")
+    parser.add_argument(
+        "--listen",
+        action="append",
+        metavar="URL",
+        help="listen here instead of on the defaults: mqtt://host:port, mqtts://, ws://host:port/path, "
+        "wss://, unix:///path; port 0 picks a free one; may be repeated",
+    )
+    parser.add_argument("--data", metavar="DIR", help="the folder for everything that lasts")
+    parser.add_argument("--ephemeral", action="store_true", help="keep nothing on disk")
+    parser.add_argument("--print-config", action="store_true", help="show the settings in force, and end")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the broker, and return when it has stopped."""
+    try:
+        config = configuration.load(args.config)
+        if args.listen:
+            config.listen = args.listen
+        if args.data:
+            config.data = args.data
+        config.ephemeral = config.ephemeral or args.ephemeral
+        configuration.check(config, "the command line" if args.listen else str(args.config or "defaults"))
+        if args.print_config:
+            sys.stdout.write(configuration.dump(config))
+            return 0
+        logging.basicConfig(
+            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        uvloop.run(serve(config, _say))
+    except configuration.ConfigError as error:
+        print(f"pyrite serve: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"pyrite serve: cannot listen: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,458 @@
+"""One client's connection: bytes in, broker calls, bytes out. No I/O: a listener feeds it what it read.
+
+`feed` splits what came into packets. PUBLISH and its acknowledgements, the bulk of all traffic, go to
+publishing.py in runs; other packets are decoded and handled here; CONNECT and AUTH in handshake.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pyrite.broker.access import Credentials, Exchange
+from pyrite.broker.link import Transport
+from pyrite.broker.session import Session, WrongAcknowledgement
+from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.timers import NO_SLOT
+from pyrite.broker.topics import InvalidTopic, check_filter, split_shared
+from pyrite.protocols.mqtt import fields, handshake, publishing
+from pyrite.protocols.mqtt.delivery import FORM_V3, Delivery
+from pyrite.protocols.mqtt.options import MqttOptions
+from pyrite.protocols.mqtt.packets import (
+    V5,
+    V311,
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Ping,
+    Suback,
+    Subscribe,
+    Unsubscribe,
+    Wish,
+    decode,
+    encode,
+)
+from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, return_code, violation
+from pyrite.protocols.mqtt.states import AUTHENTICATING, CLOSED, CONNECTED, WAITING, State
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+
+logger = logging.getLogger(__name__)
+
+MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
+CLOSING_TIME = 1.0
+"""Seconds that a connection being closed has to take what was still to be sent."""
+
+
+class Connection(Delivery):
+    """The MQTT protocol for one client, of any version, over any transport."""
+
+    __slots__ = (
+        "aliases_in",
+        "connect",
+        "credentials",
+        "exchange",
+        "keep_alive",
+        "method",
+        "missing",
+        "options",
+        "problem_information",
+        "received",
+        "seen_at",
+        "session",
+        "shape",
+        "slot",
+        "state",
+        "version",
+    )
+
+    def __init__(self, broker: Broker, options: MqttOptions, transport: Transport, address: str) -> None:
+        super().__init__(broker, transport)
+        self.options = options
+        self.state: State = WAITING
+        self.version = V311
+        self.form = FORM_V3
+        self.max_packet = MAX_PACKET
+        self.aliases = None
+        self.max_aliases = 0
+        self.session: Session | None = None
+        self.credentials = Credentials("", None, None, address)
+        self.connect: Connect | None = None
+        """The CONNECT of a client that is still authenticating."""
+        self.exchange: Exchange | None = None
+        """The enhanced authentication under way."""
+        self.method: str | None = None
+        """The authentication method that the client chose when it connected."""
+        self.problem_information = True
+        self.aliases_in: dict[int, bytes] | None = None
+        self.shape: publishing.Shape | None = None
+        """How the last PUBLISH looked."""
+        self.received: list[bytes] | None = None
+        """The parts of a packet that has not come whole."""
+        self.missing = 0
+        self.keep_alive = 0.0
+        """Seconds of silence after which the client is given up; 0 for never."""
+        self.seen_at = broker.now
+        self.slot = NO_SLOT
+        broker.timers.set(self, broker.now + broker.limits.connect_timeout)
+
+    # Bytes in
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that came from the client. Never raises."""
+        self.seen_at = self.broker.now
+        self.broker.figures.bytes_received += len(data)
+        try:
+            self._feed(data)
+        except ProtocolError as error:
+            self.fail(error.reason, str(error))
+        except WrongAcknowledgement as error:
+            self.fail(Reason.PROTOCOL_ERROR, str(error))
+        except Exception:
+            # A mistake of ours ends this connection, and no other.
+            logger.exception("client %r: internal error", self.credentials.client_id)
+            self.fail(Reason.UNSPECIFIED_ERROR, "internal error")
+
+    def _feed(self, data: bytes) -> None:
+        """Split `data` into packets and handle them. HOT."""
+        if self.received is not None:
+            self.received.append(data)
+            self.missing -= len(data)
+            if self.missing > 0:
+                return
+            data = b"".join(self.received)
+            self.received = None
+        at, end = 0, len(data)
+        figures = self.broker.figures
+        while at < end:
+            if self.state is not CONNECTED and not self._may_start(data[at]):
+                return
+            shape = self.shape
+            if (
+                shape is not None
+                and data[at : at + shape.prefix_length] == shape.prefix
+                and at + shape.size <= end
+                and data.startswith(shape.property_bytes, at + shape.id_at + 2)
+            ):
+                stop = publishing.run_end(shape, data, at)
+                figures.packets_received += (stop - at) // shape.size
+                publishing.publish(self, shape, data[at:stop])
+                at = stop
+                continue
+            if end - at < 2:
+                break
+            first, length = data[at], data[at + 1]
+            body = at + 2
+            if length > 127:
+                length &= 127
+                shift = 7
+                while body < end and shift < 28:
+                    byte = data[body]
+                    length |= (byte & 127) << shift
+                    body += 1
+                    shift += 7
+                    if byte < 128:
+                        if byte == 0:
+                            raise malformed("a length is longer than it need be")  # [MQTT-1.5.5-1]
+                        break
+                else:
+                    if shift >= 28:
+                        raise malformed("a length is longer than four bytes")
+                    break
+            stop = body + length
+            if stop - at > self.broker.limits.max_packet_size:
+                raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet is larger than the maximum")
+            if stop > end:
+                self._keep(data, at, stop - end)
+                return
+            if first >> 4 == fields.PUBLISH:
+                shape = self.shape = publishing.read_shape(self, data, at, body, stop)
+                stop = publishing.run_end(shape, data, at)
+                figures.packets_received += (stop - at) // shape.size
+                publishing.publish(self, shape, data[at:stop])
+            elif length == 2 and first in (0x40, 0x50, 0x62, 0x70):
+                count = publishing.ack_run(data, at)
+                figures.packets_received += count
+                stop = at + 4 * count
+                publishing.acknowledged(self, first, data[at:stop])
+            else:
+                figures.packets_received += 1
+                self._handle(first, data[body:stop])
+                if self.state is CLOSED:
+                    return
+            at = stop
+        if at < end:
+            self._keep(data, at, 1)
+
+    def _keep(self, data: bytes, at: int, missing: int) -> None:
+        """Keep the beginning of a packet until `missing` more bytes have come."""
+        self.received = [data[at:]]
+        self.missing = missing
+
+    def _may_start(self, first: int) -> bool:
+        """Tell whether a packet that begins with `first` may come in the present state."""
+        if self.state is CLOSED:
+            return False
+        if self.state is WAITING and first >> 4 != fields.CONNECT:
+            self.close()  # [MQTT-3.1.0-1]: who does not speak MQTT is not answered in it
+            return False
+        if self.state is AUTHENTICATING and first >> 4 not in (fields.AUTH, fields.DISCONNECT):
+            raise violation("only AUTH and DISCONNECT may come before CONNACK")  # [MQTT-3.1.2-30]
+        return True
+
+    # Packets in
+
+    def _handle(self, first: int, body: bytes) -> None:
+        if self.state is WAITING:
+            handshake.peek_version(self, body)
+        packet = decode(first, body, self.version)
+        match packet:
+            case Ping(fields.PINGREQ):
+                self.write(b"\xd0\x00")  # [MQTT-3.12.4-1]
+                self.broker.figures.packets_sent += 1
+            case Subscribe():
+                self._subscribe(packet)
+            case Unsubscribe():
+                self._unsubscribe(packet)
+            case Ack():
+                self._acknowledged(packet)
+            case Disconnect():
+                self._disconnected(packet)
+            case Connect():
+                if self.state is not WAITING:
+                    raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
+                handshake.connect(self, packet)
+            case Auth():
+                handshake.auth(self, packet)
+            case _:
+                raise violation("a packet that only a server sends")
+
+    def _subscribe(self, packet: Subscribe) -> None:
+        identifier = packet.properties.get("subscription_identifier")
+        if identifier is not None and not self.options.subscription_identifiers:
+            raise ProtocolError(
+                Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "there are no subscription identifiers"
+            )
+        reasons: list[int] = []
+        fresh: list[Subscription] = []
+        for wish in packet.wishes:
+            reason, subscription = self._add(wish, () if identifier is None else (identifier,))
+            reasons.append(reason if self.version == V5 or reason < 0x80 else 0x80)
+            if subscription is not None:
+                fresh.append(subscription)
+        self.reply(self._results(fields.SUBACK, packet.packet_id, reasons))  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
+        for subscription in fresh:
+            self.broker.send_retained(subscription)
+
+    def _add(self, wish: Wish, identifiers: tuple[int, ...]) -> tuple[int, Subscription | None]:
+        """Grant or refuse one wish; return the reason code, and the subscription if it wants retained messages."""
+        broker, options, session = self.broker, self.options, self.session
+        assert session is not None
+        key = wish.topic_filter
+        try:
+            group, topic_filter = split_shared(key)
+            check_filter(topic_filter, broker.limits.max_topic_levels)
+        except InvalidTopic:
+            return Reason.TOPIC_FILTER_INVALID, None
+        if group is not None and not options.shared_subscriptions:
+            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, None
+        if not options.wildcard_subscriptions and (b"+" in topic_filter or b"#" in topic_filter):
+            return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, None
+        if broker.access.checks_topics and not broker.access.may_subscribe(
+            self.credentials, topic_filter.decode()
+        ):
+            return Reason.NOT_AUTHORIZED, None
+        subscriptions = session.subscriptions
+        if key not in subscriptions and len(subscriptions) >= broker.limits.max_subscriptions_per_client:
+            return Reason.QUOTA_EXCEEDED, None
+        qos = min(wish.qos, options.maximum_qos)
+        subscription = Subscription(
+            session,
+            topic_filter,
+            qos,
+            wish.no_local,
+            wish.retain_as_published,
+            wish.retain_handling,
+            identifiers,
+        )
+        new = broker.subscribe(subscription, group, key)
+        # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets no retained messages (4.8.2).
+        wants = group is None and (wish.retain_handling == 0 or (wish.retain_handling == 1 and new))
+        return qos, subscription if wants else None
+
+    def _unsubscribe(self, packet: Unsubscribe) -> None:
+        assert self.session is not None
+        reasons: list[int] = []
+        for key in packet.filters:
+            try:
+                check_filter(split_shared(key)[1], self.broker.limits.max_topic_levels)
+            except InvalidTopic:
+                reasons.append(Reason.TOPIC_FILTER_INVALID)
+                continue
+            existed = self.broker.unsubscribe(self.session, key)
+            reasons.append(Reason.SUCCESS if existed else Reason.NO_SUBSCRIPTION_EXISTED)
+        self.reply(self._results(fields.UNSUBACK, packet.packet_id, reasons))  # [MQTT-3.10.4-4], -5
+
+    def _results(self, kind: int, packet_id: int, reasons: list[int]) -> Suback:
+        worst = max(reasons)
+        if worst < 0x80 or not self.problem_information:  # [MQTT-3.1.2-29]
+            return Suback(kind, packet_id, reasons)
+        return Suback(kind, packet_id, reasons, {"reason_string": describe(worst)})
+
+    def _acknowledged(self, packet: Ack) -> None:
+        """Take an acknowledgement that says more than an id."""
+        assert self.session is not None
+        failed = packet.reason >= 0x80
+        if failed and packet.type in (fields.PUBACK, fields.PUBREC):
+            self.session.refuse(packet.packet_id)
+            return
+        first = packet.type << 4 | (2 if packet.type == fields.PUBREL else 0)
+        publishing.acknowledged(self, first, bytes((first, 2)) + packet.packet_id.to_bytes(2, "big"))
+
+    def _disconnected(self, packet: Disconnect) -> None:
+        session = self.session
+        expiry = packet.properties.get("session_expiry")
+        if session is not None and expiry is not None:
+            if expiry and session.expiry == 0:
+                raise violation("a session expiry where CONNECT had none")  # 3.14.2.2.2
+            session.expiry = min(expiry, self.options.max_session_expiry)
+        if "server_reference" in packet.properties:
+            raise violation("a server reference from a client")
+        self._leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]
+        self.close()
+
+    # Packets out
+
+    def reply(self, packet: Packet) -> None:
+        """Send a packet, without what is for problem diagnosis only where that is unwanted or too much."""
+        data = encode(packet, self.version)
+        if len(data) > self.max_packet and hasattr(packet, "properties"):
+            packet.properties.pop("reason_string", None)  # [MQTT-3.2.2-19] and its like
+            data = encode(packet, self.version)
+        if len(data) <= self.max_packet:
+            self.write(data)
+            self.broker.figures.packets_sent += 1
+
+    def answer(self, acks: bytes, first: int) -> None:
+        """Answer a run of acknowledgements with those of the next step, which differ in the first byte only."""
+        answers = bytearray(acks)
+        answers[0::4] = bytes((first,)) * (len(acks) // 4)
+        self.write(answers)
+        self.broker.figures.packets_sent += len(acks) // 4
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Put `data` into the outbox."""
+        chunks = self.chunks
+        if not chunks:
+            self.broker.dirty(self)
+        chunks.append(data)
+        self.room -= len(data)
+        if self.room < 0:
+            self._overfull()
+
+    def _overfull(self) -> None:
+        """Give up a client that lets its answers pile up (messages are held back or dropped long before)."""
+        limits = self.broker.limits
+        bound = -limits.max_waiting_bytes - limits.max_packet_size
+        if self.room < bound and self.state is CONNECTED:
+            self.flush()
+            if self.room < bound:
+                self.state = CLOSED
+                self._leave(send_will=True)
+                self.transport.abort()
+                logger.warning("client %r does not read its answers: closed", self.credentials.client_id)
+
+    # The end
+
+    def fail(self, reason: Reason, text: str) -> None:
+        """End the connection for a fault: say why, if the client's version can be told, and close."""
+        if self.state is CLOSED:
+            return
+        logger.info("client %r at %s: %s", self.credentials.client_id, self.credentials.address, text)
+        before = self.state
+        self._leave(send_will=True)
+        if before is CONNECTED:
+            if self.version == V5:
+                self.reply(Disconnect(reason, {"reason_string": text}))  # [MQTT-4.13.1-1]
+        else:
+            self.refuse(reason, text)
+            return
+        self.close()
+
+    def refuse(self, reason: Reason, text: str) -> None:
+        """Turn away a client that is not connected yet."""
+        self.broker.figures.connections_refused += 1
+        if self.version == V5:
+            values: dict[str, object] = {"reason_string": text} if text else {}
+            if reason in (Reason.QUOTA_EXCEEDED, Reason.SERVER_BUSY) and self.options.server_reference:
+                reason = Reason.USE_ANOTHER_SERVER
+                values["server_reference"] = self.options.server_reference
+            self.reply(Connack(reason, False, values))
+        else:
+            code = return_code(reason)
+            if code is not None:
+                self.reply(Connack(code))  # [MQTT-3.2.2-6]
+        self.close()
+
+    def displaced(self) -> None:
+        """Make way for another connection of the same client [MQTT-3.1.4-3]."""
+        if self.version == V5:
+            self.reply(Disconnect(Reason.SESSION_TAKEN_OVER, {}))
+        self.close()
+
+    def ended(self, reason: int) -> None:
+        """End the connection for a reason of the broker's own."""
+        if self.state is CONNECTED and self.version == V5:
+            values: dict[str, object] = {}
+            if reason == Reason.SERVER_SHUTTING_DOWN and self.options.server_reference:
+                values["server_reference"] = self.options.server_reference
+            self.reply(Disconnect(reason, values))
+        self.close()
+
+    def close(self) -> None:
+        """Send what is still to be sent, then close; at once if the client does not take it in time."""
+        if self.state is CLOSED:
+            return
+        self.state = CLOSED
+        self.broker.timers.cancel(self)
+        self.flush()
+        self.transport.close()
+        self.broker.timers.set(self, self.broker.now + CLOSING_TIME)
+
+    def lost(self) -> None:
+        """Note that the transport is gone."""
+        self.state = CLOSED
+        self.chunks.clear()
+        self.broker.timers.cancel(self)
+        self._leave(send_will=True)
+
+    def _leave(self, send_will: bool) -> None:
+        """Part from the session."""
+        session = self.session
+        if session is not None:
+            self.session = None
+            self.broker.close_session(session, self, send_will)
+
+    def due(self) -> None:
+        """Do what time asks for: give up a client that is silent, or does not let itself be closed."""
+        broker = self.broker
+        if self.state is CLOSED:
+            self.transport.abort()
+        elif self.state is not CONNECTED:
+            self.close()
+        elif self.keep_alive:
+            silent_since = self.seen_at + self.keep_alive
+            if silent_since <= broker.now:
+                self.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing came within the keep-alive")  # [MQTT-3.1.2-22]
+            else:
+                broker.timers.set(self, silent_since)
+
+    def drained(self) -> None:
+        """Send what was held back while the client was slow."""
+        self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
+        if self.session is not None:
+            self.session.pump()

@@ -1,0 +1,212 @@
+"""The way out: batches into PUBLISH packets, one encoding for all who want the same.
+
+A wire form says how a message looks on the wire, apart from its packet id: version, QoS and retain flag as
+a number, which for the plain case is all there is; and where they are used, subscription identifiers, a
+topic alias, and the time a message has left. A batch keeps each form it was asked for, and the form it
+came in needs no encoding at all. Packet ids are laid over a copy: two strided assignments for a whole
+batch, which cost 6 ns a message, where a loop over messages costs 300.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+from pyrite.broker.link import Link
+from pyrite.broker.message import Batch, Properties
+from pyrite.broker.subscriptions import Subscription
+from pyrite.protocols.mqtt import fields
+
+FORM_V3 = 0
+FORM_V5 = 8
+"""A form is one of these, plus twice the QoS, plus the retain flag."""
+
+_ALL_IDS = b"".join(number.to_bytes(2, "big") for number in range(65_536))
+
+
+class Wire(NamedTuple):
+    """A batch as packets of one form."""
+
+    data: bytes
+    stride: int
+    id_at: int
+    """Where in each packet its id is, if its QoS is not 0."""
+
+
+def id_position(packet: bytes) -> int:
+    """Return where in a PUBLISH its packet id is: after the topic."""
+    at = 1
+    while packet[at] > 127:
+        at += 1
+    return at + 3 + (packet[at + 1] << 8 | packet[at + 2])
+
+
+def message_properties(properties: Properties) -> bytes:
+    """Encode all properties of a message but its expiry, which changes while it waits."""
+    if properties.encoded is None:
+        properties.encoded = fields.bare_properties(
+            {
+                "payload_format": properties.payload_format,
+                "content_type": properties.content_type,
+                "response_topic": properties.response_topic,
+                "correlation_data": properties.correlation_data,
+                "user_property": list(properties.user_properties) or None,
+            }
+        )
+    return properties.encoded
+
+
+def encode_batch(
+    batch: Batch, form: int, identifiers: tuple[int, ...], alias: int, with_topic: bool, expiry: int | None
+) -> Wire:
+    """Encode a batch as packets of the form described."""
+    variable = fields.binary(batch.topic if with_topic else b"")
+    id_at = len(variable)
+    if form & 6:
+        variable += b"\0\0"
+    if form & FORM_V5:
+        properties = b""
+        if batch.properties is not None:
+            properties = message_properties(batch.properties)
+        if expiry is not None:
+            properties += b"\x02" + expiry.to_bytes(4, "big")  # [MQTT-3.3.2-6]
+        if alias:
+            properties += b"\x23" + alias.to_bytes(2, "big")
+        for identifier in identifiers:
+            properties += b"\x0b" + fields.varint(identifier)
+        variable += fields.varint(len(properties)) + properties
+    payload_size = batch.stride - batch.payload_at
+    head = bytes((0x30 | form & 7,)) + fields.varint(len(variable) + payload_size)
+    id_at += len(head)
+    head += variable
+    return Wire(head + head.join(batch.payloads()), len(head) + payload_size, id_at)
+
+
+class Delivery(Link):
+    """The sending half of an MQTT connection."""
+
+    __slots__ = ("aliases", "form", "max_aliases", "max_packet")
+
+    form: int
+    """FORM_V3 or FORM_V5, as the client speaks."""
+    max_packet: int
+    """The largest packet that the client accepts."""
+    aliases: dict[bytes, int] | None
+    """Topic aliases in use towards this client, if it allows any."""
+    max_aliases: int
+
+    def forward(self, batch: Batch, target: Subscription) -> None:
+        """Send a whole batch with QoS 0. HOT: once for every batch and receiver."""
+        data = batch.data
+        if (
+            batch.form == self.form
+            and self.room >= len(data)
+            and not target.identifiers
+            and self.aliases is None
+            and batch.stride <= self.max_packet
+        ):
+            chunks = self.chunks
+            if not chunks:
+                self.broker.dirty(self)
+            chunks.append(data)
+            self.room -= len(data)
+            figures = self.broker.figures
+            figures.publish_sent += batch.count
+            figures.publish_bytes_sent += len(data)
+            return
+        self.send(batch, 0, batch.count, target, 0, 0, False)
+
+    def send(
+        self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
+    ) -> bool:
+        """Send messages of a batch; False if they are too large for this client."""
+        count = stop - start
+        if qos == 0 and not self._has_room(count * batch.stride):
+            self.broker.figures.messages_dropped += count
+            return True
+        form = self.form | qos << 1 | (batch.retain and target.retain_as_published)
+        alias, known, identifiers, expiry = 0, False, target.identifiers, None
+        if self.form == FORM_V5:
+            if batch.expires_at is not None:
+                expiry = max(0, ceil(batch.expires_at - self.broker.now))
+            if self.aliases is not None:
+                alias, known = self._alias(batch.topic)
+                if alias and not known and count > 1:  # only the first message tells a new alias's topic
+                    if not self.send(batch, start, start + 1, target, qos, first_id, dup):
+                        return False
+                    return self.send(batch, start + 1, stop, target, qos, first_id + 1, dup)
+        else:
+            identifiers = ()
+        wire = _wire(batch, form, identifiers, alias, not known, expiry)
+        if wire.stride > self.max_packet:
+            self.broker.figures.messages_dropped += count
+            return False  # [MQTT-3.1.2-24]
+        if alias and self.aliases is not None:
+            self.aliases[batch.topic] = alias
+        data: bytes | bytearray = wire.data
+        if count != batch.count:
+            data = data[start * wire.stride : stop * wire.stride]
+        if qos:
+            data = bytearray(data)
+            _lay_ids(data, wire, first_id, count)
+            if dup:
+                data[0] |= 0x08  # [MQTT-3.3.1-1]; repeats go out one at a time
+        self.write(data)
+        figures = self.broker.figures
+        figures.publish_sent += count
+        figures.publish_bytes_sent += len(data)
+        return True
+
+    def release(self, message_id: int) -> None:
+        """Send PUBREL again."""
+        self.write(b"\x62\x02" + message_id.to_bytes(2, "big"))
+
+    def _alias(self, topic: bytes) -> tuple[int, bool]:
+        """Return the alias to use for a topic, 0 for none, and whether the client knows it already."""
+        aliases = self.aliases
+        assert aliases is not None
+        alias = aliases.get(topic)
+        if alias is not None:
+            return alias, True
+        return (len(aliases) + 1 if len(aliases) < self.max_aliases else 0), False
+
+    def _has_room(self, size: int) -> bool:
+        """Tell whether `size` more bytes may wait for this client; one that waits for nothing takes any."""
+        if self.room >= size:
+            return True
+        self.flush()
+        return self.room >= size or self.room == self.broker.limits.max_waiting_bytes
+
+
+def _wire(
+    batch: Batch, form: int, identifiers: tuple[int, ...], alias: int, with_topic: bool, expiry: int | None
+) -> Wire:
+    """Return the batch in a form, made at the first asking."""
+    key: object = form
+    as_it_came = batch.form == form and not identifiers and not alias
+    if expiry is not None:
+        assert batch.properties is not None
+        as_it_came = as_it_came and expiry == batch.properties.message_expiry
+    if identifiers or alias or expiry is not None:
+        key = (form, identifiers, alias, with_topic, expiry)
+    wires = batch.wires
+    if wires is None:
+        wires = batch.wires = {}
+    wire: Wire | None = wires.get(key)
+    if wire is None:
+        if as_it_came:
+            wire = Wire(batch.data, batch.stride, id_position(batch.data))
+        else:
+            wire = encode_batch(batch, form, identifiers, alias, with_topic, expiry)
+        wires[key] = wire
+    return wire
+
+
+def _lay_ids(packets: bytearray, wire: Wire, first_id: int, count: int) -> None:
+    """Give consecutive packets consecutive ids."""
+    if count == 1:
+        packets[wire.id_at : wire.id_at + 2] = first_id.to_bytes(2, "big")
+        return
+    start, stop = 2 * first_id, 2 * (first_id + count)
+    packets[wire.id_at :: wire.stride] = _ALL_IDS[start:stop:2]
+    packets[wire.id_at + 1 :: wire.stride] = _ALL_IDS[start + 1 : stop : 2]

@@ -1,0 +1,230 @@
+"""The fields that MQTT packets are made of (1.5): integers, strings, binary data; and MQTT 5's properties.
+
+Reading checks everything that can be wrong with a field and raises ProtocolError; writing trusts its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyrite.protocols.mqtt.reasons import malformed, violation
+
+CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
+SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)
+WILL: Final = 0
+"""Stands beside the packet types: the properties of a will, inside a CONNECT."""
+
+MAX_REMAINING_LENGTH = 268_435_455
+MAX_VARINT = 268_435_455
+
+_ACKS = (PUBACK, PUBREC, PUBREL, PUBCOMP)
+_TO_SAY_WHY = (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)
+
+# Identifier: name, type, the packets that may carry it (table 2-4).
+_PROPERTIES: dict[int, tuple[str, str, tuple[int, ...]]] = {
+    0x01: ("payload_format", "boolean", (PUBLISH, WILL)),
+    0x02: ("message_expiry", "u32", (PUBLISH, WILL)),
+    0x03: ("content_type", "string", (PUBLISH, WILL)),
+    0x08: ("response_topic", "string", (PUBLISH, WILL)),
+    0x09: ("correlation_data", "binary", (PUBLISH, WILL)),
+    0x0B: ("subscription_identifier", "varint", (PUBLISH, SUBSCRIBE)),
+    0x11: ("session_expiry", "u32", (CONNECT, CONNACK, DISCONNECT)),
+    0x12: ("assigned_client_id", "string", (CONNACK,)),
+    0x13: ("server_keep_alive", "u16", (CONNACK,)),
+    0x15: ("authentication_method", "string", (CONNECT, CONNACK, AUTH)),
+    0x16: ("authentication_data", "binary", (CONNECT, CONNACK, AUTH)),
+    0x17: ("request_problem_information", "boolean", (CONNECT,)),
+    0x18: ("will_delay", "u32", (WILL,)),
+    0x19: ("request_response_information", "boolean", (CONNECT,)),
+    0x1A: ("response_information", "string", (CONNACK,)),
+    0x1C: ("server_reference", "string", (CONNACK, DISCONNECT)),
+    0x1F: ("reason_string", "string", _TO_SAY_WHY),
+    0x21: ("receive_maximum", "u16", (CONNECT, CONNACK)),
+    0x22: ("topic_alias_maximum", "u16", (CONNECT, CONNACK)),
+    0x23: ("topic_alias", "u16", (PUBLISH,)),
+    0x24: ("maximum_qos", "boolean", (CONNACK,)),
+    0x25: ("retain_available", "boolean", (CONNACK,)),
+    0x26: ("user_property", "pair", (CONNECT, PUBLISH, WILL, SUBSCRIBE, UNSUBSCRIBE, *_TO_SAY_WHY)),
+    0x27: ("maximum_packet_size", "u32", (CONNECT, CONNACK)),
+    0x28: ("wildcard_subscription_available", "boolean", (CONNACK,)),
+    0x29: ("subscription_identifier_available", "boolean", (CONNACK,)),
+    0x2A: ("shared_subscription_available", "boolean", (CONNACK,)),
+}
+_IDENTIFIERS = {name: identifier for identifier, (name, _, _) in _PROPERTIES.items()}
+_NOT_ZERO = {"receive_maximum", "maximum_packet_size", "topic_alias", "subscription_identifier"}
+
+PropertyMap = Mapping[str, Any]
+"""Properties by name; `user_property` holds a list of pairs, a PUBLISH's `subscription_identifier` a list."""
+
+
+class Reader:
+    """Reads fields one after another from a packet's body."""
+
+    __slots__ = ("data", "end", "position")
+
+    def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
+        self.data = data
+        self.position = position
+        self.end = len(data) if end is None else end
+
+    def take(self, count: int) -> bytes:
+        """Return the next `count` bytes."""
+        start = self.position
+        stop = start + count
+        if stop > self.end:
+            raise malformed("the packet ends within a field")
+        self.position = stop
+        return self.data[start:stop]
+
+    def u8(self) -> int:
+        """Read a byte."""
+        return self.take(1)[0]
+
+    def boolean(self) -> int:
+        """Read a byte that is 0 or 1."""
+        value = self.u8()
+        if value > 1:
+            raise violation("a property that is 0 or 1 has another value")
+        return value
+
+    def u16(self) -> int:
+        """Read a two byte integer (1.5.2)."""
+        return int.from_bytes(self.take(2), "big")
+
+    def u32(self) -> int:
+        """Read a four byte integer (1.5.3)."""
+        return int.from_bytes(self.take(4), "big")
+
+    def varint(self) -> int:
+        """Read a variable byte integer (1.5.5)."""
+        value = 0
+        for shift in (0, 7, 14, 21):
+            byte = self.u8()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if byte == 0 and shift:
+                    raise malformed("a variable byte integer is longer than it need be")  # [MQTT-1.5.5-1]
+                return value
+        raise malformed("a variable byte integer is longer than four bytes")
+
+    def binary(self) -> bytes:
+        """Read binary data (1.5.6)."""
+        return self.take(self.u16())
+
+    def utf8(self) -> bytes:
+        """Read a string (1.5.4) and return its bytes, checked."""
+        return check_utf8(self.binary())
+
+    def string(self) -> str:
+        """Read a string (1.5.4)."""
+        return self.utf8().decode()
+
+    def pair(self) -> tuple[str, str]:
+        """Read a string pair (1.5.7)."""
+        return self.string(), self.string()
+
+    def finish(self) -> None:
+        """Check that nothing is left."""
+        if self.position != self.end:
+            raise malformed("the packet is longer than its fields")
+
+    def properties(self, packet: int) -> dict[str, Any]:
+        """Read the properties (2.2.2) of a packet of this type."""
+        length = self.varint()
+        end = self.position + length
+        if end > self.end:
+            raise malformed("the properties are longer than the packet")
+        found: dict[str, Any] = {}
+        while self.position < end:
+            identifier = self.varint()
+            name, kind, packets = _PROPERTIES.get(identifier, ("", "", ()))
+            if packet not in packets:
+                raise malformed(f"property 0x{identifier:02X} does not belong to this packet")
+            value = getattr(self, kind)()
+            if self.position > end:
+                raise malformed("a property is longer than the properties")
+            if name == "user_property":
+                found.setdefault(name, []).append(value)
+                continue
+            if value == 0 and name in _NOT_ZERO:
+                raise violation(f"{name} is 0")
+            if name == "subscription_identifier" and packet == PUBLISH:
+                found.setdefault(name, []).append(value)
+                continue
+            if name in found:
+                raise violation(f"{name} stands twice")
+            found[name] = value
+        return found
+
+
+def check_utf8(data: bytes) -> bytes:
+    """Return `data` if it is a string as MQTT has them; raise ProtocolError if it is not."""
+    try:
+        data.decode()  # Python's decoder takes neither surrogates nor overlong forms [MQTT-1.5.4-1]
+    except UnicodeDecodeError:
+        raise malformed("a string is not UTF-8") from None
+    if b"\0" in data:
+        raise malformed("a string holds a null character")  # [MQTT-1.5.4-2]
+    return data
+
+
+def varint(value: int) -> bytes:
+    """Write a variable byte integer."""
+    if value < 128:
+        return bytes((value,))
+    out = bytearray()
+    while value > 127:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def binary(value: bytes) -> bytes:
+    """Write binary data, or a string that is encoded already."""
+    return len(value).to_bytes(2, "big") + value
+
+
+def string(value: str) -> bytes:
+    """Write a string."""
+    return binary(value.encode())
+
+
+def _property(name: str, kind: str, value: Any) -> bytes:
+    head = bytes((_IDENTIFIERS[name],))
+    if kind == "string":
+        return head + string(value)
+    if kind == "binary":
+        return head + binary(value)
+    if kind == "pair":
+        return head + string(value[0]) + string(value[1])
+    if kind == "varint":
+        return head + varint(value)
+    return head + int(value).to_bytes({"boolean": 1, "u16": 2, "u32": 4}[kind], "big")
+
+
+def bare_properties(values: PropertyMap) -> bytes:
+    """Write properties without their length, in the order given; None values are left out."""
+    parts = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        kind = _PROPERTIES[_IDENTIFIERS[name]][1]
+        for one in (
+            value
+            if isinstance(value, list | tuple) and not (kind == "pair" and _is_pair(value))
+            else (value,)
+        ):
+            parts.append(_property(name, kind, one))
+    return b"".join(parts)
+
+
+def _is_pair(value: Any) -> bool:
+    return len(value) == 2 and isinstance(value[0], str)
+
+
+def properties(values: PropertyMap) -> bytes:
+    """Write properties with their length."""
+    encoded = bare_properties(values)
+    return varint(len(encoded)) + encoded

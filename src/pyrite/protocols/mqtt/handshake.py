@@ -1,0 +1,233 @@
+"""CONNECT and AUTH: who the client is, what both sides offer, and which session it gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyrite.broker.access import Accept, Challenge, Credentials, Refuse
+from pyrite.broker.message import Batch
+from pyrite.broker.session import Will
+from pyrite.broker.topics import InvalidTopic, check_topic
+from pyrite.protocols.mqtt.delivery import FORM_V5
+from pyrite.protocols.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, WillMessage
+from pyrite.protocols.mqtt.publishing import check_response_topic, message_properties
+from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation
+from pyrite.protocols.mqtt.states import AUTHENTICATING, CONNECTED
+
+if TYPE_CHECKING:
+    from pyrite.protocols.mqtt.connection import Connection
+
+KEEP_ALIVE_GRACE = 1.5
+
+
+def peek_version(connection: Connection, body: bytes) -> None:
+    """Find out in which version a CONNECT is to be answered, before anything else of it is checked."""
+    name_end = 2 + int.from_bytes(body[:2], "big")
+    level = body[name_end] if name_end < len(body) else V311
+    if body[2:name_end] == b"MQTT" and level >= V5:
+        connection.version = V5
+    elif body[2:name_end] == b"MQIsdp" and level == V31:
+        connection.version = V31
+
+
+def connect(connection: Connection, packet: Connect) -> None:
+    """Take a CONNECT: authenticate, in one step or by an exchange, and let the client in."""
+    broker = connection.broker
+    connection.version = packet.version
+    if packet.version == V5:
+        connection.form = FORM_V5
+        connection.max_packet = packet.properties.get("maximum_packet_size", connection.max_packet)
+        connection.problem_information = bool(packet.properties.get("request_problem_information", 1))
+    client_id = packet.client_id
+    if not client_id:
+        if packet.version == V31 or (packet.version == V311 and not packet.clean_start):
+            connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, "")  # [MQTT-3.1.3-8] of 3.1.1
+            return
+        client_id = broker.new_client_id()  # [MQTT-3.1.3-6]
+    connection.credentials = Credentials(
+        client_id, packet.username, packet.password, connection.credentials.address
+    )
+    if packet.will is not None:
+        _check_will(connection, packet.will)
+    if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
+        connection.refuse(Reason.QUOTA_EXCEEDED, "there are too many sessions")
+        return
+    connection.connect = packet
+    method = connection.method = packet.properties.get("authentication_method")
+    if method is None:
+        _decided(connection, broker.access.authenticate(connection.credentials))
+        return
+    connection.exchange = broker.access.begin(method, connection.credentials)
+    if connection.exchange is None:
+        connection.refuse(
+            Reason.BAD_AUTHENTICATION_METHOD, f"there is no method {method!r}"
+        )  # [MQTT-4.12.0-1]
+        return
+    connection.state = AUTHENTICATING
+    _decided(connection, connection.exchange.step(packet.properties.get("authentication_data")))
+
+
+def auth(connection: Connection, packet: Auth) -> None:
+    """Take an AUTH: the next step of an authentication, or the first of another."""
+    method = connection.method
+    if method is None or packet.properties.get("authentication_method") != method:
+        raise violation("AUTH with another method than CONNECT's")  # [MQTT-4.12.0-5]
+    if packet.reason == Reason.REAUTHENTICATE:
+        if connection.session is None or connection.exchange is not None:
+            raise violation("re-authentication before authentication is over")
+        connection.exchange = connection.broker.access.begin(method, connection.credentials)
+    elif packet.reason != Reason.CONTINUE_AUTHENTICATION:
+        raise violation("a client's AUTH continues or re-authenticates")
+    if connection.exchange is None:
+        raise violation("there is no authentication to go on with")
+    _decided(connection, connection.exchange.step(packet.properties.get("authentication_data")))
+
+
+def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> None:
+    connected = connection.session is not None
+    method = connection.method
+    match verdict:
+        case Challenge(data):
+            connection.reply(Auth(Reason.CONTINUE_AUTHENTICATION, _authentication(method, data)))
+        case Refuse(code, reason):
+            connection.exchange = None
+            if connected:
+                connection.fail(Reason(code), reason or "re-authentication failed")  # [MQTT-4.12.1-2]
+            else:
+                connection.refuse(Reason(code), reason)
+        case Accept(data, username):
+            connection.exchange = None
+            if connected:
+                connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
+            else:
+                _let_in(connection, username, _authentication(method, data))
+
+
+def _authentication(method: str | None, data: bytes | None) -> dict[str, Any]:
+    if method is None:
+        return {}
+    return {"authentication_method": method} | ({} if data is None else {"authentication_data": data})
+
+
+def _check_will(connection: Connection, will: WillMessage) -> None:
+    broker, options = connection.broker, connection.options
+    try:
+        check_topic(will.topic, broker.limits.max_topic_levels)
+    except InvalidTopic as error:
+        raise ProtocolError(Reason.TOPIC_NAME_INVALID, f"the will's topic: {error}") from None
+    check_response_topic(will.properties)
+    if will.qos > options.maximum_qos:
+        raise ProtocolError(
+            Reason.QOS_NOT_SUPPORTED, "the will's QoS is above the maximum"
+        )  # [MQTT-3.2.2-12]
+    if will.retain and not options.retain_available:
+        raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-13]
+    if will.topic.startswith(b"$SYS/"):
+        raise ProtocolError(Reason.NOT_AUTHORIZED, "no one publishes on $SYS but the broker")
+    if options.check_payload_format and will.properties.get("payload_format"):
+        try:
+            will.payload.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError(
+                Reason.PAYLOAD_FORMAT_INVALID, "the will's payload is not the UTF-8 it claims to be"
+            ) from None
+
+
+def _let_in(connection: Connection, username: str | None, properties: dict[str, Any]) -> None:
+    """Give the client its session, and tell it what the broker offers."""
+    broker, options, limits = connection.broker, connection.options, connection.broker.limits
+    packet = connection.connect
+    assert packet is not None
+    connection.connect = None
+    asked = packet.properties
+    client_id = connection.credentials.client_id
+    connection.credentials = Credentials(client_id, username, None, connection.credentials.address)
+    if (
+        packet.will is not None
+        and broker.access.checks_topics
+        and not broker.access.may_publish(connection.credentials, packet.will.topic.decode())
+    ):
+        connection.refuse(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
+        return
+
+    session, present = broker.open_session(client_id, packet.clean_start)
+    session.username = username
+    session.expiry = _session_expiry(packet, options.max_session_expiry)
+    if packet.will is not None:
+        session.will = _will(packet.will, session)
+    else:
+        session.will = None
+    connection.session = session
+    connection.state = CONNECTED
+    window = min(limits.max_inflight, asked.get("receive_maximum", limits.max_inflight))  # [MQTT-3.3.4-9]
+    broker.attached(session, connection, window)
+    keep_alive = _start_keep_alive(connection, packet)
+    if packet.version == V5:
+        connection.max_aliases = asked.get("topic_alias_maximum", 0) if options.use_topic_aliases else 0
+        if connection.max_aliases:
+            connection.aliases = {}
+        properties = properties | _offer(connection, packet, client_id, session.expiry, keep_alive)
+        connection.reply(Connack(Reason.SUCCESS, present, properties))
+    else:
+        connection.reply(Connack(0, present and packet.version != V31))
+    session.resume()
+
+
+def _session_expiry(packet: Connect, maximum: int) -> int:
+    if packet.version == V5:
+        asked: int = packet.properties.get("session_expiry", 0)
+        return min(asked, maximum)
+    return 0 if packet.clean_start else maximum
+
+
+def _will(will: WillMessage, origin: object) -> Will:
+    delay = will.properties.get("will_delay", 0)
+    values = {name: value for name, value in will.properties.items() if name != "will_delay"}
+    properties = message_properties(values) if values else None
+    return Will(Batch(will.topic, will.payload, will.qos, will.retain, properties, origin=origin), delay)
+
+
+def _start_keep_alive(connection: Connection, packet: Connect) -> int:
+    """Watch the client's silence from now on; return the keep-alive in force."""
+    broker = connection.broker
+    keep_alive = packet.keep_alive
+    longest = connection.options.server_keep_alive
+    if longest and packet.version == V5 and (keep_alive == 0 or keep_alive > longest):
+        keep_alive = longest
+    connection.keep_alive = keep_alive * KEEP_ALIVE_GRACE
+    if keep_alive:
+        broker.timers.set(connection, broker.now + connection.keep_alive)
+    else:
+        broker.timers.cancel(connection)
+    return keep_alive
+
+
+def _offer(
+    connection: Connection, packet: Connect, client_id: str, expiry: int, keep_alive: int
+) -> dict[str, Any]:
+    """Return the CONNACK properties that differ from what the client would assume."""
+    options, limits = connection.options, connection.broker.limits
+    offer: dict[str, Any] = {"maximum_packet_size": limits.max_packet_size}
+    if expiry != packet.properties.get("session_expiry", 0):
+        offer["session_expiry"] = expiry
+    if limits.receive_maximum != 65_535:
+        offer["receive_maximum"] = limits.receive_maximum
+    if options.maximum_qos < 2:
+        offer["maximum_qos"] = options.maximum_qos  # [MQTT-3.2.2-9]
+    if not packet.client_id:
+        offer["assigned_client_id"] = client_id  # [MQTT-3.2.2-16]
+    if options.topic_alias_maximum:
+        offer["topic_alias_maximum"] = options.topic_alias_maximum
+    if keep_alive != packet.keep_alive:
+        offer["server_keep_alive"] = keep_alive  # [MQTT-3.2.2-21]
+    if options.response_information and packet.properties.get("request_response_information"):
+        offer["response_information"] = options.response_information  # [MQTT-3.1.2-28]
+    for name, available in (
+        ("retain_available", options.retain_available),
+        ("wildcard_subscription_available", options.wildcard_subscriptions),
+        ("subscription_identifier_available", options.subscription_identifiers),
+        ("shared_subscription_available", options.shared_subscriptions),
+    ):
+        if not available:
+            offer[name] = 0
+    return offer

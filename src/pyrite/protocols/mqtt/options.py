@@ -1,0 +1,41 @@
+"""What a broker of MQTT may be set to offer or to withhold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyrite.broker.session import NEVER
+
+
+@dataclass(slots=True)
+class MqttOptions:
+    """Each is a key of the same name in the [mqtt] table of pyrite.toml."""
+
+    maximum_qos: int = 2
+    """Highest quality of service accepted and granted."""
+    retain_available: bool = True
+    """Whether messages may be retained."""
+    wildcard_subscriptions: bool = True
+    """Whether filters may hold + and #."""
+    shared_subscriptions: bool = True
+    """Whether $share/group/filter may be subscribed to."""
+    subscription_identifiers: bool = True
+    """Whether subscriptions may carry identifiers."""
+    topic_alias_maximum: int = 64
+    """Topic aliases that one client may set up towards the broker."""
+    use_topic_aliases: bool = True
+    """Whether the broker uses topic aliases towards clients that allow them."""
+    server_keep_alive: int = 0
+    """The longest keep-alive, in seconds, that clients may have; 0 leaves it to them."""
+    max_session_expiry: int = NEVER
+    """The longest time, in seconds, that a session outlives its connection; 4294967295 for no bound."""
+    response_information: str = ""
+    """What clients that ask for response information are told; usually the prefix of response topics."""
+    server_reference: str = ""
+    """Another server, told to clients that are turned away because this one is full or shutting down."""
+    check_payload_format: bool = False
+    """Whether payloads that claim to be UTF-8 are checked, and refused if they are not."""
+    authenticator: str = ""
+    """The plug-in that decides who may connect and do what: package.module:factory."""
+    sys_interval: float = 10.0
+    """Seconds between updates of $SYS; 0 for no $SYS at all."""

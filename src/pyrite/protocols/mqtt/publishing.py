@@ -1,0 +1,361 @@
+"""The way in: runs of PUBLISH packets into batches, and runs of acknowledgements into lists of ids. HOT.
+
+A socket read brings many packets, and those of one publisher mostly look alike: same topic, same size. The
+shape of the last PUBLISH is remembered; as long as the bytes at hand begin like it, the next packet needs
+no parsing, and a whole run of them becomes one batch (one slice of what was read).
+"""
+
+from __future__ import annotations
+
+from struct import unpack
+from typing import TYPE_CHECKING, Any
+
+from pyrite.broker.message import Batch, Properties
+from pyrite.broker.topics import InvalidTopic, check_topic
+from pyrite.protocols.mqtt import fields
+from pyrite.protocols.mqtt.delivery import FORM_V5
+from pyrite.protocols.mqtt.fields import Reader, check_utf8
+from pyrite.protocols.mqtt.packets import Ack
+from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, violation
+
+if TYPE_CHECKING:
+    from pyrite.protocols.mqtt.connection import Connection
+
+
+class Shape:
+    """What consecutive PUBLISH packets have in common: all but packet id and payload."""
+
+    __slots__ = (
+        "form",
+        "id_at",
+        "payload_at",
+        "prefix",
+        "prefix_length",
+        "properties",
+        "property_bytes",
+        "qos",
+        "refused",
+        "retain",
+        "size",
+        "topic",
+    )
+
+    prefix: bytes
+    """How such a packet begins: fixed header and topic; with QoS 0 also the properties."""
+    prefix_length: int
+    size: int
+    topic: bytes
+    qos: int
+    retain: bool
+    id_at: int
+    property_bytes: bytes
+    """What follows the packet id (MQTT 5, QoS 1 and 2), or nothing."""
+    properties: Properties | None
+    payload_at: int
+    form: int
+    """The wire form in which such packets may be forwarded as they are, or -1."""
+    refused: int
+    """0, or the reason for which messages of this shape are not taken."""
+
+
+def read_shape(connection: Connection, data: bytes, start: int, body: int, stop: int) -> Shape:
+    """Parse and check the PUBLISH at `start`, whose fixed header ends at `body` and which ends at `stop`."""
+    first = data[start]
+    qos = first >> 1 & 3
+    if qos == 3:
+        raise malformed("a QoS of 3")  # [MQTT-3.3.1-4]
+    if first & 0x08 and not qos:
+        raise malformed("DUP with QoS 0")  # [MQTT-3.3.1-2]
+    topic_at = body + 2
+    topic_end = topic_at + (data[body] << 8 | data[body + 1]) if topic_at <= stop else stop + 1
+    properties_at = topic_end + 2 if qos else topic_end
+    if properties_at > stop:
+        raise malformed("the packet ends within a field")
+    topic = data[topic_at:topic_end]
+    shape = Shape()
+    shape.qos = qos
+    shape.retain = bool(first & 1)
+    shape.properties = None
+    shape.property_bytes = b""
+    shape.form = -1 if first & 0x08 else connection.form | first & 7  # DUP is not passed on [MQTT-3.3.1-3]
+    payload_at = properties_at
+    alias = 0
+    if connection.form == FORM_V5:
+        if properties_at < stop and data[properties_at] == 0:
+            payload_at += 1
+        else:
+            payload_at, alias = _read_properties(shape, data, properties_at, stop)
+        if qos:
+            shape.property_bytes = data[properties_at:payload_at]
+    if topic not in connection.broker.subscriptions.routes:  # what is there has been checked
+        _check_topic(connection, topic, bool(alias))
+    if alias:
+        topic = _alias_topic(connection, alias, topic)
+        shape.form = -1
+    shape.topic = topic
+    shape.refused = _refusal(connection, shape)
+    shape.prefix = data[start : topic_end if qos else payload_at]
+    shape.prefix_length = len(shape.prefix)
+    shape.size = stop - start
+    shape.id_at = topic_end - start
+    shape.payload_at = payload_at - start
+    return shape
+
+
+def _read_properties(shape: Shape, data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """Read properties into `shape`; return where they end, and the topic alias or 0."""
+    reader = Reader(data, at, stop)
+    values = reader.properties(fields.PUBLISH)
+    if "subscription_identifier" in values:
+        raise violation("a client's PUBLISH has no subscription identifier")  # [MQTT-3.3.4-6]
+    check_response_topic(values)
+    alias: int = values.pop("topic_alias", 0)
+    if values:
+        shape.properties = message_properties(values)
+    return reader.position, alias
+
+
+def check_response_topic(values: dict[str, Any]) -> None:
+    """Raise ProtocolError if a message's response topic is none."""
+    response_topic = values.get("response_topic")
+    if response_topic is not None and (not response_topic or "+" in response_topic or "#" in response_topic):
+        raise violation("a response topic is a topic name, without wildcards")  # [MQTT-3.3.2-14]
+
+
+def message_properties(values: dict[str, Any]) -> Properties:
+    """Make a message's properties of those read from a packet."""
+    return Properties(
+        values.get("payload_format"),
+        values.get("message_expiry"),
+        values.get("content_type"),
+        values.get("response_topic"),
+        values.get("correlation_data"),
+        tuple(values.get("user_property", ())),
+    )
+
+
+def _check_topic(connection: Connection, topic: bytes, has_alias: bool) -> None:
+    if not topic and has_alias:
+        return
+    if not topic and connection.form == FORM_V5:
+        raise violation("neither a topic nor a topic alias")
+    check_utf8(topic)
+    try:
+        check_topic(topic, connection.broker.limits.max_topic_levels)
+    except InvalidTopic as error:
+        raise ProtocolError(Reason.TOPIC_NAME_INVALID, str(error)) from None
+
+
+def _alias_topic(connection: Connection, alias: int, topic: bytes) -> bytes:
+    """Set up a topic alias, or look up the topic it stands for."""
+    if alias > connection.options.topic_alias_maximum:
+        raise ProtocolError(Reason.TOPIC_ALIAS_INVALID, "a topic alias above the maximum")  # [MQTT-3.3.2-9]
+    if connection.aliases_in is None:
+        connection.aliases_in = {}
+    if topic:
+        connection.aliases_in[alias] = topic
+        return topic
+    known = connection.aliases_in.get(alias)
+    if known is None:
+        raise violation("a topic alias that was not set up")
+    return known
+
+
+def _refusal(connection: Connection, shape: Shape) -> int:
+    """Return the reason why messages of this shape are not taken, or 0; raise if none may even be sent."""
+    options = connection.options
+    if shape.qos > options.maximum_qos:
+        raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the QoS is above the maximum")  # [MQTT-3.2.2-11]
+    if shape.retain and not options.retain_available:
+        raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-14]
+    broker = connection.broker
+    if shape.topic.startswith(b"$SYS/"):
+        return Reason.NOT_AUTHORIZED
+    if broker.access.checks_topics and not broker.access.may_publish(
+        connection.credentials, shape.topic.decode()
+    ):
+        return Reason.NOT_AUTHORIZED
+    if shape.retain and shape.qos and connection.form == FORM_V5 and not broker.may_retain(shape.topic):
+        return Reason.QUOTA_EXCEEDED
+    return 0
+
+
+def run_end(shape: Shape, data: bytes, start: int) -> int:
+    """Return where the run of packets of this shape ends that begins at `start` with a whole one."""
+    prefix, length, size = shape.prefix, shape.prefix_length, shape.size
+    at = start + size
+    last = len(data) - size
+    follows = shape.property_bytes
+    if not follows:
+        while at <= last and data[at : at + length] == prefix:
+            at += size
+        return at
+    skip = shape.id_at + 2
+    until = skip + len(follows)
+    while at <= last and data[at : at + length] == prefix and data[at + skip : at + until] == follows:
+        at += size
+    return at
+
+
+def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
+    """Take a run of packets of one shape: publish them as a batch, and acknowledge them in one write."""
+    broker = connection.broker
+    size = shape.size
+    count = len(packets) // size
+    figures = broker.figures
+    figures.publish_received += count
+    figures.publish_bytes_received += len(packets)
+    properties = shape.properties
+    expires_at = None
+    if properties is not None and properties.message_expiry is not None:
+        expires_at = broker.now + properties.message_expiry
+    batch = Batch(
+        shape.topic,
+        packets,
+        shape.qos,
+        shape.retain,
+        properties,
+        expires_at,
+        connection.session,
+        count,
+        size,
+        shape.payload_at,
+        shape.form,
+    )
+    qos = shape.qos
+    refused = shape.refused or _wrong_payload(connection, batch)
+    if qos == 0:
+        if refused:
+            figures.messages_dropped += count
+        else:
+            broker.publish(batch)
+        return
+    # The ids, as the high and the low bytes of all packets.
+    at = shape.id_at
+    high, low = packets[at::size], packets[at + 1 :: size]
+    if 0 in high and (0, 0) in zip(high, low, strict=True):
+        raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+    if qos == 2:
+        batches = _first_time(connection, batch, high, low, refused)
+    else:
+        batches = [batch]
+    matched = False
+    if not refused:
+        for fresh in batches:
+            matched = broker.publish(fresh) or matched
+    reason = refused
+    if not reason and not matched and batches:
+        reason = Reason.NO_MATCHING_SUBSCRIBERS
+    if connection.form != FORM_V5:
+        reason = 0  # 3.1.1 knows no way to refuse a message but to take it and drop it
+    if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
+        for message_id in _pairs(high, low):
+            why = {"reason_string": describe(reason)}
+            connection.reply(Ack(fields.PUBACK if qos == 1 else fields.PUBREC, message_id, reason, why))
+        return
+    connection.write(_acks(0x40 if qos == 1 else 0x50, high, low, reason))
+    figures.packets_sent += count
+
+
+def _wrong_payload(connection: Connection, batch: Batch) -> int:
+    """Check that payloads which claim to be UTF-8 are, if that is to be checked."""
+    properties = batch.properties
+    if properties is None or not properties.payload_format or not connection.options.check_payload_format:
+        return 0
+    try:
+        for payload in batch.payloads():
+            payload.decode()
+    except UnicodeDecodeError:
+        return Reason.PAYLOAD_FORMAT_INVALID
+    return 0
+
+
+def _first_time(connection: Connection, batch: Batch, high: bytes, low: bytes, refused: int) -> list[Batch]:
+    """Note the ids of QoS 2 messages, and return those that have not come before [MQTT-4.3.3-10]."""
+    session = connection.session
+    assert session is not None
+    if session.incoming is None:
+        session.incoming = set()
+    incoming = session.incoming
+    ids = _pairs(high, low)
+    unique = set(ids)
+    if incoming.isdisjoint(unique) and len(unique) == len(ids):
+        batches = [batch]
+    else:
+        batches = []
+        seen = set(incoming)
+        for index, message_id in enumerate(ids):
+            if message_id not in seen:
+                seen.add(message_id)
+                batches.append(batch.part(index, index + 1))
+    if not refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
+        incoming |= unique
+        if len(incoming) > connection.broker.limits.receive_maximum:
+            raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many messages are unacknowledged")
+    return batches
+
+
+def _pairs(high: bytes, low: bytes) -> tuple[int, ...]:
+    """Join the high and low bytes of ids."""
+    both = bytearray(2 * len(high))
+    both[0::2] = high
+    both[1::2] = low
+    return unpack(f">{len(high)}H", both)
+
+
+def _acks(first: int, high: bytes, low: bytes, reason: int) -> bytearray:
+    """Write acknowledgements for many packets."""
+    count = len(high)
+    if reason:
+        acks = bytearray(bytes((first, 3, 0, 0, reason)) * count)
+        acks[2::5] = high
+        acks[3::5] = low
+        return acks
+    acks = bytearray(bytes((first, 2, 0, 0)) * count)
+    acks[2::4] = high
+    acks[3::4] = low
+    return acks
+
+
+def ack_run(data: bytes, start: int) -> int:
+    """Return how many 4-byte acknowledgements like the one at `start` follow one another, itself included."""
+    firsts = data[start::4]
+    lengths = data[start + 1 :: 4]
+    ids = len(data[start + 3 :: 4])  # no more than have come whole
+    alike = len(firsts) - len(firsts.lstrip(firsts[:1]))
+    short = len(lengths) - len(lengths.lstrip(b"\x02"))
+    return min(alike, short, ids)
+
+
+def acknowledged(connection: Connection, first: int, acks: bytes) -> None:
+    """Take a run of plain acknowledgements (4 bytes each) of one type, and answer it in one write."""
+    session = connection.session
+    assert session is not None
+    ids = _pairs(acks[2::4], acks[3::4])
+    if 0 in ids:
+        raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+    if first == 0x40:
+        session.acknowledge(ids)
+    elif first == 0x70:
+        session.complete(ids)
+    elif first == 0x50:
+        if session.received(ids):
+            connection.answer(acks, 0x62)
+        else:
+            for message_id in ids:  # [MQTT-4.3.3-4]
+                known = session.received((message_id,))
+                connection.reply(Ack(fields.PUBREL, message_id, 0 if known else _UNKNOWN))
+    else:
+        incoming = session.incoming
+        if incoming is not None and incoming.issuperset(ids):
+            incoming.difference_update(ids)  # [MQTT-4.3.3-12]
+            connection.answer(acks, 0x70)
+        else:
+            for message_id in ids:
+                known = incoming is not None and message_id in incoming
+                if incoming is not None:
+                    incoming.discard(message_id)
+                connection.reply(Ack(fields.PUBCOMP, message_id, 0 if known else _UNKNOWN))
+
+
+_UNKNOWN = Reason.PACKET_IDENTIFIER_NOT_FOUND

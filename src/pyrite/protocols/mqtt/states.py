@@ -1,0 +1,21 @@
+"""Where a connection stands.
+
+WAITING --CONNECT--> [AUTHENTICATING --AUTH-->] CONNECTED --DISCONNECT, fault, silence--> CLOSED
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(Enum):
+    """The states of a connection; each may also go straight to CLOSED."""
+
+    WAITING = "waiting for CONNECT"
+    AUTHENTICATING = "authenticating"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+# Reading a member of an Enum takes a look-up of its own; the hot path uses these names.
+WAITING, AUTHENTICATING, CONNECTED, CLOSED = State

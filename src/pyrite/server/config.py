@@ -1,0 +1,176 @@
+"""Configuration: what pyrite.toml and the command line may set, its defaults, and its errors.
+
+Every error names the key, its value, what was expected, and the file.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pyrite.broker.limits import Limits
+from pyrite.protocols.mqtt.options import MqttOptions
+from pyrite.server.listeners import Listener, parse_listener
+
+DEFAULT_LISTENERS = ("mqtt://127.0.0.1:1883", "ws://127.0.0.1:8083/mqtt")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+TLS_VERSIONS = ("1.2", "1.3")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message says which key is wrong, how, and in which file."""
+
+
+@dataclass(slots=True)
+class Tls:
+    """The [tls] table: for mqtts:// and wss:// listeners."""
+
+    certificate: str = ""
+    """PEM file with the server's certificate, and those that lead to its root."""
+    key: str = ""
+    """PEM file with the certificate's private key; may be left out if the certificate's file has it."""
+    client_ca: str = ""
+    """PEM file with the authorities whose client certificates are accepted."""
+    require_client_certificate: bool = False
+    """Whether clients must show a certificate of one of those."""
+    minimum_version: str = "1.2"
+    """The oldest version of TLS that is spoken: 1.2 or 1.3."""
+
+
+@dataclass(slots=True)
+class Config:
+    """Everything that can be set."""
+
+    listen: list[str] = field(default_factory=lambda: list(DEFAULT_LISTENERS))
+    """Where to listen: mqtt://host:port, mqtts://, ws://host:port/path, wss://, unix:///path."""
+    data: str = "pyrite-data"
+    """The folder for everything that lasts."""
+    ephemeral: bool = False
+    """Keep nothing on disk."""
+    log_level: str = "info"
+    """How much is logged, to standard error: debug, info, warning or error."""
+    tls: Tls = field(default_factory=Tls)
+    limits: Limits = field(default_factory=Limits)
+    mqtt: MqttOptions = field(default_factory=MqttOptions)
+
+    def listeners(self) -> list[Listener]:
+        """Return the listeners, parsed."""
+        return [parse_listener(url) for url in self.listen]
+
+
+# Key: what is accepted, and how to say it.
+_RANGES: dict[str, tuple[float, float]] = {
+    "limits.max_packet_size": (64, 268_435_460),
+    "limits.max_inflight": (1, 65_535),
+    "limits.receive_maximum": (1, 65_535),
+    "limits.max_topic_levels": (1, 65_536),
+    "limits.connect_timeout": (0.1, 3_600),
+    "mqtt.maximum_qos": (0, 2),
+    "mqtt.topic_alias_maximum": (0, 65_535),
+    "mqtt.server_keep_alive": (0, 65_535),
+    "mqtt.max_session_expiry": (0, 4_294_967_295),
+    "mqtt.sys_interval": (0, 86_400),
+}
+_CHOICES: dict[str, tuple[str, ...]] = {"log_level": LOG_LEVELS, "tls.minimum_version": TLS_VERSIONS}
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def load(path: Path | None) -> Config:
+    """Read a configuration file, or return the defaults if there is none."""
+    if path is None:
+        return Config()
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+    config = Config()
+    _fill(config, values, "", str(path))
+    check(config, str(path))
+    return config
+
+
+def check(config: Config, source: str) -> None:
+    """Raise ConfigError if the settings do not go together; `source` says where they are from."""
+    if not config.listen:
+        raise ConfigError(f"{source}: listen = []: expected at least one listener")
+    for url in config.listen:
+        try:
+            listener = parse_listener(url)
+        except ValueError as error:
+            raise ConfigError(f"{source}: listen = {url!r}: {error}") from None
+        if listener.tls and not config.tls.certificate:
+            raise ConfigError(
+                f"{source}: listen = {url!r}: expected tls.certificate (and tls.key) to be set for it, "
+                'as in [tls] certificate = "server.pem"'
+            )
+    for key in ("certificate", "key", "client_ca"):
+        file = getattr(config.tls, key)
+        if file and not Path(file).is_file():
+            raise ConfigError(f"{source}: tls.{key} = {file!r}: expected a file that exists")
+    if config.tls.require_client_certificate and not config.tls.client_ca:
+        raise ConfigError(
+            f"{source}: tls.require_client_certificate = true: expected tls.client_ca to be set with it"
+        )
+
+
+def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None:
+    kinds = get_type_hints(type(target))
+    for name, value in values.items():
+        key = prefix + name
+        if name not in kinds:
+            known = ", ".join(prefix + known for known in kinds)
+            raise ConfigError(f"{source}: {key} = {value!r}: no such key; expected one of {known}")
+        current = getattr(target, name)
+        if is_dataclass(current):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{source}: {key} = {value!r}: expected a table, [{key}]")
+            _fill(current, value, key + ".", source)
+        else:
+            setattr(target, name, _checked(key, value, kinds[name], source))
+
+
+def _checked(key: str, value: Any, kind: Any, source: str) -> Any:
+    expected = None
+    if kind == list[str]:
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            expected = "a list of texts"
+    elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    elif type(value) is not kind:
+        expected = _TYPE_NAMES[kind]
+    if expected is None and key in _CHOICES and value not in _CHOICES[key]:
+        expected = "one of " + ", ".join(_CHOICES[key])
+    if expected is None and kind in (int, float):
+        low, high = _RANGES.get(key, (1, 2**63 - 1))
+        if not low <= value <= high:
+            expected = f"a number from {low} to {high}"
+    if expected is not None:
+        raise ConfigError(f"{source}: {key} = {value!r}: expected {expected}")
+    return value
+
+
+def dump(config: Config) -> str:
+    """Return a configuration as TOML."""
+    lines: list[str] = []
+    _dump(config, "", lines)
+    return "\n".join(lines) + "\n"
+
+
+def _dump(table: Any, prefix: str, lines: list[str]) -> None:
+    tables = []
+    for one in fields(table):
+        value = getattr(table, one.name)
+        if is_dataclass(value):
+            tables.append((prefix + one.name, value))
+        else:
+            lines.append(f"{one.name} = {json.dumps(value)}")  # JSON's scalars and lists are TOML's too
+    for name, value in tables:
+        lines.extend(("", f"[{name}]"))
+        _dump(value, name + ".", lines)

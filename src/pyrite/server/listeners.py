@@ -1,0 +1,63 @@
+"""Where the broker listens: URLs of listeners, and what they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 8083, "wss": 8084}
+_EXPECTED = (
+    "expected mqtt://host:port, mqtts://host:port, ws://host:port/path, wss://host:port/path or unix:///path"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address to listen on, and what is spoken there."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def tls(self) -> bool:
+        """Whether it is encrypted."""
+        return self.scheme in ("mqtts", "wss")
+
+    @property
+    def websocket(self) -> bool:
+        """Whether MQTT is spoken inside WebSocket there."""
+        return self.scheme in ("ws", "wss")
+
+    def at_port(self, port: int) -> Listener:
+        """Return the same listener at the port it was really given."""
+        return replace(self, port=port)
+
+    def __str__(self) -> str:
+        if self.scheme == "unix":
+            return f"unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+
+def parse_listener(url: str) -> Listener:
+    """Parse a listener's URL; raise ValueError with what was expected if it is none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{error}; {_EXPECTED}") from None
+    if parts.scheme == "unix":
+        if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
+            raise ValueError("expected unix:///path/of/the/socket")
+        return Listener("unix", "", 0, parts.path)
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(_EXPECTED)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a listener has no user name or password")
+    websocket = parts.scheme in ("ws", "wss")
+    if parts.path not in ("", "/") and not websocket:
+        raise ValueError(f"only ws:// and wss:// have a path; {_EXPECTED}")
+    path = (parts.path or "/mqtt") if websocket else ""
+    return Listener(parts.scheme, parts.hostname, DEFAULT_PORTS[parts.scheme] if port is None else port, path)

@@ -1,0 +1,230 @@
+"""The server: a broker, its listeners and its clock, from start to clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import logging
+import resource
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from pyrite import __version__
+from pyrite.broker.access import Access
+from pyrite.broker.core import Broker
+from pyrite.broker.system import System
+from pyrite.protocols.mqtt.connection import Connection
+from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.server.config import Config, ConfigError
+from pyrite.server.listeners import Listener
+from pyrite.server.streams import StreamProtocol
+from pyrite.server.websocket import WebSocketProtocol
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.1
+"""Seconds between two looks at the clock."""
+BACKLOG = 8_192
+"""Connections that may wait to be accepted; with asyncio's 100, 9,000 clients take 20 s to connect."""
+GOODBYE = 1.0
+"""Seconds that clients have to take the last they are sent, when the broker stops."""
+
+
+class Server:
+    """One broker with its listeners. Made and used within a running event loop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._loop = asyncio.get_running_loop()
+        self.broker = Broker(
+            config.limits,
+            load_access(config.mqtt.authenticator),
+            self._wake,
+        )
+        self.broker.tick(self._loop.time())
+        self.connections: set[Connection] = set()
+        self._per_address: dict[str, int] = {}
+        self._servers: list[asyncio.AbstractServer] = []
+        self._sockets: list[Path] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    # The life of the server
+
+    async def start(self) -> list[Listener]:
+        """Open all listeners and return them, with the ports they were really given."""
+        try:
+            listening = [await self._listen(listener) for listener in self.config.listeners()]
+        except BaseException:
+            await self.stop()
+            raise
+        if self.config.mqtt.sys_interval:
+            System(self.broker, self.config.mqtt.sys_interval, __version__)
+        self._tick()
+        return listening
+
+    async def stop(self) -> None:
+        """Stop accepting, tell the clients, send what is still to be sent, close."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.ended(Reason.SERVER_SHUTTING_DOWN)
+        end = self._loop.time() + GOODBYE
+        while self.connections and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+        if self._timer is not None:
+            self._timer.cancel()
+        for path in self._sockets:
+            path.unlink(missing_ok=True)
+
+    async def _listen(self, listener: Listener) -> Listener:
+        context = tls_context(self.config) if listener.tls else None
+        factory: Callable[[], asyncio.Protocol]
+        if listener.websocket:
+            factory = lambda: WebSocketProtocol(self, listener.path)  # noqa: E731
+        else:
+            factory = lambda: StreamProtocol(self)  # noqa: E731
+        if listener.scheme == "unix":
+            path = Path(listener.path)
+            _remove_stale_socket(path)
+            unix_server = await self._loop.create_unix_server(factory, str(path), backlog=BACKLOG)
+            self._servers.append(unix_server)
+            self._sockets.append(path)
+            return listener
+        server = await self._loop.create_server(
+            factory, listener.host, listener.port, ssl=context, backlog=BACKLOG, reuse_address=True
+        )
+        self._servers.append(server)
+        return listener.at_port(server.sockets[0].getsockname()[1])
+
+    def _wake(self) -> None:
+        self._loop.call_soon(self.broker.flush)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK, self._tick)
+        try:
+            self.broker.tick(self._loop.time())
+        except Exception:
+            logger.exception("internal error in what was due")
+
+    # What connections ask
+
+    def address_of(self, transport: asyncio.Transport) -> str:
+        """Return the address of the client at the other end, and switch off Nagle's delay."""
+        peer = transport.get_extra_info("peername")
+        if not isinstance(peer, tuple):
+            return "unix"
+        endpoint = transport.get_extra_info("socket")
+        if endpoint is not None:
+            endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return str(peer[0])
+
+    def admit(self, address: str) -> bool:
+        """Count one more connection from an address, if the limits allow it."""
+        limits = self.config.limits
+        here = self._per_address.get(address, 0)
+        if len(self.connections) >= limits.max_connections or here >= limits.max_connections_per_address:
+            self.broker.figures.connections_refused += 1
+            return False
+        self._per_address[address] = here + 1
+        self.broker.figures.connections_accepted += 1
+        return True
+
+    def dismiss(self, address: str) -> None:
+        """Count one connection less from an address."""
+        here = self._per_address[address] - 1
+        if here:
+            self._per_address[address] = here
+        else:
+            del self._per_address[address]
+
+
+def load_access(name: str) -> Access:
+    """Make the access plug-in named `package.module:factory`, or the one that lets everyone in."""
+    if not name:
+        return Access()
+    module, colon, factory = name.partition(":")
+    expected = "expected package.module:factory, where factory() returns a pyrite.broker.access.Access"
+    try:
+        access = getattr(importlib.import_module(module), factory)() if colon else None
+    except Exception as error:
+        raise ConfigError(f"mqtt.authenticator = {name!r}: {error}; {expected}") from error
+    if not isinstance(access, Access):
+        raise ConfigError(f"mqtt.authenticator = {name!r}: {expected}")
+    return access
+
+
+def tls_context(config: Config) -> ssl.SSLContext:
+    """Make the TLS settings of a listener."""
+    tls = config.tls
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = (
+        ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
+    )
+    try:
+        context.load_cert_chain(tls.certificate, tls.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"tls.certificate = {tls.certificate!r}, tls.key = {tls.key!r}: "
+            f"expected PEM files with a certificate and its key: {error}"
+        ) from None
+    if tls.client_ca:
+        try:
+            context.load_verify_locations(tls.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"tls.client_ca = {tls.client_ca!r}: expected a PEM file with certificates: {error}"
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
+    return context
+
+
+def _remove_stale_socket(path: Path) -> None:
+    """Remove a socket that a broker which is gone left behind; one in use, or another file, stays."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise ConfigError(f"listen = 'unix://{path}': expected a socket or nothing there, found a file")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink()
+            return
+    raise ConfigError(f"listen = 'unix://{path}': another broker is listening there")
+
+
+def raise_file_limit() -> None:
+    """Allow as many open connections as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def serve(config: Config, say: Callable[[str], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT; `say` is told where it listens, and that it is ready."""
+    raise_file_limit()
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    server = Server(config)
+    for listener in await server.start():
+        say(f"listening on {listener}")
+    say("pyrite ready")
+    # Everything loaded by now stays; and few of the objects that messages make are in cycles. So the
+    # collector looks at less, and more rarely.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        await stopped.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,150 @@
+"""MQTT over WebSocket (section 6): websockets' protocol, without its I/O, between transport and connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, cast
+
+from websockets.exceptions import NegotiationError
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from pyrite.protocols.mqtt.connection import Connection
+
+if TYPE_CHECKING:
+    from pyrite.server.server import Server
+
+SUBPROTOCOLS = ("mqtt", "mqttv3.1")
+FRAME_SLACK = 1024 * 1024
+_QUIET = logging.getLogger("pyrite.websocket")
+_QUIET.setLevel(logging.ERROR)
+
+
+def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """Choose MQTT among the subprotocols that the client offers [MQTT-6.0.0-3], [MQTT-6.0.0-4]."""
+    for name in SUBPROTOCOLS:
+        if name in offered:
+            return Subprotocol(name)
+    raise NegotiationError("this is an MQTT broker: offer the subprotocol mqtt")
+
+
+class WebSocketProtocol(asyncio.Protocol):
+    """Joins one asyncio transport to one MQTT connection through WebSocket frames.
+
+    For the MQTT connection it is the transport: what is written becomes one binary frame.
+    """
+
+    __slots__ = ("address", "connection", "path", "server", "transport", "websocket")
+
+    def __init__(self, server: Server, path: str) -> None:
+        self.server = server
+        self.path = path
+        self.address = ""
+        self.transport: asyncio.Transport | None = None
+        self.connection: Connection | None = None
+        self.websocket = ServerProtocol(
+            select_subprotocol=_select,
+            max_size=server.config.limits.max_packet_size + FRAME_SLACK,
+            logger=_QUIET,
+        )
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport, if there is room for one more connection."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.address = self.server.address_of(self.transport)
+        if not self.server.admit(self.address):
+            self.transport.abort()
+            self.transport = None
+            return
+        self.connection = Connection(self.server.broker, self.server.config.mqtt, self, self.address)
+        self.server.connections.add(self.connection)
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames apart and feed what is in them."""
+        websocket = self.websocket
+        websocket.receive_data(data)
+        for event in websocket.events_received():
+            if isinstance(event, Request):
+                self._opened(event)
+            elif isinstance(event, Frame) and self.connection is not None:
+                if event.opcode is Opcode.BINARY or event.opcode is Opcode.CONT:
+                    self.connection.feed(bytes(event.data))
+                elif event.opcode is Opcode.TEXT:
+                    # [MQTT-6.0.0-1]: MQTT travels in binary frames only.
+                    websocket.fail(CloseCode.UNSUPPORTED_DATA, "MQTT travels in binary frames")
+        self._send()
+
+    def eof_received(self) -> None:
+        """The client has said its last word."""
+        self.websocket.receive_eof()
+        self._send()
+
+    def resume_writing(self) -> None:
+        """The client has taken most of what waited for it."""
+        if self.connection is not None:
+            self.connection.drained()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        self.transport = None
+        connection = self.connection
+        if connection is not None:
+            self.connection = None
+            self.server.connections.discard(connection)
+            self.server.dismiss(self.address)
+            connection.lost()
+
+    def _opened(self, request: Request) -> None:
+        websocket = self.websocket
+        if request.path.partition("?")[0] != self.path:
+            text = f"MQTT over WebSocket is at {self.path}\n"
+            websocket.send_response(websocket.reject(HTTPStatus.NOT_FOUND, text))
+        else:
+            websocket.send_response(websocket.accept(request))
+
+    def _send(self) -> None:
+        """Send what the WebSocket protocol has to say, and close if it is done."""
+        transport = self.transport
+        if transport is None:
+            return
+        for data in self.websocket.data_to_send():
+            if data:
+                transport.write(data)
+            else:
+                transport.close()
+                return
+        if self.websocket.close_expected():
+            transport.close()
+
+    # What the MQTT connection calls
+
+    def write(self, data: bytes) -> None:
+        """Send bytes of MQTT as one frame."""
+        if self.websocket.state is State.OPEN:
+            self.websocket.send_binary(data)
+            self._send()
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait for the client."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        """Say goodbye, and close."""
+        if self.websocket.state is State.OPEN:
+            self.websocket.send_close(CloseCode.NORMAL_CLOSURE)
+            self._send()
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
