@@ -14,7 +14,7 @@ from pyrite.broker.figures import Figures
 from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch
-from pyrite.broker.session import NEVER, Session
+from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import TopicTree
@@ -121,7 +121,10 @@ class Broker:
 
     def subscribe(self, subscription: Subscription, group_name: str | None, key: bytes) -> bool:
         """Add a subscription, or replace it under the same `key` (its full filter); tell whether it was new."""
-        subscription.session.subscriptions[key] = subscription
+        session = subscription.session
+        if session.subscriptions is NO_SUBSCRIPTIONS:
+            session.subscriptions = {}
+        session.subscriptions[key] = subscription
         return self.subscriptions.add(subscription, group_name)
 
     def unsubscribe(self, session: Session, key: bytes) -> bool:
@@ -231,7 +234,7 @@ class Broker:
         del self.sessions[session.client_id]
         for subscription in session.subscriptions.values():
             self.subscriptions.remove(subscription)
-        session.subscriptions = {}
+        session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends
         session.hand_over()

@@ -30,6 +30,10 @@ class Transport(Protocol):
         """Close at once."""
 
 
+NOTHING: list[bytes | bytearray] = []
+"""The outbox of every link that has nothing to send; never added to."""
+
+
 class Link:
     """One connection: an outbox before a transport, with a bound on what may wait in both."""
 
@@ -38,7 +42,7 @@ class Link:
     def __init__(self, broker: Broker, transport: Transport) -> None:
         self.broker = broker
         self.transport = transport
-        self.chunks: list[bytes | bytearray] = []
+        self.chunks = NOTHING
         self.room = broker.limits.max_waiting_bytes
         """How many more bytes may wait for this client before messages to it are held back or dropped."""
 
@@ -69,9 +73,11 @@ class Link:
 
     def write(self, data: bytes | bytearray) -> None:
         """Put `data` into the outbox, to be sent with the rest of the batch."""
-        if not self.chunks:
+        if self.chunks:
+            self.chunks.append(data)
+        else:
+            self.chunks = [data]
             self.broker.dirty(self)
-        self.chunks.append(data)
         self.room -= len(data)
 
     def flush(self) -> None:
@@ -80,7 +86,7 @@ class Link:
         if not chunks:
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self.chunks = []
+        self.chunks = NOTHING
         self.broker.figures.bytes_sent += len(data)
         self.transport.write(data)  # type: ignore[arg-type]  # asyncio's transports take any buffer
         self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()

@@ -62,6 +62,10 @@ class WrongAcknowledgement(Exception):
     """A client acknowledged a message in a way that its quality of service does not have."""
 
 
+NO_SUBSCRIPTIONS: dict[bytes, Subscription] = {}
+"""What all sessions without a subscription share; never added to."""
+
+
 class Session:
     """One client's subscriptions, unfinished deliveries and queue."""
 
@@ -99,7 +103,7 @@ class Session:
         self.will_at: float | None = None
         self.slot = NO_SLOT
         self.will: Will | None = None
-        self.subscriptions: dict[bytes, Subscription] = {}
+        self.subscriptions = NO_SUBSCRIPTIONS
         """By filter, a shared one's with its $share/group/ before it."""
         self.incoming: set[int] | None = None
         """The ids of QoS 2 messages that came and are not released yet [MQTT-4.3.3-10]."""

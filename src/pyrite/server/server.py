@@ -7,10 +7,12 @@ import gc
 import importlib
 import logging
 import resource
+import select
 import signal
 import socket
 import ssl
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.config import Config, ConfigError
 from pyrite.server.listeners import Listener
+from pyrite.server.sockets import Poller, bind, bind_unix
 from pyrite.server.streams import StreamProtocol
 from pyrite.server.websocket import WebSocketProtocol
 
@@ -50,7 +53,8 @@ class Server:
         self.connections: set[Connection] = set()
         self._per_address: dict[str, int] = {}
         self._servers: list[asyncio.AbstractServer] = []
-        self._sockets: list[Path] = []
+        self._socket_files: list[Path] = []
+        self._poller = Poller(self) if hasattr(select, "epoll") else None
         self._timer: asyncio.TimerHandle | None = None
 
     # The life of the server
@@ -71,6 +75,8 @@ class Server:
         """Stop accepting, tell the clients, send what is still to be sent, close."""
         for server in self._servers:
             server.close()
+        if self._poller is not None:
+            self._poller.stop_listening()
         for connection in list(self.connections):
             connection.ended(Reason.SERVER_SHUTTING_DOWN)
         end = self._loop.time() + GOODBYE
@@ -81,28 +87,33 @@ class Server:
         await asyncio.sleep(0)
         if self._timer is not None:
             self._timer.cancel()
-        for path in self._sockets:
+        if self._poller is not None:
+            self._poller.close()
+        for path in self._socket_files:
             path.unlink(missing_ok=True)
 
     async def _listen(self, listener: Listener) -> Listener:
-        context = tls_context(self.config) if listener.tls else None
-        factory: Callable[[], asyncio.Protocol]
-        if listener.websocket:
-            factory = lambda: WebSocketProtocol(self, listener.path)  # noqa: E731
-        else:
-            factory = lambda: StreamProtocol(self)  # noqa: E731
         if listener.scheme == "unix":
             path = Path(listener.path)
             _remove_stale_socket(path)
-            unix_server = await self._loop.create_unix_server(factory, str(path), backlog=BACKLOG)
-            self._servers.append(unix_server)
-            self._sockets.append(path)
+            sockets = [bind_unix(str(path), BACKLOG)]
+            self._socket_files.append(path)
+        else:
+            sockets = bind(listener.host, listener.port, BACKLOG)
+            listener = listener.at_port(sockets[0].getsockname()[1])
+        if self._poller is not None and not listener.tls and not listener.websocket:
+            for listening in sockets:
+                self._poller.listen(listening)
             return listener
-        server = await self._loop.create_server(
-            factory, listener.host, listener.port, ssl=context, backlog=BACKLOG, reuse_address=True
-        )
-        self._servers.append(server)
-        return listener.at_port(server.sockets[0].getsockname()[1])
+        context = tls_context(self.config) if listener.tls else None
+
+        def protocol() -> asyncio.Protocol:
+            return WebSocketProtocol(self, listener.path) if listener.websocket else StreamProtocol(self)
+
+        for listening in sockets:
+            server = await self._loop.create_server(protocol, sock=listening, ssl=context, backlog=BACKLOG)
+            self._servers.append(server)
+        return listener
 
     def _wake(self) -> None:
         self._loop.call_soon(self.broker.flush)
@@ -116,26 +127,16 @@ class Server:
 
     # What connections ask
 
-    def address_of(self, transport: asyncio.Transport) -> str:
-        """Return the address of the client at the other end, and switch off Nagle's delay."""
-        peer = transport.get_extra_info("peername")
-        if not isinstance(peer, tuple):
-            return "unix"
-        endpoint = transport.get_extra_info("socket")
-        if endpoint is not None:
-            endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return str(peer[0])
-
-    def admit(self, address: str) -> bool:
-        """Count one more connection from an address, if the limits allow it."""
+    def admit(self, address: str) -> str | None:
+        """Count one more connection from an address; return the address, or None if it is one too many."""
         limits = self.config.limits
         here = self._per_address.get(address, 0)
         if len(self.connections) >= limits.max_connections or here >= limits.max_connections_per_address:
             self.broker.figures.connections_refused += 1
-            return False
+            return None
         self._per_address[address] = here + 1
         self.broker.figures.connections_accepted += 1
-        return True
+        return sys.intern(address)
 
     def dismiss(self, address: str) -> None:
         """Count one connection less from an address."""

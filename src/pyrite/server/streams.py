@@ -1,4 +1,4 @@
-"""MQTT straight over a byte stream: TCP, TLS and Unix sockets."""
+"""MQTT over asyncio's streams: TLS; and plain sockets, on systems without epoll."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ if TYPE_CHECKING:
     from pyrite.server.server import Server
 
 
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the client at the other end."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "unix"
+
+
 class StreamProtocol(asyncio.Protocol):
     """Joins one asyncio transport to one MQTT connection."""
 
-    __slots__ = ("address", "connection", "server")
+    __slots__ = ("connection", "server")
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.address = ""
         self.connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start a connection, if there is room for one more."""
         transport = cast(asyncio.Transport, transport)
-        self.address = self.server.address_of(transport)
-        if not self.server.admit(self.address):
+        address = self.server.admit(peer_address(transport))
+        if address is None:
             transport.abort()
             return
-        self.connection = Connection(self.server.broker, self.server.config.mqtt, transport, self.address)
+        self.connection = Connection(self.server.broker, self.server.config.mqtt, transport, address)
         self.server.connections.add(self.connection)
 
     def data_received(self, data: bytes) -> None:
@@ -47,5 +52,5 @@ class StreamProtocol(asyncio.Protocol):
         if connection is not None:
             self.connection = None
             self.server.connections.discard(connection)
-            self.server.dismiss(self.address)
+            self.server.dismiss(connection.credentials.address)
             connection.lost()

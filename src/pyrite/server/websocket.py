@@ -1,4 +1,4 @@
-"""MQTT over WebSocket (section 6): websockets' protocol, without its I/O, between transport and connection."""
+"""MQTT over WebSocket (section 6): the websockets library, without its I/O, around an MQTT connection."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from pyrite.protocols.mqtt.connection import Connection
+from pyrite.server.streams import peer_address
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -40,12 +41,11 @@ class WebSocketProtocol(asyncio.Protocol):
     For the MQTT connection it is the transport: what is written becomes one binary frame.
     """
 
-    __slots__ = ("address", "connection", "path", "server", "transport", "websocket")
+    __slots__ = ("connection", "path", "server", "transport", "websocket")
 
     def __init__(self, server: Server, path: str) -> None:
         self.server = server
         self.path = path
-        self.address = ""
         self.transport: asyncio.Transport | None = None
         self.connection: Connection | None = None
         self.websocket = ServerProtocol(
@@ -59,12 +59,12 @@ class WebSocketProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the transport, if there is room for one more connection."""
         self.transport = cast(asyncio.Transport, transport)
-        self.address = self.server.address_of(self.transport)
-        if not self.server.admit(self.address):
+        address = self.server.admit(peer_address(transport))
+        if address is None:
             self.transport.abort()
             self.transport = None
             return
-        self.connection = Connection(self.server.broker, self.server.config.mqtt, self, self.address)
+        self.connection = Connection(self.server.broker, self.server.config.mqtt, self, address)
         self.server.connections.add(self.connection)
 
     def data_received(self, data: bytes) -> None:
@@ -99,7 +99,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if connection is not None:
             self.connection = None
             self.server.connections.discard(connection)
-            self.server.dismiss(self.address)
+            self.server.dismiss(connection.credentials.address)
             connection.lost()
 
     def _opened(self, request: Request) -> None:

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import Credentials, Exchange
-from pyrite.broker.link import Transport
+from pyrite.broker.link import NOTHING, Transport
 from pyrite.broker.session import Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.timers import NO_SLOT
@@ -346,11 +346,7 @@ class Connection(Delivery):
 
     def write(self, data: bytes | bytearray) -> None:
         """Put `data` into the outbox."""
-        chunks = self.chunks
-        if not chunks:
-            self.broker.dirty(self)
-        chunks.append(data)
-        self.room -= len(data)
+        super().write(data)
         if self.room < 0:
             self._overfull()
 
@@ -426,7 +422,7 @@ class Connection(Delivery):
     def lost(self) -> None:
         """Note that the transport is gone."""
         self.state = CLOSED
-        self.chunks.clear()
+        self.chunks = NOTHING
         self.broker.timers.cancel(self)
         self._leave(send_will=True)
 

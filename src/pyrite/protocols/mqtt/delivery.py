@@ -105,10 +105,11 @@ class Delivery(Link):
             and self.aliases is None
             and batch.stride <= self.max_packet
         ):
-            chunks = self.chunks
-            if not chunks:
+            if self.chunks:
+                self.chunks.append(data)
+            else:
+                self.chunks = [data]
                 self.broker.dirty(self)
-            chunks.append(data)
             self.room -= len(data)
             figures = self.broker.figures
             figures.publish_sent += batch.count

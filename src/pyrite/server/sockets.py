@@ -1,0 +1,282 @@
+"""MQTT straight over TCP and Unix sockets: a poller of our own, nested in the event loop. HOT.
+
+An asyncio transport costs 1,200 bytes a connection in uvloop, and a call through several layers for every
+read and write. Plain sockets need none of that: all of them sit in one epoll, which the event loop watches
+like a single descriptor. One wake-up brings everything that is ready; each socket is read once, so that
+no client can starve another; and then everything that is to be sent goes out, one write a client.
+
+TLS and WebSocket connections, and systems without epoll, go through asyncio's transports (streams.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import select
+import socket
+from typing import TYPE_CHECKING
+
+from pyrite.protocols.mqtt.connection import Connection
+
+if TYPE_CHECKING:
+    from pyrite.server.server import Server
+
+logger = logging.getLogger(__name__)
+
+READ_SIZE = 256 * 1024
+"""Bytes read from one client at a time: also the most that a batch can be, unless one packet is larger."""
+ACCEPTS = 512
+"""Connections accepted in one go, before those that are open are looked at again."""
+PAUSE = 1.0
+"""Seconds without accepting after the process ran out of descriptors."""
+
+# Level-triggered; hang-ups and errors show when reading.
+_READ = getattr(select, "EPOLLIN", 1)
+_READ_WRITE = _READ | getattr(select, "EPOLLOUT", 4)
+_WRITE = getattr(select, "EPOLLOUT", 4)
+
+
+class SocketTransport:
+    """One client's socket: writes at once what the kernel takes, and keeps the rest until it takes that."""
+
+    __slots__ = ("_closing", "_descriptor", "_pending", "_poller", "connection")
+
+    connection: Connection
+
+    def __init__(self, poller: Poller, descriptor: int) -> None:
+        self._poller = poller
+        self._descriptor = descriptor
+        self._pending: memoryview | None = None
+        self._closing = False
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, now or as soon as the client takes it."""
+        if self._descriptor < 0 or self._closing:
+            return
+        if self._pending is not None:
+            self._pending = memoryview(b"".join((self._pending, data)))
+            return
+        try:
+            sent = os.write(self._descriptor, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._poller.lost_soon(self)
+            return
+        if sent < len(data):
+            self._pending = memoryview(data)[sent:]
+            self._poller.epoll.modify(self._descriptor, _READ_WRITE)
+
+    def writable(self) -> None:
+        """Send more of what waits."""
+        if self._pending is None:
+            return
+        try:
+            sent = os.write(self._descriptor, self._pending)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.abort()
+            return
+        if sent < len(self._pending):
+            self._pending = self._pending[sent:]
+            return
+        self._pending = None
+        self._poller.epoll.modify(self._descriptor, _READ)
+        if self._closing:
+            self._shut()
+        else:
+            self.connection.drained()
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait for the client."""
+        return 0 if self._pending is None else len(self._pending)
+
+    def readable(self, data: bytes) -> None:
+        """Take what the client has sent."""
+        if not self._closing:
+            self.connection.feed(data)
+
+    def close(self) -> None:
+        """Send what waits, then end; the client has a moment to read it (the connection aborts in the end).
+
+        A socket that is closed with input unread is reset, and the client may lose what it was sent last;
+        so only our half is closed, until the client closes its own.
+        """
+        if not self._closing and self._descriptor >= 0:
+            self._closing = True
+            if self._pending is None:
+                self._shut()
+
+    def _shut(self) -> None:
+        try:
+            with socket.socket(fileno=self._descriptor) as endpoint:
+                try:
+                    endpoint.shutdown(socket.SHUT_WR)
+                finally:
+                    endpoint.detach()
+        except OSError:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once."""
+        descriptor = self._descriptor
+        if descriptor >= 0:
+            self._descriptor = -1
+            self._closing = True
+            self._pending = None
+            self._poller.forget(descriptor)
+            self.connection.lost()
+
+
+class Poller:
+    """All plain sockets of a server: those that listen, and those of clients."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self.epoll = select.epoll()
+        self._listening: dict[int, socket.socket] = {}
+        self._transports: dict[int, SocketTransport] = {}
+        self._lost: list[SocketTransport] = []
+        self._buffer = bytearray(READ_SIZE)
+        self._buffers = [self._buffer]
+        self._view = memoryview(self._buffer)
+        self._loop.add_reader(self.epoll.fileno(), self._ready)
+
+    def listen(self, listening: socket.socket) -> None:
+        """Accept connections of a socket that listens."""
+        listening.setblocking(False)
+        if listening.family != socket.AF_UNIX:
+            # Accepted sockets inherit it: what is written is sent, as it is batched already.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._listening[listening.fileno()] = listening
+        self.epoll.register(listening.fileno(), _READ)
+
+    def stop_listening(self) -> None:
+        """Accept no more connections."""
+        for descriptor, listening in self._listening.items():
+            try:
+                self.epoll.unregister(descriptor)
+            except OSError:
+                pass  # it was paused
+            listening.close()
+        self._listening.clear()
+
+    def close(self) -> None:
+        """End; all connections are closed by now."""
+        self._loop.remove_reader(self.epoll.fileno())
+        self.epoll.close()
+
+    def forget(self, descriptor: int) -> None:
+        """Close a client's socket."""
+        transport = self._transports.pop(descriptor)
+        self._server.connections.discard(transport.connection)
+        self._server.dismiss(transport.connection.credentials.address)
+        os.close(descriptor)  # which takes it out of the epoll as well
+
+    def lost_soon(self, transport: SocketTransport) -> None:
+        """End a connection that turned out to be broken while something was sent to it.
+
+        Not at once: whoever is sending may be in the middle of going through the subscribers.
+        """
+        if not self._lost:
+            self._loop.call_soon(self._end_lost)
+        self._lost.append(transport)
+
+    def _end_lost(self) -> None:
+        lost, self._lost = self._lost, []
+        for transport in lost:
+            transport.abort()
+
+    def _ready(self) -> None:
+        """Handle everything that is ready, then send all that came of it."""
+        transports, buffers, view = self._transports, self._buffers, self._view
+        readv = os.readv
+        for descriptor, events in self.epoll.poll(0):
+            transport = transports.get(descriptor)
+            if transport is None:
+                if descriptor in self._listening:
+                    self._accept(self._listening[descriptor])
+                continue
+            if events & _WRITE:
+                transport.writable()
+                if events == _WRITE or descriptor not in transports:
+                    continue
+            try:
+                size = readv(descriptor, buffers)
+            except BlockingIOError:
+                continue
+            except OSError:
+                size = 0
+            if size:
+                transport.readable(bytes(view[:size]))
+            else:
+                transport.abort()
+        self._server.broker.flush()
+
+    def _accept(self, listening: socket.socket) -> None:
+        server, epoll, transports = self._server, self.epoll, self._transports
+        for _ in range(ACCEPTS):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    return
+                logger.warning("cannot accept connections: %s", error.strerror)
+                epoll.unregister(listening.fileno())
+                self._loop.call_later(PAUSE, self._resume, listening)
+                return
+            address = server.admit(peer[0] if isinstance(peer, tuple) else "unix")
+            if address is None:
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            descriptor = accepted.detach()
+            transport = SocketTransport(self, descriptor)
+            transport.connection = Connection(server.broker, server.config.mqtt, transport, address)
+            server.connections.add(transport.connection)
+            transports[descriptor] = transport
+            epoll.register(descriptor, _READ)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening.fileno() in self._listening:
+            self.epoll.register(listening.fileno(), _READ)
+
+
+def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Open listening sockets for every address of `host`, all at one port."""
+    found = []
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            listening = socket.socket(family, kind, protocol)
+            found.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind((where[0], port, *where[2:]))
+            listening.listen(backlog)
+            port = listening.getsockname()[1]
+    except OSError:
+        for listening in found:
+            listening.close()
+        raise
+    return found
+
+
+def bind_unix(path: str, backlog: int) -> socket.socket:
+    """Open a listening Unix socket."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        listening.listen(backlog)
+    except OSError:
+        listening.close()
+        raise
+    return listening
