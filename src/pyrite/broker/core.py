@@ -70,7 +70,7 @@ class Broker:
     # Messages
 
     def publish(self, batch: Batch) -> bool:
-        """Give a batch to everyone who asked for its topic, and keep its last message if it is to be retained.
+        """Give a batch to everyone who asked for its topic; retain its last message if that is asked for.
 
         Tell whether anyone asked.
         """
@@ -120,7 +120,7 @@ class Broker:
     # Subscriptions
 
     def subscribe(self, subscription: Subscription, group_name: str | None, key: bytes) -> bool:
-        """Add a subscription, or replace it under the same `key` (its full filter); tell whether it was new."""
+        """Add a subscription or replace the one under `key`, its full filter; tell whether it was new."""
         session = subscription.session
         if session.subscriptions is NO_SUBSCRIPTIONS:
             session.subscriptions = {}

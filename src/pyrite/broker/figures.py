@@ -35,7 +35,7 @@ class Figures:
         self.connections_accepted = 0
         self.connections_refused = 0
         self.messages_dropped = 0
-        """Messages not sent to a client because its share of memory was full, or not retained for want of it."""
+        """Messages not sent to a client: its share of memory was full, or it takes none so large."""
         self.messages_stored = 0
         """Messages that wait in sessions' queues now."""
         self.packets_received = 0

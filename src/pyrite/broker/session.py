@@ -249,7 +249,7 @@ class Session:
             self.pump()
 
     def received(self, message_ids: Sequence[int]) -> bool:
-        """Note that the client has these QoS 2 messages, whose ids it will release; False if any is unknown."""
+        """Note that the client has these QoS 2 messages (PUBREC); False if any of the ids is unknown."""
         inflight = self._inflight or {}
         found = set(map(inflight.get, message_ids))
         if None in found:
@@ -261,7 +261,7 @@ class Session:
         return True
 
     def refuse(self, message_id: int) -> None:
-        """Note that the client will not have this message (PUBACK or PUBREC with a reason code of failure)."""
+        """Note that the client will not have this message (PUBACK or PUBREC with a failure)."""
         if self._inflight is not None:
             self._inflight.pop(message_id, None)
         self.pump()

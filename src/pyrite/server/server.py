@@ -81,7 +81,7 @@ class Server:
             connection.ended(Reason.SERVER_SHUTTING_DOWN)
         end = self._loop.time() + GOODBYE
         while self.connections and self._loop.time() < end:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # noqa: ASYNC110  # a bounded wait, at the end only
         for connection in list(self.connections):
             connection.transport.abort()
         await asyncio.sleep(0)

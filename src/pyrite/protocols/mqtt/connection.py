@@ -249,7 +249,7 @@ class Connection(Delivery):
             self.broker.send_retained(subscription)
 
     def _add(self, wish: Wish, identifiers: tuple[int, ...]) -> tuple[int, Subscription | None]:
-        """Grant or refuse one wish; return the reason code, and the subscription if it wants retained messages."""
+        """Grant or refuse one wish; return the reason, and the subscription if it wants retained messages."""
         broker, options, session = self.broker, self.options, self.session
         assert session is not None
         key = wish.topic_filter
@@ -338,7 +338,7 @@ class Connection(Delivery):
             self.broker.figures.packets_sent += 1
 
     def answer(self, acks: bytes, first: int) -> None:
-        """Answer a run of acknowledgements with those of the next step, which differ in the first byte only."""
+        """Answer a run of acknowledgements with those of the next step: only the first byte differs."""
         answers = bytearray(acks)
         answers[0::4] = bytes((first,)) * (len(acks) // 4)
         self.write(answers)

@@ -208,20 +208,11 @@ def bare_properties(values: PropertyMap) -> bytes:
     """Write properties without their length, in the order given; None values are left out."""
     parts = []
     for name, value in values.items():
-        if value is None:
-            continue
-        kind = _PROPERTIES[_IDENTIFIERS[name]][1]
-        for one in (
-            value
-            if isinstance(value, list | tuple) and not (kind == "pair" and _is_pair(value))
-            else (value,)
-        ):
-            parts.append(_property(name, kind, one))
+        if value is not None:
+            kind = _PROPERTIES[_IDENTIFIERS[name]][1]
+            several = value if isinstance(value, list) else (value,)
+            parts.extend(_property(name, kind, one) for one in several)
     return b"".join(parts)
-
-
-def _is_pair(value: Any) -> bool:
-    return len(value) == 2 and isinstance(value[0], str)
 
 
 def properties(values: PropertyMap) -> bytes:
