@@ -80,8 +80,8 @@ class Server:
         for connection in list(self.connections):
             connection.ended(Reason.SERVER_SHUTTING_DOWN)
         end = self._loop.time() + GOODBYE
-        while self.connections and self._loop.time() < end:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110  # a bounded wait, at the end only
+        while self.connections and self._loop.time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         for connection in list(self.connections):
             connection.transport.abort()
         await asyncio.sleep(0)

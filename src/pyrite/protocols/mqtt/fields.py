@@ -206,7 +206,7 @@ def _property(name: str, kind: str, value: Any) -> bytes:
 
 def bare_properties(values: PropertyMap) -> bytes:
     """Write properties without their length, in the order given; None values are left out."""
-    parts = []
+    parts: list[bytes] = []
     for name, value in values.items():
         if value is not None:
             kind = _PROPERTIES[_IDENTIFIERS[name]][1]

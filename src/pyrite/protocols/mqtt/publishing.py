@@ -235,10 +235,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     high, low = packets[at::size], packets[at + 1 :: size]
     if 0 in high and (0, 0) in zip(high, low, strict=True):
         raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
-    if qos == 2:
-        batches = _first_time(connection, batch, high, low, refused)
-    else:
-        batches = [batch]
+    batches = _first_time(connection, batch, high, low, refused) if qos == 2 else [batch]
     matched = False
     if not refused:
         for fresh in batches:

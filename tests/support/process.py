@@ -1,0 +1,94 @@
+"""A real broker in a process of its own, on free ports of 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+START_TIME = 30.0
+"""Seconds that a broker has to say that it is ready."""
+
+
+class BrokerProcess:
+    """`pyrite serve`, started with some arguments, stopped at the end of a `with` block.
+
+    `urls` are its listeners as it printed them, with their real ports.
+    """
+
+    def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(cwd)] if cwd else [])}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pyrite", "serve", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=environment,
+        )
+        self.urls: list[str] = []
+        self.log: list[str] = []
+        """What the broker wrote to standard error."""
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._readers = [
+            threading.Thread(target=self._read_output, daemon=True),
+            threading.Thread(target=self._read_log, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        self._wait_until_ready()
+
+    def _read_output(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        self.log.extend(line.rstrip("\n") for line in self.process.stderr)
+
+    def _wait_until_ready(self) -> None:
+        while True:
+            line = self._lines.get(timeout=START_TIME)
+            if line is None:
+                self.process.wait(5)
+                self._readers[1].join(5)
+                raise RuntimeError("the broker did not start: " + "\n".join(self.log))
+            if line == "pyrite ready":
+                return
+            assert line.startswith("listening on "), line
+            self.urls.append(line.removeprefix("listening on "))
+
+    def port(self, number: int = 0) -> int:
+        """Return the port of a listener, by its place among the arguments."""
+        port = urlsplit(self.urls[number]).port
+        assert port is not None
+        return port
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Stop the broker by a signal and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(10)
+        for reader in self._readers:
+            reader.join(5)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+    def __enter__(self) -> BrokerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
