@@ -15,7 +15,7 @@ from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
-from pyrite.broker.subscriptions import SharedGroup, Subscription, SubscriptionTree
+from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import TopicTree
 
@@ -75,7 +75,13 @@ class Broker:
         Tell whether anyone asked.
         """
         routes = self.subscriptions
-        route = routes.routes.get(batch.topic) or routes.route(batch.topic)
+        matched = self.send(batch, routes.routes.get(batch.topic) or routes.route(batch.topic))
+        if batch.retain:
+            self._retain(batch)
+        return matched
+
+    def send(self, batch: Batch, route: Route) -> bool:
+        """Give a batch to everyone on its route; tell whether there is anyone."""
         for target in route.targets:
             session = target.session
             if target.no_local and session is batch.origin:
@@ -83,8 +89,6 @@ class Broker:
             session.deliver(batch, target)
         for group in route.groups:
             self.deal(batch, group)
-        if batch.retain:
-            self._retain(batch)
         return bool(route.targets or route.groups)
 
     def deal(self, batch: Batch, group: SharedGroup, besides: Session | None = None) -> None:

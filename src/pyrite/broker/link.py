@@ -55,6 +55,10 @@ class Link:
         """
         raise NotImplementedError
 
+    def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
+        """Tell whether the batch's bytes, but for ids, are what this client would be sent."""
+        raise NotImplementedError
+
     def forward(self, batch: Batch, target: Subscription) -> None:
         """Send a whole batch with QoS 0, or drop and count it where there is no room."""
         raise NotImplementedError

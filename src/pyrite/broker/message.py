@@ -9,10 +9,14 @@ but their payloads, which lie packed in `data` at a fixed stride:
 
 As the head is whatever came over the wire, a batch that needs no change is forwarded as the bytes it came
 in. A single message is a batch of one, without a head.
+
+Messages that differ in topic or size, but go to the same receivers and need no change either, travel as a
+`MixedBatch`. Whoever needs them otherwise takes it apart.
 """
 
 from __future__ import annotations
 
+from operator import sub
 from typing import Any
 
 
@@ -50,6 +54,8 @@ class Properties:
 
 class Batch:
     """Messages of one topic, quality of service, retain flag and properties, packed at a fixed stride."""
+
+    mixed = False
 
     __slots__ = (
         "count",
@@ -126,3 +132,83 @@ class Batch:
             self.payload_at,
             self.form,
         )
+
+
+class MixedBatch(Batch):
+    """Messages of several topics and sizes, as they came over the wire, that all have the same route.
+
+    They have the same QoS, and neither retain flag nor properties. `stride` is the size of the largest.
+    """
+
+    mixed = True
+
+    __slots__ = ("_singles", "ids_at", "starts", "topics")
+
+    def __init__(
+        self,
+        data: bytes,
+        starts: list[int],
+        topics: list[bytes],
+        ids_at: list[int],
+        payload_gap: int,
+        qos: int,
+        origin: object,
+        form: int,
+    ) -> None:
+        sizes = map(sub, [*starts[1:], len(data)], starts)
+        super().__init__(b"", data, qos, origin=origin, count=len(starts), stride=max(sizes), form=form)
+        self.starts = starts
+        """Where each message begins."""
+        self.topics = topics
+        self.ids_at = ids_at
+        """Where the topic of each message ends, which is where its id is if it has one."""
+        self.payload_at = payload_gap
+        """How far after that the payload begins."""
+        self._singles: list[Batch] | None = None
+
+    def singles(self) -> list[Batch]:
+        """Return each message as a batch of its own; always the same ones, so that they encode only once."""
+        if self._singles is None:
+            ends = [*self.starts[1:], len(self.data)]
+            self._singles = [
+                Batch(
+                    topic,
+                    self.data[start:end],
+                    self.qos,
+                    origin=self.origin,
+                    payload_at=id_at + self.payload_at - start,
+                    form=self.form,
+                )
+                for topic, start, end, id_at in zip(self.topics, self.starts, ends, self.ids_at, strict=True)
+            ]
+        return self._singles
+
+    def payload(self, index: int = 0) -> bytes:
+        """Return the payload of message `index`."""
+        return self.singles()[index].payload()
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of all messages, in order."""
+        return [single.payload() for single in self.singles()]
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
+        if start == 0 and stop == self.count:
+            return self
+        if stop - start == 1:
+            return self.singles()[start]
+        begin, end = self.span(start, stop)
+        return MixedBatch(
+            self.data[begin:end],
+            [at - begin for at in self.starts[start:stop]],
+            self.topics[start:stop],
+            [at - begin for at in self.ids_at[start:stop]],
+            self.payload_at,
+            self.qos,
+            self.origin,
+            self.form,
+        )
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """Return where messages `start` to `stop` lie in the data."""
+        return self.starts[start], self.starts[stop] if stop < self.count else len(self.data)

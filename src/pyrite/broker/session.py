@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pyrite.broker.link import Link
-from pyrite.broker.message import Batch
+from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.timers import NO_SLOT
 
@@ -120,12 +120,21 @@ class Session:
     def deliver(self, batch: Batch, target: Subscription) -> None:
         """Give the client a batch that one of its subscriptions asked for."""
         qos = batch.qos if batch.qos < target.qos else target.qos  # [MQTT-3.8.4-8]
+        link = self.link
+        if (
+            isinstance(batch, MixedBatch)
+            and link is not None
+            and not link.takes_as_it_came(batch, target, qos)
+        ):
+            for single in batch.singles():
+                self.deliver(single, target)
+            return
         if qos == 0:
-            if self.link is not None:
-                self.link.forward(batch, target)
+            if link is not None:
+                link.forward(batch, target)
             return
         sent = 0
-        if self.link is not None and not self._queue and not self._resend:
+        if link is not None and not self._queue and not self._resend:
             sent = self._send(batch, qos, target)
         if sent < batch.count:
             self._enqueue(batch.part(sent, batch.count), qos, target)
@@ -200,6 +209,10 @@ class Session:
             if batch.expires_at is not None and batch.expires_at <= self.broker.now:
                 queue.popleft()  # [MQTT-3.3.2-5]
                 self._count_queued(batch, -1)
+                continue
+            if isinstance(batch, MixedBatch) and not link.takes_as_it_came(batch, target, qos):
+                queue.popleft()
+                queue.extendleft((single, qos, target) for single in reversed(batch.singles()))
                 continue
             sent = self._send(batch, qos, target)
             if sent < batch.count:

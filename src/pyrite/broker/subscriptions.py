@@ -7,6 +7,7 @@ changes. So routing costs one dictionary look-up, however many filters there are
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from pyrite.broker.topics import TopicTree
 
@@ -106,9 +107,9 @@ class SharedGroup:
 
 
 class Route:
-    """Who gets the messages of one topic."""
+    """Who gets the messages of a topic. Topics whose messages go to the same subscriptions share a route."""
 
-    __slots__ = ("groups", "targets")
+    __slots__ = ("__weakref__", "groups", "targets")
 
     def __init__(self, targets: tuple[Subscription, ...], groups: tuple[SharedGroup, ...]) -> None:
         self.targets = targets
@@ -132,11 +133,14 @@ class _Node:
 class SubscriptionTree:
     """All subscriptions, by filter; and the routes already found, by topic."""
 
-    __slots__ = ("_cache", "_root", "count", "routes", "shared_count")
+    __slots__ = ("_cache", "_root", "_shared", "count", "routes", "shared_count")
 
     def __init__(self) -> None:
         self._root = _Node()
         self._cache: TopicTree[Route] = TopicTree()
+        self._shared: WeakValueDictionary[tuple[Subscription | SharedGroup, ...], Route] = (
+            WeakValueDictionary()
+        )
         self.routes = self._cache.values
         """The routes already found, for the hot path to look up; `route` finds the others."""
         self.count = 0
@@ -219,18 +223,25 @@ class SubscriptionTree:
             self._cache.pop(topic)
 
     def _find(self, topic: bytes) -> Route:
-        targets: dict[Session, Subscription] = {}
+        subscriptions: list[Subscription] = []
         groups: list[SharedGroup] = []
         for node in self._matching(topic):
             if node.subscriptions is not None:
-                for session, subscription in node.subscriptions.items():
-                    other = targets.get(session)
-                    targets[session] = subscription if other is None else other.merged_with(subscription)
+                subscriptions.extend(node.subscriptions.values())
             if node.groups is not None:
                 groups.extend(node.groups.values())
-        if not targets and not groups:
+        if not subscriptions and not groups:
             return NOWHERE
-        return Route(tuple(targets.values()), tuple(groups))
+        key: tuple[Subscription | SharedGroup, ...] = (*subscriptions, *groups)
+        route = self._shared.get(key)
+        if route is None:
+            targets: dict[Session, Subscription] = {}
+            for subscription in subscriptions:
+                other = targets.get(subscription.session)
+                merged = subscription if other is None else other.merged_with(subscription)
+                targets[subscription.session] = merged
+            route = self._shared[key] = Route(tuple(targets.values()), tuple(groups))
+        return route
 
     def _matching(self, topic: bytes) -> list[_Node]:
         """Find the nodes of all filters that match `topic`, a level at a time."""

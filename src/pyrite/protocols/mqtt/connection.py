@@ -171,9 +171,19 @@ class Connection(Delivery):
                 return
             if first >> 4 == fields.PUBLISH:
                 shape = self.shape = publishing.read_shape(self, data, at, body, stop)
-                stop = publishing.run_end(shape, data, at)
-                figures.packets_received += (stop - at) // shape.size
-                publishing.publish(self, shape, data[at:stop])
+                run = publishing.run_end(shape, data, at)
+                mixed = None
+                if run == stop < end and shape.plain:
+                    mixed = publishing.read_mixed(self, shape, data, at)
+                if mixed is None:
+                    stop = run
+                    figures.packets_received += (stop - at) // shape.size
+                    publishing.publish(self, shape, data[at:stop])
+                else:
+                    batch, route = mixed
+                    stop = at + len(batch.data)
+                    figures.packets_received += batch.count
+                    publishing.publish_mixed(self, batch, route)
             elif length == 2 and first in (0x40, 0x50, 0x62, 0x70):
                 count = publishing.ack_run(data, at)
                 figures.packets_received += count

@@ -2,7 +2,8 @@
 
 A socket read brings many packets, and those of one publisher mostly look alike: same topic, same size. The
 shape of the last PUBLISH is remembered; as long as the bytes at hand begin like it, the next packet needs
-no parsing, and a whole run of them becomes one batch (one slice of what was read).
+no parsing, and a whole run of them becomes one batch (one slice of what was read). Where topics or sizes
+alternate, packets that go to the same receivers are still gathered into one batch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
-from pyrite.broker.message import Batch, Properties
+from pyrite.broker.message import Batch, MixedBatch, Properties
+from pyrite.broker.subscriptions import Route
 from pyrite.broker.topics import InvalidTopic, check_topic
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.delivery import FORM_V5
@@ -29,6 +31,7 @@ class Shape:
         "form",
         "id_at",
         "payload_at",
+        "plain",
         "prefix",
         "prefix_length",
         "properties",
@@ -56,6 +59,8 @@ class Shape:
     """The wire form in which such packets may be forwarded as they are, or -1."""
     refused: int
     """0, or the reason for which messages of this shape are not taken."""
+    plain: bool
+    """Whether such packets may be part of a mixed batch: nothing about them but topic and payload."""
 
 
 def read_shape(connection: Connection, data: bytes, start: int, body: int, stop: int) -> Shape:
@@ -99,6 +104,13 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     shape.size = stop - start
     shape.id_at = topic_end - start
     shape.payload_at = payload_at - start
+    shape.plain = (
+        shape.form >= 0
+        and not shape.retain
+        and shape.properties is None
+        and not shape.refused
+        and not connection.broker.access.checks_topics
+    )
     return shape
 
 
@@ -197,6 +209,74 @@ def run_end(shape: Shape, data: bytes, start: int) -> int:
     return at
 
 
+def read_mixed(
+    connection: Connection, shape: Shape, data: bytes, start: int
+) -> tuple[MixedBatch, Route] | None:
+    """Gather packets from `start` on that are unlike in topic or size but alike in all that matters.
+
+    That is: QoS, no other flag, no properties, known topics with the route of the first, whose shape is
+    given. None if it is only one packet.
+    """
+    first = data[start]
+    five = connection.form == FORM_V5
+    gap = (2 if first & 6 else 0) + five
+    route = connection.broker.subscriptions.route(shape.topic)
+    routes = connection.broker.subscriptions.routes
+    starts: list[int] = []
+    topics: list[bytes] = []
+    ids_at: list[int] = []
+    at, end = start, len(data)
+    last = end - 4  # a fixed header and the length of a topic can be read
+    while at <= last and data[at] == first:
+        length, body = data[at + 1], at + 2
+        if length > 127:
+            if data[body] > 127:
+                break
+            length = length & 127 | data[body] << 7
+            body += 1
+        stop = body + length
+        if stop > end or length < 3:
+            break
+        topic_at = body + 2
+        topic_end = topic_at + (data[body] << 8 | data[body + 1])
+        if topic_end + gap > stop or data[topic_at] == 0x24 or (five and data[topic_end + gap - 1]):
+            break
+        topic = data[topic_at:topic_end]
+        if routes.get(topic) is not route:
+            break
+        starts.append(at - start)
+        topics.append(topic)
+        ids_at.append(topic_end - start)
+        at = stop
+    if len(starts) < 2:
+        return None
+    batch = MixedBatch(
+        data[start:at],
+        starts,
+        topics,
+        ids_at,
+        gap,
+        first >> 1 & 3,
+        connection.session,
+        connection.form | first & 7,
+    )
+    return batch, route
+
+
+def publish_mixed(connection: Connection, batch: MixedBatch, route: Route) -> None:
+    """Publish what `read_mixed` gathered, and acknowledge it in one write."""
+    figures = connection.broker.figures
+    figures.publish_received += batch.count
+    figures.publish_bytes_received += len(batch.data)
+    if batch.qos == 0:
+        connection.broker.send(batch, route)
+        return
+    data = batch.data
+    high = bytes([data[at] for at in batch.ids_at])
+    low = bytes([data[at + 1] for at in batch.ids_at])
+    _publish_acknowledged(connection, batch, route, high, low, 0)
+
+
 def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     """Take a run of packets of one shape: publish them as a batch, and acknowledge them in one write."""
     broker = connection.broker
@@ -222,36 +302,43 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         shape.payload_at,
         shape.form,
     )
-    qos = shape.qos
-    refused = shape.refused or _wrong_payload(connection, batch)
-    if qos == 0:
+    refused = shape.refused
+    if properties is not None:
+        refused = refused or _wrong_payload(connection, batch)
+    if shape.qos == 0:
         if refused:
             figures.messages_dropped += count
         else:
             broker.publish(batch)
         return
-    # The ids, as the high and the low bytes of all packets.
     at = shape.id_at
-    high, low = packets[at::size], packets[at + 1 :: size]
+    _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], refused)
+
+
+def _publish_acknowledged(
+    connection: Connection, batch: Batch, route: Route | None, high: bytes, low: bytes, refused: int
+) -> None:
+    """Publish a batch with QoS 1 or 2 and acknowledge it; `high` and `low` are the bytes of its ids."""
+    broker = connection.broker
     if 0 in high and (0, 0) in zip(high, low, strict=True):
         raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
-    batches = _first_time(connection, batch, high, low, refused) if qos == 2 else [batch]
+    batches = _first_time(connection, batch, high, low, refused) if batch.qos == 2 else [batch]
     matched = False
     if not refused:
         for fresh in batches:
-            matched = broker.publish(fresh) or matched
+            matched = (broker.publish(fresh) if route is None else broker.send(fresh, route)) or matched
     reason = refused
     if not reason and not matched and batches:
         reason = Reason.NO_MATCHING_SUBSCRIBERS
     if connection.form != FORM_V5:
         reason = 0  # 3.1.1 knows no way to refuse a message but to take it and drop it
     if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
+        kind = fields.PUBACK if batch.qos == 1 else fields.PUBREC
         for message_id in _pairs(high, low):
-            why = {"reason_string": describe(reason)}
-            connection.reply(Ack(fields.PUBACK if qos == 1 else fields.PUBREC, message_id, reason, why))
+            connection.reply(Ack(kind, message_id, reason, {"reason_string": describe(reason)}))
         return
-    connection.write(_acks(0x40 if qos == 1 else 0x50, high, low, reason))
-    figures.packets_sent += count
+    connection.write(_acks(0x40 if batch.qos == 1 else 0x50, high, low, reason))
+    broker.figures.packets_sent += len(high)
 
 
 def _wrong_payload(connection: Connection, batch: Batch) -> int:
