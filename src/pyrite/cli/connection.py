@@ -71,7 +71,7 @@ class Connection:
         self.program = program
         self.endpoint = endpoint_of(args)
         self.broker_limits: Properties | None = None
-        # Set when no further packet shall be read, and so acknowledged, in this turn.
+        # Set when no further packet shall be read, and so acknowledged.
         self.enough = False
         self.session_present = False
         self._args = args
@@ -141,16 +141,17 @@ class Connection:
         self._flush(sock)
         number = sock.fileno()
         poller = select.poll()
-        poller.register(number, select.POLLIN | (select.POLLOUT if self.unsent else 0))
+        interest = 0 if self.enough else select.POLLIN
+        poller.register(number, interest | (select.POLLOUT if self.unsent else 0))
         for other in watch:
             poller.register(other, select.POLLIN)
         for other in watch_hangup:
             poller.register(other, 0)
         # No wait may outlast a keep alive that is due, which loop_misc looks after.
-        seconds = 0.0 if sock.pending() else max(0.0, min(timeout, 1.0))
-        ready = dict(poller.poll(seconds * 1000))
+        waiting = sock.pending() and not self.enough
+        ready = dict(poller.poll(0 if waiting else max(0.0, min(timeout, 1.0)) * 1000))
         happened = ready.pop(number, 0)
-        if happened & ~select.POLLOUT or sock.pending():
+        if happened & ~select.POLLOUT or waiting:
             self.client.loop_read()
             while sock.pending() and self._socket() is sock and not self.enough:
                 self.client.loop_read()

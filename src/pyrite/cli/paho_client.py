@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 import struct
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 from paho.mqtt.client import Client
@@ -30,6 +33,7 @@ class BufferedSocket:
     """
 
     SIZE = 65536
+    LINGER_SECONDS = 1.0
 
     def __init__(self, inner: SocketLike) -> None:
         self._inner: Any = inner
@@ -83,9 +87,20 @@ class BufferedSocket:
         self._inner.setblocking(flag)
 
     def close(self) -> None:
-        """Close, but not before a DISCONNECT that was just handed over is on its way."""
+        """Send what is left, a DISCONNECT as a rule, and wait a moment for the other side to close.
+
+        Closed while something is still to be read, TCP would reset the connection; the other side might then
+        miss our last packets, and take the end for a failure.
+        """
         try:
             self.flush()
+            with socket.socket(fileno=os.dup(self.fileno())) as plain:
+                plain.shutdown(socket.SHUT_WR)
+                deadline = time.monotonic() + self.LINGER_SECONDS
+                while (remaining := deadline - time.monotonic()) > 0:
+                    plain.settimeout(remaining)
+                    if not plain.recv(self.SIZE):
+                        break
         except OSError:
             pass
         self._inner.close()

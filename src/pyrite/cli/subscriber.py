@@ -213,8 +213,10 @@ class Subscriber:
         )
         self._messages_left -= 1
         if self._messages_left <= 0:
-            # What else has arrived stays unacknowledged, for the session's next connection to get.
-            self._done = self._connection.enough = True
+            self._done = True
+            # What else has arrived stays unacknowledged, for the session's next connection to get; unless we
+            # wait for acknowledgements ourselves, which come after it.
+            self._connection.enough = not self._removals
 
     def _topic_of(self, arrived: MQTTMessage) -> str:
         """Resolve the topic alias: a broker uses them if `-D connect topic-alias-maximum` invites it."""
