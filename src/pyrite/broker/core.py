@@ -85,6 +85,8 @@ class Broker:
         for target in route.targets:
             session = target.session
             if target.no_local and session is batch.origin:
+                if target.own is not None:
+                    session.deliver(batch, target.own)
                 continue  # [MQTT-3.8.3-3]
             session.deliver(batch, target)
         for group in route.groups:

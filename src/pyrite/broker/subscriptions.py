@@ -24,6 +24,7 @@ class Subscription:
         "group",
         "identifiers",
         "no_local",
+        "own",
         "qos",
         "retain_as_published",
         "retain_handling",
@@ -46,6 +47,8 @@ class Subscription:
         self.topic_filter = topic_filter
         self.qos = qos
         self.no_local = no_local
+        self.own: Subscription | None = None
+        """What of this is left for the session's own messages, if it is merged and `no_local`."""
         self.retain_as_published = retain_as_published
         self.retain_handling = retain_handling
         self.identifiers = identifiers
@@ -53,15 +56,20 @@ class Subscription:
 
     def merged_with(self, other: Subscription) -> Subscription:
         """Combine two overlapping subscriptions of one session: one copy, the higher QoS [MQTT-3.3.4-2]."""
-        return Subscription(
+        merged = Subscription(
             self.session,
             self.topic_filter,
             max(self.qos, other.qos),
-            self.no_local and other.no_local,
+            self.no_local or other.no_local,
             self.retain_as_published or other.retain_as_published,
             0,
             self.identifiers + other.identifiers,  # [MQTT-3.3.4-3]
         )
+        if merged.no_local:
+            own = self.own if self.no_local else self
+            others_own = other.own if other.no_local else other
+            merged.own = own.merged_with(others_own) if own and others_own else own or others_own
+        return merged
 
 
 class SharedGroup:

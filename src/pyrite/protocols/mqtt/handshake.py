@@ -38,6 +38,8 @@ def connect(connection: Connection, packet: Connect) -> None:
         connection.form = FORM_V5
         connection.max_packet = packet.properties.get("maximum_packet_size", connection.max_packet)
         connection.problem_information = bool(packet.properties.get("request_problem_information", 1))
+    if "authentication_data" in packet.properties and "authentication_method" not in packet.properties:
+        raise violation("authentication data without a method")  # 3.1.2.11.10
     client_id = packet.client_id
     if not client_id:
         if packet.version == V31 or (packet.version == V311 and not packet.clean_start):

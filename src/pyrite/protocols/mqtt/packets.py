@@ -185,8 +185,6 @@ def _decode_connect(reader: Reader, kind: int, version: int) -> Connect:
         connect.username = reader.string()
     if flags & 0x40:
         connect.password = reader.binary()
-    if "authentication_data" in connect.properties and "authentication_method" not in connect.properties:
-        raise violation("authentication data without a method")
     return connect
 
 
