@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Transport(Protocol):
     """Where a link's bytes go; asyncio's transports are this."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Send `data`, now or as soon as the peer takes it."""
 
     def get_write_buffer_size(self) -> int:
@@ -92,7 +92,11 @@ class Link:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self.chunks = NOTHING
         self.broker.figures.bytes_sent += len(data)
-        self.transport.write(data)  # type: ignore[arg-type]  # asyncio's transports take any buffer
+        self.transport.write(data)
+        self.measure()
+
+    def measure(self) -> None:
+        """Find out how much room there is, from what waits in the transport."""
         self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
 
     def drained(self) -> None:

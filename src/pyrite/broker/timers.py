@@ -6,8 +6,11 @@ from a wheel it is removed at once.
 
 from __future__ import annotations
 
+import logging
 from math import ceil
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 SLOTS_PER_SECOND = 10
 NO_SLOT = -1
@@ -64,4 +67,7 @@ class Timers:
             while waiting := self._slots.get(slot):  # what is due may take others out
                 thing = next(iter(waiting))
                 self.cancel(thing)
-                thing.due()
+                try:
+                    thing.due()
+                except Exception:  # a mistake with one must not keep the others from their time
+                    logger.exception("internal error in what was due")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
-import logging
 import resource
 import select
 import signal
@@ -28,8 +27,6 @@ from pyrite.server.sockets import Poller, bind, bind_unix
 from pyrite.server.streams import StreamProtocol
 from pyrite.server.websocket import WebSocketProtocol
 
-logger = logging.getLogger(__name__)
-
 TICK = 0.1
 """Seconds between two looks at the clock."""
 BACKLOG = 8_192
@@ -50,6 +47,8 @@ class Server:
             self._wake,
         )
         self.broker.tick(self._loop.time())
+        self.awake = False
+        """Whether someone is at work who will flush the broker when done."""
         self.connections: set[Connection] = set()
         self._per_address: dict[str, int] = {}
         self._servers: list[asyncio.AbstractServer] = []
@@ -116,14 +115,12 @@ class Server:
         return listener
 
     def _wake(self) -> None:
-        self._loop.call_soon(self.broker.flush)
+        if not self.awake:
+            self._loop.call_soon(self.broker.flush)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK, self._tick)
-        try:
-            self.broker.tick(self._loop.time())
-        except Exception:
-            logger.exception("internal error in what was due")
+        self.broker.tick(self._loop.time())
 
     # What connections ask
 

@@ -16,6 +16,8 @@ import logging
 import os
 import select
 import socket
+from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyrite.protocols.mqtt.connection import Connection
@@ -29,6 +31,8 @@ READ_SIZE = 256 * 1024
 """Bytes read from one client at a time: also the most that a batch can be, unless one packet is larger."""
 ACCEPTS = 512
 """Connections accepted in one go, before those that are open are looked at again."""
+WRITE_PIECES = 64
+"""Pieces of what waits for a slow client that are written in one go."""
 PAUSE = 1.0
 """Seconds without accepting after the process ran out of descriptors."""
 
@@ -41,22 +45,25 @@ _WRITE = getattr(select, "EPOLLOUT", 4)
 class SocketTransport:
     """One client's socket: writes at once what the kernel takes, and keeps the rest until it takes that."""
 
-    __slots__ = ("_closing", "_descriptor", "_pending", "_poller", "connection")
+    __slots__ = ("_closing", "_descriptor", "_pending", "_poller", "_waiting", "connection")
 
     connection: Connection
 
     def __init__(self, poller: Poller, descriptor: int) -> None:
         self._poller = poller
         self._descriptor = descriptor
-        self._pending: memoryview | None = None
+        self._pending: deque[bytes | bytearray | memoryview] | None = None
+        self._waiting = 0
         self._closing = False
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Send `data`, now or as soon as the client takes it."""
         if self._descriptor < 0 or self._closing:
             return
-        if self._pending is not None:
-            self._pending = memoryview(b"".join((self._pending, data)))
+        pending = self._pending
+        if pending is not None:
+            pending.append(data)
+            self._waiting += len(data)
             return
         try:
             sent = os.write(self._descriptor, data)
@@ -66,22 +73,31 @@ class SocketTransport:
             self._poller.lost_soon(self)
             return
         if sent < len(data):
-            self._pending = memoryview(data)[sent:]
+            self._pending = deque((memoryview(data)[sent:],))
+            self._waiting = len(data) - sent
             self._poller.epoll.modify(self._descriptor, _READ_WRITE)
 
     def writable(self) -> None:
         """Send more of what waits."""
-        if self._pending is None:
+        pending = self._pending
+        if pending is None:
             return
         try:
-            sent = os.write(self._descriptor, self._pending)
+            sent = os.writev(self._descriptor, list(islice(pending, WRITE_PIECES)))
         except BlockingIOError:
             return
         except OSError:
             self.abort()
             return
-        if sent < len(self._pending):
-            self._pending = self._pending[sent:]
+        self._waiting -= sent
+        while sent:
+            size = len(pending[0])
+            if size > sent:
+                pending[0] = memoryview(pending[0])[sent:]
+                break
+            pending.popleft()
+            sent -= size
+        if pending:
             return
         self._pending = None
         self._poller.epoll.modify(self._descriptor, _READ)
@@ -92,7 +108,7 @@ class SocketTransport:
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes wait for the client."""
-        return 0 if self._pending is None else len(self._pending)
+        return self._waiting
 
     def readable(self, data: bytes) -> None:
         """Take what the client has sent."""
@@ -127,6 +143,7 @@ class SocketTransport:
             self._descriptor = -1
             self._closing = True
             self._pending = None
+            self._waiting = 0
             self._poller.forget(descriptor)
             self.connection.lost()
 
@@ -193,6 +210,16 @@ class Poller:
 
     def _ready(self) -> None:
         """Handle everything that is ready, then send all that came of it."""
+        self._server.awake = True
+        try:
+            self._handle_ready()
+            self._server.broker.flush()
+        except Exception:  # whatever it is, it must not take the listeners down
+            logger.exception("internal error")
+        finally:
+            self._server.awake = False
+
+    def _handle_ready(self) -> None:
         transports, buffers, view = self._transports, self._buffers, self._view
         readv = os.readv
         for descriptor, events in self.epoll.poll(0):
@@ -215,7 +242,6 @@ class Poller:
                 transport.readable(bytes(view[:size]))
             else:
                 transport.abort()
-        self._server.broker.flush()
 
     def _accept(self, listening: socket.socket) -> None:
         server, epoll, transports = self._server, self.epoll, self._transports

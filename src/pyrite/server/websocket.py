@@ -126,10 +126,10 @@ class WebSocketProtocol(asyncio.Protocol):
 
     # What the MQTT connection calls
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Send bytes of MQTT as one frame."""
         if self.websocket.state is State.OPEN:
-            self.websocket.send_binary(data)
+            self.websocket.send_binary(bytes(data))
             self._send()
 
     def get_write_buffer_size(self) -> int:

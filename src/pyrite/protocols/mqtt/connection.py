@@ -459,6 +459,6 @@ class Connection(Delivery):
 
     def drained(self) -> None:
         """Send what was held back while the client was slow."""
-        self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
+        self.measure()
         if self.session is not None:
             self.session.pump()

@@ -208,6 +208,7 @@ class Delivery(Link):
         if self.room >= size:
             return True
         self.flush()
+        self.measure()
         return self.room >= size or self.room == self.broker.limits.max_waiting_bytes
 
 

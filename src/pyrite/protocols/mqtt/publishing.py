@@ -187,8 +187,6 @@ def _refusal(connection: Connection, shape: Shape) -> int:
         connection.credentials, shape.topic.decode()
     ):
         return Reason.NOT_AUTHORIZED
-    if shape.retain and shape.qos and connection.form == FORM_V5 and not broker.may_retain(shape.topic):
-        return Reason.QUOTA_EXCEEDED
     return 0
 
 
@@ -303,6 +301,8 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         shape.form,
     )
     refused = shape.refused
+    if shape.retain and not broker.may_retain(shape.topic):
+        refused = refused or _unretainable(connection, shape)
     if properties is not None:
         refused = refused or _wrong_payload(connection, batch)
     if shape.qos == 0:
@@ -339,6 +339,13 @@ def _publish_acknowledged(
         return
     connection.write(_acks(0x40 if batch.qos == 1 else 0x50, high, low, reason))
     broker.figures.packets_sent += len(high)
+
+
+def _unretainable(connection: Connection, shape: Shape) -> int:
+    """Decide on a message that cannot be retained: refuse it if the client can be told, else only send it."""
+    if shape.qos and connection.form == FORM_V5:
+        return Reason.QUOTA_EXCEEDED
+    return 0
 
 
 def _wrong_payload(connection: Connection, batch: Batch) -> int:
