@@ -208,10 +208,10 @@ class Broker:
                 session.will = None  # [MQTT-3.1.3-9]
             else:
                 session.will_at = self.now + will.delay
-        if resumed:
-            return
         if session.expiry == 0:
             self.end_session(session)  # [MQTT-3.1.2-23]
+            return
+        if resumed:
             return
         if session.expiry != NEVER:
             session.expires_at = self.now + session.expiry

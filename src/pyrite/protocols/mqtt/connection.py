@@ -337,15 +337,20 @@ class Connection(Delivery):
 
     # Packets out
 
-    def reply(self, packet: Packet) -> None:
-        """Send a packet, without what is for problem diagnosis only where that is unwanted or too much."""
+    def reply(self, packet: Packet) -> bool:
+        """Send a packet, without its reason string if it is too large for the client with it.
+
+        Return False, having sent nothing, if it is too large even so.
+        """
         data = encode(packet, self.version)
         if len(data) > self.max_packet and hasattr(packet, "properties"):
             packet.properties.pop("reason_string", None)  # [MQTT-3.2.2-19] and its like
             data = encode(packet, self.version)
-        if len(data) <= self.max_packet:
-            self.write(data)
-            self.broker.figures.packets_sent += 1
+        if len(data) > self.max_packet:
+            return False
+        self.write(data)
+        self.broker.figures.packets_sent += 1
+        return True
 
     def answer(self, acks: bytes, first: int) -> None:
         """Answer a run of acknowledgements with those of the next step: only the first byte differs."""

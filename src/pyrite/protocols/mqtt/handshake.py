@@ -169,7 +169,10 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
         if connection.max_aliases:
             connection.aliases = {}
         properties = properties | _offer(connection, packet, client_id, session.expiry, keep_alive)
-        connection.reply(Connack(Reason.SUCCESS, present, properties))
+        if not connection.reply(Connack(Reason.SUCCESS, present, properties)):
+            session.will = None
+            connection.close()  # nothing may come before a CONNACK [MQTT-3.2.0-1], and this one cannot
+            return
     else:
         connection.reply(Connack(0, present and packet.version != V31))
     session.resume()
