@@ -69,7 +69,7 @@ def encode_batch(
         if batch.properties is not None:
             properties = message_properties(batch.properties)
         if expiry is not None:
-            properties += b"\x02" + expiry.to_bytes(4, "big")  # [MQTT-3.3.2-6]
+            properties += b"\x02" + expiry.to_bytes(4, "big")
         if alias:
             properties += b"\x23" + alias.to_bytes(2, "big")
         for identifier in identifiers:
@@ -143,7 +143,8 @@ class Delivery(Link):
         alias, known, identifiers, expiry = 0, False, target.identifiers, None
         if self.form == FORM_V5:
             if batch.expires_at is not None:
-                expiry = max(0, ceil(batch.expires_at - self.broker.now))
+                # A sum of floats may be a hair too large, and must not count as a second more.
+                expiry = max(0, ceil(batch.expires_at - self.broker.now - 0.001))  # [MQTT-3.3.2-6]
             if self.aliases is not None:
                 alias, known = self._alias(batch.topic)
                 if alias and not known and count > 1:  # only the first message tells a new alias's topic
