@@ -242,6 +242,8 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(
             "publish what? Use -m MESSAGE, -f FILE, -l (lines of stdin), -s (all of stdin) or -n (nothing)."
         )
+    if (args.stdin_line or args.stdin_file) and sys.stdin is None:  # the shell's <&-
+        raise UsageError("stdin is closed: there is nothing to read messages from.")
     if args.repeat < 1 or args.repeat_delay < 0 or args.max_inflight < 1:
         raise UsageError("--repeat and --max-inflight are at least 1, and --repeat-delay is not negative.")
     if args.stdin_line and args.repeat > 1:

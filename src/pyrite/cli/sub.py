@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 
 from pyrite.cli.connection import Connection, run_command
@@ -121,6 +122,8 @@ def _format(args: argparse.Namespace) -> Format:
 
 
 def _check_options(args: argparse.Namespace, connection: Connection) -> None:
+    if sys.stdout is None:  # the shell's >&-
+        raise UsageError("stdout is closed: there is nowhere to print messages to.")
     if not args.topic and not args.unsubscribe:
         raise UsageError("which topic? Name it with -t, for example: -t 'sensors/#'.")
     _check_filters("-t", args.topic)
