@@ -155,6 +155,7 @@ class Broker:
         for batch in self.retained_for(subscription.topic_filter):
             if not (subscription.no_local and batch.origin is subscription.session):
                 subscription.session.deliver(batch, target)
+                batch.wires = None  # what is retained is kept once, not in every form
 
     # Sessions
 

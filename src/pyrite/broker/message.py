@@ -56,12 +56,14 @@ class Batch:
     """Messages of one topic, quality of service, retain flag and properties, packed at a fixed stride."""
 
     mixed = False
+    """Whether the messages are of several topics and sizes."""
 
     __slots__ = (
         "count",
         "data",
         "expires_at",
         "form",
+        "id_at",
         "origin",
         "payload_at",
         "properties",
@@ -85,6 +87,7 @@ class Batch:
         stride: int = -1,
         payload_at: int = 0,
         form: int = -1,
+        id_at: int = 0,
     ) -> None:
         self.topic = topic
         self.data = data
@@ -100,6 +103,8 @@ class Batch:
         self.payload_at = payload_at
         self.form = form
         """In which wire form `data` may be forwarded as it is (a number of the protocol's); -1 for none."""
+        self.id_at = id_at
+        """Where in each of them its id is, if it is in a wire form and has one."""
         self.wires: dict[Any, Any] | None = None
         """Other wire forms, each made once for all who want it; the protocols' own business."""
 
@@ -114,6 +119,10 @@ class Batch:
         if self.count == 1:
             return [data[at:] if at else data]
         return [data[start + at : start + stride] for start in range(0, self.count * stride, stride)]
+
+    def parts(self) -> list[Batch]:
+        """Return the batch as batches that each have one topic."""
+        return [self]
 
     def part(self, start: int, stop: int) -> Batch:
         """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
@@ -131,6 +140,7 @@ class Batch:
             self.stride,
             self.payload_at,
             self.form,
+            self.id_at,
         )
 
 
@@ -166,7 +176,7 @@ class MixedBatch(Batch):
         """How far after that the payload begins."""
         self._singles: list[Batch] | None = None
 
-    def singles(self) -> list[Batch]:
+    def parts(self) -> list[Batch]:
         """Return each message as a batch of its own; always the same ones, so that they encode only once."""
         if self._singles is None:
             ends = [*self.starts[1:], len(self.data)]
@@ -178,6 +188,7 @@ class MixedBatch(Batch):
                     origin=self.origin,
                     payload_at=id_at + self.payload_at - start,
                     form=self.form,
+                    id_at=id_at - start,
                 )
                 for topic, start, end, id_at in zip(self.topics, self.starts, ends, self.ids_at, strict=True)
             ]
@@ -185,18 +196,18 @@ class MixedBatch(Batch):
 
     def payload(self, index: int = 0) -> bytes:
         """Return the payload of message `index`."""
-        return self.singles()[index].payload()
+        return self.parts()[index].payload()
 
     def payloads(self) -> list[bytes]:
         """Return the payloads of all messages, in order."""
-        return [single.payload() for single in self.singles()]
+        return [single.payload() for single in self.parts()]
 
     def part(self, start: int, stop: int) -> Batch:
         """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
         if start == 0 and stop == self.count:
             return self
         if stop - start == 1:
-            return self.singles()[start]
+            return self.parts()[start]
         begin, end = self.span(start, stop)
         return MixedBatch(
             self.data[begin:end],

@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pyrite.broker.link import Link
-from pyrite.broker.message import Batch, MixedBatch
+from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.timers import NO_SLOT
 
@@ -121,12 +121,8 @@ class Session:
         """Give the client a batch that one of its subscriptions asked for."""
         qos = batch.qos if batch.qos < target.qos else target.qos  # [MQTT-3.8.4-8]
         link = self.link
-        if (
-            isinstance(batch, MixedBatch)
-            and link is not None
-            and not link.takes_as_it_came(batch, target, qos)
-        ):
-            for single in batch.singles():
+        if batch.mixed and link is not None and not link.takes_as_it_came(batch, target, qos):
+            for single in batch.parts():
                 self.deliver(single, target)
             return
         if qos == 0:
@@ -146,6 +142,8 @@ class Session:
         inflight = self._inflight
         if inflight is None:
             inflight = self._inflight = {}
+        if batch.count == 1:
+            return self._send_one(link, inflight, batch, qos, target)
         sent = 0
         while sent < batch.count and link.room > 0:
             count = min(batch.count - sent, self.window - len(inflight) + len(self._resend or ()))
@@ -158,6 +156,20 @@ class Session:
             inflight.update(dict.fromkeys(range(first_id, first_id + count), flight))
             sent += count
         return sent
+
+    def _send_one(
+        self, link: Link, inflight: dict[int, Flight], batch: Batch, qos: int, target: Subscription
+    ) -> int:
+        """Do the same for a single message, which most clients send: a third of the work."""
+        if link.room <= 0 or len(inflight) - len(self._resend or ()) >= self.window:
+            return 0
+        message_id = self._next_id
+        while message_id in inflight:
+            message_id = message_id % MAX_MESSAGE_ID + 1
+        if link.send(batch, 0, 1, target, qos, message_id, False):
+            inflight[message_id] = Flight(batch, 0, message_id, qos, target)
+            self._next_id = message_id % MAX_MESSAGE_ID + 1
+        return 1  # [MQTT-3.1.2-25]: one too large for this client is as if it had been sent
 
     def _free_ids(self, count: int) -> tuple[int, int]:
         """Return the first of up to `count` consecutive ids that are free, and how many they are."""
@@ -210,9 +222,9 @@ class Session:
                 queue.popleft()  # [MQTT-3.3.2-5]
                 self._count_queued(batch, -1)
                 continue
-            if isinstance(batch, MixedBatch) and not link.takes_as_it_came(batch, target, qos):
+            if batch.mixed and not link.takes_as_it_came(batch, target, qos):
                 queue.popleft()
-                queue.extendleft((single, qos, target) for single in reversed(batch.singles()))
+                queue.extendleft((single, qos, target) for single in reversed(batch.parts()))
                 continue
             sent = self._send(batch, qos, target)
             if sent < batch.count:

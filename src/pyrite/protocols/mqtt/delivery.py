@@ -21,6 +21,9 @@ FORM_V3 = 0
 FORM_V5 = 8
 """A form is one of these, plus twice the QoS, plus the retain flag."""
 
+MAX_WIRES = 64
+"""Forms of one batch that are kept at a time; some name the seconds that a message has left."""
+
 _ALL_IDS = b"".join(number.to_bytes(2, "big") for number in range(65_536))
 
 
@@ -31,14 +34,6 @@ class Wire(NamedTuple):
     stride: int
     id_at: int
     """Where in each packet its id is, if its QoS is not 0."""
-
-
-def id_position(packet: bytes) -> int:
-    """Return where in a PUBLISH its packet id is: after the topic."""
-    at = 1
-    while packet[at] > 127:
-        at += 1
-    return at + 3 + (packet[at + 1] << 8 | packet[at + 2])
 
 
 def message_properties(properties: Properties) -> bytes:
@@ -131,11 +126,12 @@ class Delivery(Link):
     ) -> bool:
         """Send messages of a batch; False if they are too large for this client."""
         count = stop - start
-        if isinstance(batch, MixedBatch):
+        if batch.mixed:
             if self.takes_as_it_came(batch, target, qos):
+                assert isinstance(batch, MixedBatch)
                 self._send_mixed(batch, start, stop, first_id, dup)
                 return True
-            batch, start, stop = batch.singles()[start], 0, 1  # these are sent again, one at a time
+            batch, start, stop = batch.parts()[start], 0, 1  # these are sent again, one at a time
         if qos == 0 and not self._has_room(count * batch.stride):
             self.broker.figures.messages_dropped += count
             return True
@@ -216,24 +212,21 @@ class Delivery(Link):
 def _wire(
     batch: Batch, form: int, identifiers: tuple[int, ...], alias: int, with_topic: bool, expiry: int | None
 ) -> Wire:
-    """Return the batch in a form, made at the first asking."""
+    """Return the batch in a form, made at the first asking unless it came in that form."""
     key: object = form
-    as_it_came = batch.form == form and not identifiers and not alias
-    if expiry is not None:
-        assert batch.properties is not None
-        as_it_came = as_it_came and expiry == batch.properties.message_expiry
     if identifiers or alias or expiry is not None:
         key = (form, identifiers, alias, with_topic, expiry)
+        fresh = expiry is None or (batch.properties and expiry == batch.properties.message_expiry)
+        if batch.form == form and not identifiers and not alias and fresh:
+            return Wire(batch.data, batch.stride, batch.id_at)
+    elif batch.form == form:
+        return Wire(batch.data, batch.stride, batch.id_at)
     wires = batch.wires
-    if wires is None:
+    if wires is None or len(wires) >= MAX_WIRES:
         wires = batch.wires = {}
     wire: Wire | None = wires.get(key)
     if wire is None:
-        if as_it_came:
-            wire = Wire(batch.data, batch.stride, id_position(batch.data))
-        else:
-            wire = encode_batch(batch, form, identifiers, alias, with_topic, expiry)
-        wires[key] = wire
+        wire = wires[key] = encode_batch(batch, form, identifiers, alias, with_topic, expiry)
     return wire
 
 

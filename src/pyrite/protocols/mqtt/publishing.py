@@ -299,6 +299,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         size,
         shape.payload_at,
         shape.form,
+        shape.id_at,
     )
     refused = shape.refused
     if shape.retain and not broker.may_retain(shape.topic):

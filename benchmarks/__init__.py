@@ -1,0 +1,1 @@
+"""Pyrite measured against mosquitto, nats-server and amqtt: `python -m benchmarks --help`."""

@@ -1,0 +1,186 @@
+"""`python -m benchmarks`: run the scenarios, show the ratios, write RESULTS.md and results.png."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from . import brokers, generator, machine, plot, report, scenarios, terminal
+from .brokers import Broker
+from .comparison import Comparison
+from .generator import HERE, MeasurementError
+from .measure import Series, ceiling, run_once
+from .scenarios import Scenario
+
+EXAMPLES = """\
+examples:
+  python -m benchmarks                                     everything: about 13 minutes; writes RESULTS.md
+  python -m benchmarks --quick                             one run of one second each: about 2 minutes
+  python -m benchmarks --only qos0,qos1 --brokers pyrite   two scenarios, Pyrite alone
+  python -m benchmarks --only fan-out --runs 3 --seconds 5
+  benchmarks/.build/load --help                            the load generator itself, against any port
+
+Only a complete run (all scenarios, all brokers, not --quick) writes RESULTS.md and results.png.
+scenarios: """ + ", ".join(scenario.id for scenario in scenarios.ALL)
+
+
+def _chosen(text: str | None, names: Sequence[str], what: str) -> set[str]:
+    if text is None:
+        return set(names)
+    wanted = {name.strip() for name in text.split(",") if name.strip()}
+    unknown = wanted - set(names)
+    if unknown:
+        raise SystemExit(f"no such {what}: {', '.join(sorted(unknown))}. There are: {', '.join(names)}")
+    return wanted
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Pyrite against mosquitto, nats-server and amqtt.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", metavar="IDS", help="these scenarios, separated by commas")
+    parser.add_argument("--brokers", metavar="NAMES", help="these brokers, of pyrite,nats,mosquitto,amqtt")
+    parser.add_argument(
+        "--runs", type=int, default=5, metavar="N", help="runs of each, the median counts (5)"
+    )
+    parser.add_argument("--seconds", type=float, default=2, metavar="S", help="measured time of a run (2)")
+    parser.add_argument("--quick", action="store_true", help="one run of one second each")
+    parser.add_argument(
+        "--no-write", action="store_true", help="leave RESULTS.md and results.png as they are"
+    )
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.runs, options.seconds = 1, 1.0
+    if options.runs < 1 or options.seconds <= 0:
+        parser.error("--runs and --seconds must be above 0")
+    return options
+
+
+def _present(wanted: set[str], console: Console) -> tuple[list[Broker], dict[str, str], list[str]]:
+    """Find the wanted brokers: those present, their versions, and a line for each that is absent."""
+    present, versions, absent = [], {}, []
+    for broker in brokers.ALL:
+        if broker.name not in wanted:
+            continue
+        program = broker.find()
+        if program is None:
+            absent.append(f"{broker.name} is not installed, so left out ({broker.missing})")
+            console.print(f"[yellow]{absent[-1]}[/]")
+        else:
+            present.append(broker)
+            versions[broker.name] = broker.version(program)
+    return present, versions, absent
+
+
+def _takes_part(broker: Broker, scenario: Scenario) -> bool:
+    return (broker.mqtt5 or not scenario.mqtt5) and (scenario.basic or not broker.slow)
+
+
+def _run_all(comparison: Comparison, present: Sequence[Broker], console: Console) -> None:
+    by_id = {scenario.id: scenario for scenario in scenarios.ALL}
+    run_ids = dict.fromkeys(scenario.run_id for scenario in comparison.scenarios)
+    plan = [(by_id[run_id], [b for b in present if _takes_part(b, by_id[run_id])]) for run_id in run_ids]
+    ceilings = [scenario for scenario, _ in plan if scenario.id in scenarios.CEILINGS]
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        total = len(ceilings) + comparison.runs * sum(len(taking_part) for _, taking_part in plan)
+        task = progress.add_task("", total=total)
+        for scenario in ceilings:
+            progress.update(task, description=f"ceiling {scenario.id}")
+            figures = comparison.ceilings[scenario.id] = ceiling(
+                scenario, comparison.seconds, min(3, comparison.runs)
+            )
+            console.print(
+                f"{scenario.id:<20}{'(ceiling)':<11}{figures['out_per_second']:,.0f}/s out", highlight=False
+            )
+            progress.advance(task)
+        for scenario, taking_part in plan:
+            for number in range(comparison.runs):
+                # The brokers take turns, so that a slow minute of the machine hits all alike.
+                for broker in taking_part:
+                    progress.update(task, description=f"{scenario.id} {broker.name}, run {number + 1}")
+                    series = comparison.series.setdefault((scenario.id, broker.name), Series())
+                    try:
+                        series.runs.append(run_once(scenario, broker, comparison.seconds))
+                    except MeasurementError as error:
+                        series.failures.append(str(error))
+                    progress.advance(task)
+            for broker in taking_part:
+                console.print(
+                    terminal.summary_line(comparison, scenario, broker.name), highlight=False, soft_wrap=True
+                )
+
+
+def _measure_routing(console: Console) -> list[tuple[str, str]]:
+    try:
+        from . import routing
+    except ImportError as error:
+        console.print(f"[yellow]routing is left out: {error}[/]")
+        return []
+    with console.status("routing among 1,000,000 filters"):
+        return routing.measure()
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmarks as the command line asks; return the exit status."""
+    options = _arguments(argv)
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    ids = _chosen(options.only, [scenario.id for scenario in scenarios.ALL], "scenario")
+    names = _chosen(options.brokers, [broker.name for broker in brokers.ALL], "broker")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    complete = options.only is None and options.brokers is None and not options.quick
+    present, versions, absent = _present(names, console)
+    chosen = [scenario for scenario in scenarios.ALL if scenario.id in ids]
+    comparison = Comparison(chosen, versions, options.runs, options.seconds, machine.describe(), absent)
+    try:
+        generator.compile_generator()
+        _run_all(comparison, present, console)
+        if complete:
+            comparison.routing = _measure_routing(console)
+    except MeasurementError as error:
+        console.print(f"[red]{error}[/]")
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped; no broker is left running, nothing is written")
+        return 130
+    console.print(terminal.table(comparison))
+    if disturbance := comparison.disturbance():
+        console.print(f"[yellow]{disturbance}[/]")
+    for sentence in comparison.faults():
+        console.print(f"[red]{sentence}[/]")
+    if complete and not options.no_write:
+        report.write_markdown(comparison, HERE / "RESULTS.md")
+        plot.draw(comparison, HERE / "results.png")
+        console.print("written: benchmarks/RESULTS.md and benchmarks/results.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

