@@ -81,14 +81,17 @@ class Broker:
         return matched
 
     def send(self, batch: Batch, route: Route) -> bool:
-        """Give a batch to everyone on its route; tell whether there is anyone."""
+        """Give a batch to everyone on its route; tell whether there is anyone. HOT."""
         for target in route.targets:
             session = target.session
             if target.no_local and session is batch.origin:
                 if target.own is not None:
                     session.deliver(batch, target.own)
                 continue  # [MQTT-3.8.3-3]
-            session.deliver(batch, target)
+            if batch.qos:
+                session.deliver(batch, target)
+            elif session.link is not None:
+                session.link.forward(batch, target)
         for group in route.groups:
             self.deal(batch, group)
         return bool(route.targets or route.groups)

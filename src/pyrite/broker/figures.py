@@ -39,7 +39,9 @@ class Figures:
         self.messages_stored = 0
         """Messages that wait in sessions' queues now."""
         self.packets_received = 0
+        """Packets other than PUBLISH."""
         self.packets_sent = 0
+        """Packets other than PUBLISH."""
         self.publish_bytes_received = 0
         self.publish_bytes_sent = 0
         self.publish_received = 0

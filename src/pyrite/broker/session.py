@@ -121,13 +121,13 @@ class Session:
         """Give the client a batch that one of its subscriptions asked for."""
         qos = batch.qos if batch.qos < target.qos else target.qos  # [MQTT-3.8.4-8]
         link = self.link
-        if batch.mixed and link is not None and not link.takes_as_it_came(batch, target, qos):
-            for single in batch.parts():
-                self.deliver(single, target)
-            return
         if qos == 0:
             if link is not None:
                 link.forward(batch, target)
+            return
+        if batch.mixed and link is not None and not link.takes_as_it_came(batch, target, qos):
+            for single in batch.parts():
+                self.deliver(single, target)
             return
         sent = 0
         if link is not None and not self._queue and not self._resend:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 PREFIX = "$SYS/broker/"
 MINUTES = (1, 5, 15)
 
-# Name under load/: counter of Figures.
+# Name under load/: counters of Figures that are added up.
 _LOADS = {
-    "messages/received": "packets_received",
-    "messages/sent": "packets_sent",
-    "publish/received": "publish_received",
-    "publish/sent": "publish_sent",
-    "publish/dropped": "messages_dropped",
-    "bytes/received": "bytes_received",
-    "bytes/sent": "bytes_sent",
-    "connections": "connections_accepted",
-    "sockets": "connections_accepted",
+    "messages/received": ("packets_received", "publish_received"),
+    "messages/sent": ("packets_sent", "publish_sent"),
+    "publish/received": ("publish_received",),
+    "publish/sent": ("publish_sent",),
+    "publish/dropped": ("messages_dropped",),
+    "bytes/received": ("bytes_received",),
+    "bytes/sent": ("bytes_sent",),
+    "connections": ("connections_accepted",),
+    "sockets": ("connections_accepted",),
 }
 
 
@@ -37,7 +37,7 @@ class System:
         self.interval = interval
         self.slot = NO_SLOT
         self._started = self._last = broker.now
-        self._before = dict.fromkeys(set(_LOADS.values()), 0)
+        self._before = dict.fromkeys(_LOADS, 0)
         self._loads: dict[tuple[str, int], float] = {}
         self._published: dict[str, str] = {}
         self._publish("version", f"pyrite version {version}")
@@ -68,7 +68,7 @@ class System:
             ("clients/inactive", total - connected),
             ("clients/maximum", figures.clients_maximum),
             ("clients/expired", figures.clients_expired),
-            ("messages/received", figures.packets_received),
+            ("messages/received", figures.packets_received + figures.publish_received),
             ("messages/sent", figures.packets_sent + figures.publish_sent),
             ("messages/stored", figures.messages_stored + retained),
             ("store/messages/count", figures.messages_stored + retained),
@@ -93,9 +93,10 @@ class System:
         if elapsed <= 0:
             return
         figures = self.broker.figures
-        before, self._before = self._before, {name: getattr(figures, name) for name in self._before}
-        for name, counter in _LOADS.items():
-            a_minute = (self._before[counter] - before[counter]) * 60 / elapsed
+        for name, counters in _LOADS.items():
+            count = sum(getattr(figures, counter) for counter in counters)
+            a_minute = (count - self._before[name]) * 60 / elapsed
+            self._before[name] = count
             for minutes in MINUTES:
                 old = self._loads.get((name, minutes), 0.0)
                 new = a_minute + exp(-elapsed / (60 * minutes)) * (old - a_minute)

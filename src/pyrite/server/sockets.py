@@ -110,11 +110,6 @@ class SocketTransport:
         """Return how many bytes wait for the client."""
         return self._waiting
 
-    def readable(self, data: bytes) -> None:
-        """Take what the client has sent."""
-        if not self._closing:
-            self.connection.feed(data)
-
     def close(self) -> None:
         """Send what waits, then end; the client has a moment to read it (the connection aborts in the end).
 
@@ -239,7 +234,7 @@ class Poller:
             except OSError:
                 size = 0
             if size:
-                transport.readable(bytes(view[:size]))
+                transport.connection.feed(bytes(view[:size]))
             else:
                 transport.abort()
 

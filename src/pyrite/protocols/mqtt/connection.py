@@ -127,7 +127,6 @@ class Connection(Delivery):
             data = b"".join(self.received)
             self.received = None
         at, end = 0, len(data)
-        figures = self.broker.figures
         while at < end:
             if self.state is not CONNECTED and not self._may_start(data[at]):
                 return
@@ -136,10 +135,11 @@ class Connection(Delivery):
                 shape is not None
                 and data[at : at + shape.prefix_length] == shape.prefix
                 and at + shape.size <= end
-                and data.startswith(shape.property_bytes, at + shape.id_at + 2)
+                and (not shape.property_bytes or data.startswith(shape.property_bytes, at + shape.id_at + 2))
             ):
-                stop = publishing.run_end(shape, data, at)
-                figures.packets_received += (stop - at) // shape.size
+                stop = at + shape.size
+                if stop < end:
+                    stop = publishing.run_end(shape, data, at)
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
                 continue
@@ -177,20 +177,18 @@ class Connection(Delivery):
                     mixed = publishing.read_mixed(self, shape, data, at)
                 if mixed is None:
                     stop = run
-                    figures.packets_received += (stop - at) // shape.size
                     publishing.publish(self, shape, data[at:stop])
                 else:
                     batch, route = mixed
                     stop = at + len(batch.data)
-                    figures.packets_received += batch.count
                     publishing.publish_mixed(self, batch, route)
             elif length == 2 and first in (0x40, 0x50, 0x62, 0x70):
                 count = publishing.ack_run(data, at)
-                figures.packets_received += count
+                self.broker.figures.packets_received += count
                 stop = at + 4 * count
                 publishing.acknowledged(self, first, data[at:stop])
             else:
-                figures.packets_received += 1
+                self.broker.figures.packets_received += 1
                 self._handle(first, data[body:stop])
                 if self.state is CLOSED:
                     return

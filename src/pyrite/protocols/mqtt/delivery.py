@@ -119,7 +119,8 @@ class Delivery(Link):
             figures.publish_sent += batch.count
             figures.publish_bytes_sent += len(data)
             return
-        self.send(batch, 0, batch.count, target, 0, 0, False)
+        for part in batch.parts():
+            self.send(part, 0, part.count, target, 0, 0, False)
 
     def send(
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
@@ -170,18 +171,14 @@ class Delivery(Link):
         return True
 
     def _send_mixed(self, batch: MixedBatch, start: int, stop: int, first_id: int, dup: bool) -> None:
-        """Send messages of a mixed batch as they came, under new ids if they have any."""
+        """Send messages of a mixed batch as they came, under new ids (with QoS 0 they are forwarded)."""
         begin, end = batch.span(start, stop)
         data = bytearray(batch.data[begin:end])
-        if batch.qos:
-            ids = _ALL_IDS[2 * first_id : 2 * (first_id + stop - start)]
-            for number, at in enumerate(batch.ids_at[start:stop]):
-                data[at - begin : at - begin + 2] = ids[2 * number : 2 * number + 2]
-            if dup:
-                data[0] |= 0x08  # [MQTT-3.3.1-1]
-        elif not self._has_room(len(data)):
-            self.broker.figures.messages_dropped += stop - start
-            return
+        ids = _ALL_IDS[2 * first_id : 2 * (first_id + stop - start)]
+        for number, at in enumerate(batch.ids_at[start:stop]):
+            data[at - begin : at - begin + 2] = ids[2 * number : 2 * number + 2]
+        if dup:
+            data[0] |= 0x08  # [MQTT-3.3.1-1]
         self.write(data)
         figures = self.broker.figures
         figures.publish_sent += stop - start
