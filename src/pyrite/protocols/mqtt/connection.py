@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
+SIGN_OF_LIFE = 1_000
+"""Bytes of a packet under way that count for the keep-alive: a large packet may take its time, not a drip."""
 CLOSING_TIME = 1.0
 """Seconds that a connection being closed has to take what was still to be sent."""
 
@@ -104,7 +106,8 @@ class Connection(Delivery):
 
     def feed(self, data: bytes) -> None:
         """Take bytes that came from the client. Never raises."""
-        self.seen_at = self.broker.now
+        if self.received is None or len(data) >= SIGN_OF_LIFE:
+            self.seen_at = self.broker.now
         self.broker.figures.bytes_received += len(data)
         try:
             self._feed(data)
