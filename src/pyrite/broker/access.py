@@ -18,7 +18,7 @@ BAD_USER_NAME_OR_PASSWORD = 0x86
 BAD_AUTHENTICATION_METHOD = 0x8C
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Credentials:
     """What a connecting client has said of itself."""
 

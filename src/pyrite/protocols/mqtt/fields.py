@@ -79,7 +79,11 @@ class Reader:
 
     def u8(self) -> int:
         """Read a byte."""
-        return self.take(1)[0]
+        at = self.position
+        if at >= self.end:
+            raise malformed("the packet ends within a field")
+        self.position = at + 1
+        return self.data[at]
 
     def boolean(self) -> int:
         """Read a byte that is 0 or 1."""
@@ -90,7 +94,11 @@ class Reader:
 
     def u16(self) -> int:
         """Read a two byte integer (1.5.2)."""
-        return int.from_bytes(self.take(2), "big")
+        at = self.position
+        if at + 2 > self.end:
+            raise malformed("the packet ends within a field")
+        self.position = at + 2
+        return self.data[at] << 8 | self.data[at + 1]
 
     def u32(self) -> int:
         """Read a four byte integer (1.5.3)."""

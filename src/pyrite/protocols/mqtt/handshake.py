@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyrite.broker.access import Accept, Challenge, Credentials, Refuse
+from pyrite.broker.access import Accept, Challenge, Refuse
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Will
 from pyrite.broker.topics import InvalidTopic, check_topic
@@ -46,9 +46,10 @@ def connect(connection: Connection, packet: Connect) -> None:
             connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, "")  # [MQTT-3.1.3-8] of 3.1.1
             return
         client_id = broker.new_client_id()  # [MQTT-3.1.3-6]
-    connection.credentials = Credentials(
-        client_id, packet.username, packet.password, connection.credentials.address
-    )
+    credentials = connection.credentials
+    credentials.client_id = client_id
+    credentials.username = packet.username
+    credentials.password = packet.password
     if packet.will is not None:
         _check_will(connection, packet.will)
     if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
@@ -143,7 +144,8 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
     connection.connect = None
     asked = packet.properties
     client_id = connection.credentials.client_id
-    connection.credentials = Credentials(client_id, username, None, connection.credentials.address)
+    connection.credentials.username = username
+    connection.credentials.password = None  # it has served its purpose
     if (
         packet.will is not None
         and broker.access.checks_topics
