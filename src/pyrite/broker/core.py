@@ -84,7 +84,7 @@ class Broker:
         """Give a batch to everyone on its route; tell whether there is anyone. HOT."""
         for target in route.targets:
             session = target.session
-            if target.no_local and session is batch.origin:
+            if target.no_local and session.client_id == batch.origin:
                 if target.own is not None:
                     session.deliver(batch, target.own)
                 continue  # [MQTT-3.8.3-3]
@@ -156,7 +156,7 @@ class Broker:
             identifiers=subscription.identifiers,
         )
         for batch in self.retained_for(subscription.topic_filter):
-            if not (subscription.no_local and batch.origin is subscription.session):
+            if not (subscription.no_local and batch.origin == subscription.session.client_id):
                 subscription.session.deliver(batch, target)
                 batch.wires = None  # what is retained is kept once, not in every form
 

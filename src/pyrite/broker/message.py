@@ -82,7 +82,7 @@ class Batch:
         retain: bool = False,
         properties: Properties | None = None,
         expires_at: float | None = None,
-        origin: object = None,
+        origin: str | None = None,
         count: int = 1,
         stride: int = -1,
         payload_at: int = 0,
@@ -97,7 +97,7 @@ class Batch:
         self.expires_at = expires_at
         """When the messages expire, on the broker's clock; None for never."""
         self.origin = origin
-        """The session that published them, for no-local."""
+        """The client id of who published them, for no-local."""
         self.count = count
         self.stride = len(data) if stride < 0 else stride
         self.payload_at = payload_at
@@ -162,7 +162,7 @@ class MixedBatch(Batch):
         ids_at: list[int],
         payload_gap: int,
         qos: int,
-        origin: object,
+        origin: str | None,
         form: int,
     ) -> None:
         sizes = map(sub, [*starts[1:], len(data)], starts)

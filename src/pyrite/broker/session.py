@@ -332,9 +332,11 @@ class Session:
         if self._queue:
             kept: deque[tuple[Batch, int, Subscription]] = deque()
             for batch, qos, target in self._queue:
-                if self._others(target):
-                    again.append((batch, target))
+                expired = batch.expires_at is not None and batch.expires_at <= self.broker.now
+                if expired or self._others(target):
                     self._count_queued(batch, -1)
+                    if not expired:
+                        again.append((batch, target))
                 else:
                     kept.append((batch, qos, target))
             self._queue = kept

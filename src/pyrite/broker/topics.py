@@ -147,12 +147,12 @@ class TopicTree(Generic[Value]):
                 if branch.topic is not None:  # "sport/#" asks for "sport" too
                     yield branch.topic
                 for name, below in reversed(branch.children.items()):
-                    if depth or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
+                    if branch is not self._root or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
                         waiting.append((below, depth))
                 continue
             if level == b"+":
                 for name, below in reversed(branch.children.items()):
-                    if depth or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
+                    if branch is not self._root or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
                         waiting.append((below, depth + 1))
                 continue
             child = branch.children.get(level)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 READ_SIZE = 256 * 1024
 """Bytes read from one client at a time: also the most that a batch can be, unless one packet is larger."""
 EVENTS = 128
-"""Sockets handled before what came of it is sent; the kernel lets those that had to wait go first next time."""
+"""Sockets handled before what came of it is sent; the kernel lets those that had to wait go first then."""
 ACCEPTS = 512
 """Connections accepted in one go, before those that are open are looked at again."""
 WRITE_PIECES = 64

@@ -106,8 +106,6 @@ class Connection(Delivery):
 
     def feed(self, data: bytes) -> None:
         """Take bytes that came from the client. Never raises."""
-        if self.received is None or len(data) >= SIGN_OF_LIFE:
-            self.seen_at = self.broker.now
         self.broker.figures.bytes_received += len(data)
         try:
             self._feed(data)
@@ -126,9 +124,12 @@ class Connection(Delivery):
             self.received.append(data)
             self.missing -= len(data)
             if self.missing > 0:
+                if len(data) >= SIGN_OF_LIFE:
+                    self.seen_at = self.broker.now
                 return
             data = b"".join(self.received)
             self.received = None
+        self.seen_at = self.broker.now
         at, end = 0, len(data)
         while at < end:
             if self.state is not CONNECTED and not self._may_start(data[at]):
@@ -218,6 +219,8 @@ class Connection(Delivery):
     # Packets in
 
     def _handle(self, first: int, body: bytes) -> None:
+        if first >> 4 == fields.CONNECT and self.state is not WAITING:
+            raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
         if self.state is WAITING:
             handshake.peek_version(self, body)
         packet = decode(first, body, self.version)
@@ -234,8 +237,6 @@ class Connection(Delivery):
             case Disconnect():
                 self._disconnected(packet)
             case Connect():
-                if self.state is not WAITING:
-                    raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
                 handshake.connect(self, packet)
             case Auth():
                 handshake.auth(self, packet)
@@ -423,6 +424,8 @@ class Connection(Delivery):
             if reason == Reason.SERVER_SHUTTING_DOWN and self.options.server_reference:
                 values["server_reference"] = self.options.server_reference
             self.reply(Disconnect(reason, values))
+        # The wills of all would go out to no one when the broker stops.
+        self._leave(send_will=reason != Reason.SERVER_SHUTTING_DOWN)
         self.close()
 
     def close(self) -> None:

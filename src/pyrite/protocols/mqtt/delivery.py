@@ -151,6 +151,9 @@ class Delivery(Link):
         else:
             identifiers = ()
         wire = _wire(batch, form, identifiers, alias, not known, expiry)
+        if alias and wire.stride > self.max_packet:
+            alias = 0
+            wire = _wire(batch, form, identifiers, 0, True, expiry)
         if wire.stride > self.max_packet:
             self.broker.figures.messages_dropped += count
             return False  # [MQTT-3.1.2-24]

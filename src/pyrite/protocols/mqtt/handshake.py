@@ -101,6 +101,8 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
         case Accept(data, username):
             connection.exchange = None
             if connected:
+                if username is not None:
+                    connection.credentials.username = username
                 connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
             else:
                 _let_in(connection, username, _authentication(method, data))
@@ -158,7 +160,7 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
     session.username = username
     session.expiry = _session_expiry(packet, options.max_session_expiry)
     if packet.will is not None:
-        session.will = _will(packet.will, session)
+        session.will = _will(packet.will, client_id)
     else:
         session.will = None
     connection.session = session
@@ -187,7 +189,7 @@ def _session_expiry(packet: Connect, maximum: int) -> int:
     return 0 if packet.clean_start else maximum
 
 
-def _will(will: WillMessage, origin: object) -> Will:
+def _will(will: WillMessage, origin: str) -> Will:
     delay = will.properties.get("will_delay", 0)
     values = {name: value for name, value in will.properties.items() if name != "will_delay"}
     properties = message_properties(values) if values else None

@@ -274,7 +274,8 @@ def _decode_suback(reader: Reader, kind: int, version: int) -> Suback:
     suback = Suback(kind, _packet_id(reader), [])
     if version == V5:
         suback.properties = reader.properties(kind)
-    suback.reasons = list(reader.take(reader.end - reader.position))
+    if version == V5 or kind == fields.SUBACK:
+        suback.reasons = list(reader.take(reader.end - reader.position))
     return suback
 
 

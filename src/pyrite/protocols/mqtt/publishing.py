@@ -180,12 +180,7 @@ def _refusal(connection: Connection, shape: Shape) -> int:
         raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the QoS is above the maximum")  # [MQTT-3.2.2-11]
     if shape.retain and not options.retain_available:
         raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-14]
-    broker = connection.broker
     if shape.topic.startswith(b"$SYS/"):
-        return Reason.NOT_AUTHORIZED
-    if broker.access.checks_topics and not broker.access.may_publish(
-        connection.credentials, shape.topic.decode()
-    ):
         return Reason.NOT_AUTHORIZED
     return 0
 
@@ -223,17 +218,18 @@ def read_mixed(
     starts: list[int] = []
     topics: list[bytes] = []
     ids_at: list[int] = []
+    largest = connection.broker.limits.max_packet_size
     at, end = start, len(data)
     last = end - 4  # a fixed header and the length of a topic can be read
     while at <= last and data[at] == first:
         length, body = data[at + 1], at + 2
         if length > 127:
-            if data[body] > 127:
+            if not 0 < data[body] < 128:
                 break
             length = length & 127 | data[body] << 7
             body += 1
         stop = body + length
-        if stop > end or length < 3:
+        if stop > end or length < 3 or stop - at > largest:
             break
         topic_at = body + 2
         topic_end = topic_at + (data[body] << 8 | data[body + 1])
@@ -255,7 +251,7 @@ def read_mixed(
         ids_at,
         gap,
         first >> 1 & 3,
-        connection.session,
+        connection.credentials.client_id,
         connection.form | first & 7,
     )
     return batch, route
@@ -280,10 +276,23 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     broker = connection.broker
     size = shape.size
     count = len(packets) // size
+    properties = shape.properties
+    refused = shape.refused
+    if properties is not None and properties.payload_format and connection.options.check_payload_format:
+        if count > 1:  # each is judged by itself
+            for start in range(0, len(packets), size):
+                publish(connection, shape, packets[start : start + size])
+            return
+        refused = refused or _wrong_payload(packets[shape.payload_at :])
+    if broker.access.checks_topics and not broker.access.may_publish(
+        connection.credentials, shape.topic.decode()
+    ):
+        refused = refused or Reason.NOT_AUTHORIZED
+    if shape.retain and not broker.may_retain(shape.topic):
+        refused = refused or _unretainable(connection, shape)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)
-    properties = shape.properties
     expires_at = None
     if properties is not None and properties.message_expiry is not None:
         expires_at = broker.now + properties.message_expiry
@@ -294,18 +303,13 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         shape.retain,
         properties,
         expires_at,
-        connection.session,
+        connection.credentials.client_id,
         count,
         size,
         shape.payload_at,
         shape.form,
         shape.id_at,
     )
-    refused = shape.refused
-    if shape.retain and not broker.may_retain(shape.topic):
-        refused = refused or _unretainable(connection, shape)
-    if properties is not None:
-        refused = refused or _wrong_payload(connection, batch)
     if shape.qos == 0:
         if refused:
             figures.messages_dropped += count
@@ -321,9 +325,16 @@ def _publish_acknowledged(
 ) -> None:
     """Publish a batch with QoS 1 or 2 and acknowledge it; `high` and `low` are the bytes of its ids."""
     broker = connection.broker
-    if 0 in high and (0, 0) in zip(high, low, strict=True):
-        raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
-    batches = _first_time(connection, batch, high, low, refused) if batch.qos == 2 else [batch]
+    ids = _pairs(high, low)
+    allowed, error = _allowed(connection, batch.qos, ids, refused)
+    if error is not None:
+        if allowed:  # what came before the fault is good
+            before = batch.part(0, allowed)
+            _publish_acknowledged(connection, before, route, high[:allowed], low[:allowed], refused)
+        raise error
+    batches = [batch]
+    if batch.qos == 2 and not refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
+        batches = _first_time(connection, batch, ids)
     matched = False
     if not refused:
         for fresh in batches:
@@ -335,7 +346,7 @@ def _publish_acknowledged(
         reason = 0  # 3.1.1 knows no way to refuse a message but to take it and drop it
     if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
         kind = fields.PUBACK if batch.qos == 1 else fields.PUBREC
-        for message_id in _pairs(high, low):
+        for message_id in ids:
             connection.reply(Ack(kind, message_id, reason, {"reason_string": describe(reason)}))
         return
     connection.write(_acks(0x40 if batch.qos == 1 else 0x50, high, low, reason))
@@ -349,41 +360,51 @@ def _unretainable(connection: Connection, shape: Shape) -> int:
     return 0
 
 
-def _wrong_payload(connection: Connection, batch: Batch) -> int:
-    """Check that payloads which claim to be UTF-8 are, if that is to be checked."""
-    properties = batch.properties
-    if properties is None or not properties.payload_format or not connection.options.check_payload_format:
-        return 0
+def _wrong_payload(payload: bytes) -> int:
+    """Check that a payload which claims to be UTF-8 is."""
     try:
-        for payload in batch.payloads():
-            payload.decode()
+        payload.decode()
     except UnicodeDecodeError:
         return Reason.PAYLOAD_FORMAT_INVALID
     return 0
 
 
-def _first_time(connection: Connection, batch: Batch, high: bytes, low: bytes, refused: int) -> list[Batch]:
+def _allowed(
+    connection: Connection, qos: int, ids: tuple[int, ...], refused: int
+) -> tuple[int, ProtocolError | None]:
+    """Return how many messages, in their order, may come under these ids, and what is wrong with the next."""
+    if 0 in ids:
+        return ids.index(0), violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+    if qos == 2 and not refused and connection.session is not None:
+        incoming = connection.session.incoming or set()
+        most = connection.broker.limits.receive_maximum
+        if len(incoming) + len(ids) > most:
+            taken = set(incoming)
+            for number, message_id in enumerate(ids):
+                taken.add(message_id)
+                if len(taken) > most:
+                    return number, ProtocolError(  # [MQTT-3.3.4-7]
+                        Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many messages are unacknowledged"
+                    )
+    return len(ids), None
+
+
+def _first_time(connection: Connection, batch: Batch, ids: tuple[int, ...]) -> list[Batch]:
     """Note the ids of QoS 2 messages, and return those that have not come before [MQTT-4.3.3-10]."""
     session = connection.session
     assert session is not None
     if session.incoming is None:
         session.incoming = set()
     incoming = session.incoming
-    ids = _pairs(high, low)
     unique = set(ids)
     if incoming.isdisjoint(unique) and len(unique) == len(ids):
-        batches = [batch]
-    else:
-        batches = []
-        seen = set(incoming)
-        for index, message_id in enumerate(ids):
-            if message_id not in seen:
-                seen.add(message_id)
-                batches.append(batch.part(index, index + 1))
-    if not refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
         incoming |= unique
-        if len(incoming) > connection.broker.limits.receive_maximum:
-            raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many messages are unacknowledged")
+        return [batch]
+    batches = []
+    for index, message_id in enumerate(ids):
+        if message_id not in incoming:
+            incoming.add(message_id)
+            batches.append(batch.part(index, index + 1))
     return batches
 
 

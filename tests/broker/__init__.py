@@ -1,0 +1,1 @@
+"""The broker itself: sessions, routing, time and limits, driven without sockets."""

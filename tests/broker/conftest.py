@@ -1,0 +1,20 @@
+"""Every test here fails on an internal error of the broker, which catches and logs its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.core import Core, no_internal_errors
+
+
+@pytest.fixture(autouse=True)
+def _no_internal_errors() -> Iterator[None]:
+    with no_internal_errors():
+        yield
+
+
+@pytest.fixture
+def core() -> Core:
+    return Core()

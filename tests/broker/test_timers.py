@@ -1,0 +1,102 @@
+"""The wheel of timers."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrite.broker.timers import NO_SLOT, Timers
+
+
+class Bell:
+    """Something that is due, and notes when it was."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.slot = NO_SLOT
+        self.rung: list[float] = []
+
+    def due(self) -> None:
+        self.rung.append(self.clock.now)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers = Timers()
+
+    def advance(self, to: float) -> None:
+        self.now = to
+        self.timers.advance(to)
+
+
+def test_a_thing_is_due_once_at_its_time_and_not_before() -> None:
+    clock = Clock()
+    bell = Bell(clock)
+    clock.timers.set(bell, 5.0)
+    clock.advance(4.9)
+    assert bell.rung == []
+    clock.advance(5.0)
+    clock.advance(6.0)
+    assert bell.rung == [5.0]
+
+
+def test_a_thing_that_is_set_again_is_due_at_the_new_time_only() -> None:
+    clock = Clock()
+    bell = Bell(clock)
+    clock.timers.set(bell, 5.0)
+    clock.timers.set(bell, 7.0)
+    clock.advance(6.0)
+    assert bell.rung == []
+    clock.advance(7.0)
+    assert bell.rung == [7.0]
+
+
+def test_a_thing_that_is_taken_out_is_not_due() -> None:
+    clock = Clock()
+    bell = Bell(clock)
+    clock.timers.set(bell, 5.0)
+    clock.timers.cancel(bell)
+    clock.advance(10.0)
+    assert bell.rung == []
+
+
+def test_a_time_in_the_past_is_due_at_the_next_moment() -> None:
+    clock = Clock()
+    clock.advance(100.0)
+    bell = Bell(clock)
+    clock.timers.set(bell, 5.0)
+    clock.advance(100.5)
+    assert bell.rung == [100.5]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.none() | st.floats(0, 50), st.floats(0, 20)), min_size=1, max_size=20
+    )
+)
+def test_each_is_due_once_within_a_tenth_of_a_second_of_the_first_look(
+    steps: list[tuple[int, float | None, float]],
+) -> None:
+    clock = Clock()
+    bells = [Bell(clock) for _ in range(5)]
+    wanted: dict[int, float] = {}
+    for number, when, pause in steps:
+        if when is None:
+            clock.timers.cancel(bells[number])
+            wanted.pop(number, None)
+        else:
+            clock.timers.set(bells[number], when)
+            wanted[number] = when
+        clock.advance(clock.now + pause)
+        for number, bell in enumerate(bells):
+            due_at = wanted.get(number)
+            if bell.rung:
+                assert due_at is not None, "rung without being asked"
+                assert bell.rung == [clock.now]
+                assert due_at <= clock.now
+                bell.rung.clear()
+                del wanted[number]
+            elif due_at is not None:
+                assert max(due_at, clock.now - pause) + 0.2 > clock.now, "late"

@@ -1,0 +1,97 @@
+"""What a broker does with packets that are none: it says why, closes, and everyone else lives on."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyrite.protocols.mqtt.packets import V5, Connack, Disconnect
+from pyrite.protocols.mqtt.reasons import Reason, return_code
+from tests.support.core import Client, Core
+from tests.wire_cases import PUBLISHES, TO_CLIENT, VALID, WRONG_CONNECTS, WRONG_FROM_CLIENTS, Case
+
+WRONG_LATER = [case for case in WRONG_FROM_CLIENTS if case not in WRONG_CONNECTS]
+VALID_LATER = [case for case in VALID if case.direction != TO_CLIENT and case.data[0] not in (0x10, 0xF0)]
+
+
+def expect_the_end(client: Client, case: Case) -> None:
+    """[MQTT-4.13.1-1]: a DISCONNECT with the reason where there is such a thing; and the end."""
+    packets = client.received()
+    if case.version == V5:
+        last = packets[-1] if packets else None
+        assert isinstance(last, Disconnect), packets
+        assert last.reason == case.says
+        assert len(packets) == 1 or case.name == "second connect"
+    else:
+        assert packets == []
+    assert client.closed
+    assert client.connection.session is None
+
+
+@pytest.mark.parametrize("case", WRONG_LATER, ids=str)
+def test_a_wrong_packet_ends_the_connection_with_its_reason_and_no_other(core: Core, case: Case) -> None:
+    other = core.connect("other")
+    client = core.connect("wrong", case.version)
+    client.send(case.data)
+    expect_the_end(client, case)
+    assert other.ping()
+    assert other.received() == []
+
+
+@pytest.mark.parametrize("case", WRONG_LATER, ids=str)
+def test_a_wrong_packet_after_good_ones_ends_the_connection_with_its_reason(core: Core, case: Case) -> None:
+    """The good ones make the connection expect more of their kind; none of its short cuts may trust that."""
+    publish = next(c.data for c in PUBLISHES if c.version == case.version and c.name == "publish")
+    other = core.connect("other")
+    other.subscribe("#")
+    core.connect("first").publish("a", b"")  # the topic of the wrong packets is well known
+    other.received()
+    client = core.connect("wrong", case.version)
+    client.send(publish + case.data + publish)
+    expect_the_end(client, case)
+    assert other.payloads() == [b"hello"]
+
+
+@pytest.mark.parametrize("case", WRONG_LATER, ids=str)
+def test_a_wrong_packet_that_comes_in_single_bytes_ends_the_connection(core: Core, case: Case) -> None:
+    client = core.connect("wrong", case.version)
+    for number in range(len(case.data)):
+        client.send(case.data[number : number + 1])
+    expect_the_end(client, case)
+
+
+@pytest.mark.parametrize("case", WRONG_CONNECTS, ids=str)
+def test_a_wrong_connect_is_refused_with_its_reason(core: Core, case: Case) -> None:
+    assert isinstance(case.says, Reason)
+    other = core.connect("other")
+    client = core.wire(case.version)
+    client.send(case.data)
+    packets = client.received()
+    code = case.says if case.version == V5 else return_code(case.says)
+    if code is None:
+        assert packets == []
+    else:
+        (connack,) = packets
+        assert isinstance(connack, Connack)
+        assert (connack.reason, connack.session_present) == (code, False)
+    assert client.closed
+    assert "a" not in core.broker.sessions
+    assert other.ping()
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG_LATER if case.data[0] >> 4 != 1], ids=str)
+def test_before_connect_nothing_is_answered(core: Core, case: Case) -> None:
+    """[MQTT-3.1.0-1]: the first packet is a CONNECT."""
+    client = core.wire(case.version)
+    client.send(case.data)
+    assert client.closed
+    assert client.received() == []
+
+
+@pytest.mark.parametrize("case", VALID_LATER, ids=str)
+def test_a_right_packet_leaves_the_connection_as_it_is(core: Core, case: Case) -> None:
+    client = core.connect("right", case.version, **({"session_expiry": 10} if case.version == V5 else {}))
+    other = core.connect("other", case.version)
+    other.subscribe("a/#", qos=2)
+    client.send(case.data)
+    assert client.closed is (case.data[0] == 0xE0)
+    assert other.ping()
