@@ -20,6 +20,15 @@ from pyrite.broker.timers import Timers
 from pyrite.broker.topics import TopicTree
 
 
+def _no_clock() -> float:
+    """Stand in for a clock: for whoever drives the broker by hand, everything takes no time."""
+    return 0.0
+
+
+SYSTEM = b"$SYS/"
+"""How the topics begin on which the broker alone publishes; what it retains there is its own affair."""
+
+
 def _no_wake() -> None:
     """Stand in for an event loop: whoever drives the broker by hand flushes by hand."""
 
@@ -32,6 +41,7 @@ class Broker:
         limits: Limits | None = None,
         access: Access | None = None,
         wake: Callable[[], object] = _no_wake,
+        clock: Callable[[], float] = _no_clock,
         max_session_expiry: int = NEVER,
     ) -> None:
         self.limits = limits or Limits()
@@ -44,7 +54,11 @@ class Broker:
         self.subscriptions = SubscriptionTree()
         self.retained: TopicTree[Batch] = TopicTree()
         self.max_session_expiry = max_session_expiry
+        self._system_retained = 0
         self._wake = wake
+        self.clock = clock
+        """A fine clock, only to see how long something takes."""
+        self._interrupted: list[Link] = []
         self._dirty: list[Link] = []
 
     # Time and output
@@ -66,6 +80,23 @@ class Broker:
         self._dirty = []
         for link in links:
             link.flush()
+
+    def interrupted(self, link: Link) -> None:
+        """Note that `link` has had its turn and has more to do."""
+        if not self._interrupted:
+            self._wake()
+        self._interrupted.append(link)
+
+    @property
+    def has_interrupted(self) -> bool:
+        """Whether anyone waits for a turn."""
+        return bool(self._interrupted)
+
+    def take_turns(self) -> None:
+        """Let everyone who was interrupted go on, for a turn each."""
+        links, self._interrupted = self._interrupted, []
+        for link in links:
+            link.go_on()
 
     # Messages
 
@@ -103,7 +134,11 @@ class Broker:
 
     def may_retain(self, topic: bytes) -> bool:
         """Tell whether there is room to retain a message on `topic`."""
-        return topic in self.retained.values or len(self.retained) < self.limits.max_retained_messages
+        return (
+            topic in self.retained.values
+            or topic.startswith(SYSTEM)
+            or len(self.retained) - self._system_retained < self.limits.max_retained_messages
+        )
 
     def _retain(self, batch: Batch) -> None:
         last = batch.count - 1
@@ -113,6 +148,8 @@ class Broker:
         elif not self.may_retain(batch.topic):
             self.figures.retained_refused += 1
         else:
+            if batch.topic.startswith(SYSTEM) and batch.topic not in self.retained.values:
+                self._system_retained += 1
             self.retained[batch.topic] = Batch(
                 batch.topic, payload, batch.qos, True, batch.properties, batch.expires_at, batch.origin
             )
@@ -120,7 +157,9 @@ class Broker:
     def retained_for(self, topic_filter: bytes) -> Iterator[Batch]:
         """Yield the retained messages that match a filter, without those that have expired."""
         for topic in list(self.retained.matching(topic_filter)):
-            batch = self.retained.values[topic]
+            batch = self.retained.values.get(topic)
+            if batch is None:
+                continue  # it went while the others were on their way
             if batch.expires_at is not None and batch.expires_at <= self.now:
                 self.retained.pop(topic)  # [MQTT-3.3.2-5]
             else:
@@ -144,8 +183,8 @@ class Broker:
         self.subscriptions.remove(subscription)
         return True
 
-    def send_retained(self, subscription: Subscription) -> None:
-        """Send a subscriber what was retained on its topics before it came."""
+    def send_retained(self, subscription: Subscription) -> Iterator[None]:
+        """Send a subscriber what was retained on its topics before it came: one message at each step."""
         # The flag says that these were retained, whatever the subscription wants of live messages
         # [MQTT-3.3.1-8]; and only this subscription's identifier goes with them.
         target = Subscription(
@@ -159,6 +198,7 @@ class Broker:
             if not (subscription.no_local and batch.origin == subscription.session.client_id):
                 subscription.session.deliver(batch, target)
                 batch.wires = None  # what is retained is kept once, not in every form
+            yield
 
     # Sessions
 

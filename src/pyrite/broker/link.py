@@ -23,6 +23,12 @@ class Transport(Protocol):
     def get_write_buffer_size(self) -> int:
         """Return how many bytes wait for the peer."""
 
+    def pause_reading(self) -> None:
+        """Feed the connection nothing until further notice."""
+
+    def resume_reading(self) -> None:
+        """Feed the connection again."""
+
     def close(self) -> None:
         """Close once everything written is sent."""
 
@@ -65,6 +71,10 @@ class Link:
 
     def release(self, message_id: int) -> None:
         """Repeat the second step of a QoS 2 delivery."""
+        raise NotImplementedError
+
+    def go_on(self) -> None:
+        """Go on where the connection was interrupted for the others' sake."""
         raise NotImplementedError
 
     def displaced(self) -> None:

@@ -7,7 +7,7 @@ run at the speed of C (`dict.fromkeys`, `map`). What finds no place in flight wa
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -38,23 +38,25 @@ class Will:
 class Flight:
     """Consecutive messages of a batch, sent under consecutive ids and not all acknowledged yet."""
 
-    __slots__ = ("batch", "first_id", "qos", "start", "target")
+    __slots__ = ("batch", "first_id", "left", "qos", "start", "target")
 
     def __init__(
-        self, batch: Batch, start: int, first_id: int, qos: int, target: Subscription | None
+        self, batch: Batch, start: int, first_id: int, qos: int, target: Subscription | None, left: int
     ) -> None:
         self.batch = batch
         self.start = start
         self.first_id = first_id
         self.qos = qos
         self.target = target
+        self.left = left
+        """How many of the messages are still in flight; while there are any, the batch takes up memory."""
 
     def index(self, message_id: int) -> int:
         """Return which message of the batch went out as `message_id`."""
         return self.start + message_id - self.first_id
 
 
-RELEASED = Flight(Batch(b"", b""), 0, 0, 2, None)
+RELEASED = Flight(Batch(b"", b""), 0, 0, 2, None, 0)
 """Stands in flight for a QoS 2 message that the client has (PUBREC came): only its id is still taken."""
 
 
@@ -79,6 +81,7 @@ class Session:
         "expires_at",
         "expiry",
         "incoming",
+        "inflight_bytes",
         "link",
         "queued_bytes",
         "queued_messages",
@@ -107,6 +110,8 @@ class Session:
         """By filter, a shared one's with its $share/group/ before it."""
         self.incoming: set[int] | None = None
         """The ids of QoS 2 messages that came and are not released yet [MQTT-4.3.3-10]."""
+        self.inflight_bytes = 0
+        """Bytes of the batches that are in flight, in whole or in part."""
         self.queued_messages = 0
         self.queued_bytes = 0
         # Most clients never receive QoS 1 or 2, so what that takes is made when it is needed.
@@ -145,14 +150,14 @@ class Session:
         if batch.count == 1:
             return self._send_one(link, inflight, batch, qos, target)
         sent = 0
-        while sent < batch.count and link.room > 0:
-            count = min(batch.count - sent, self.window - len(inflight) + len(self._resend or ()))
-            if count <= 0:
-                break
+        while sent < batch.count and self._may_send(link, inflight):
+            free = self.window - len(inflight) + len(self._resend or ())
+            count = min(batch.count - sent, free, max(1, link.room // batch.stride))
             first_id, count = self._free_ids(count)
             if not link.send(batch, sent, sent + count, target, qos, first_id, False):
                 return batch.count  # [MQTT-3.1.2-25]: too large for this client, as if it had been sent
-            flight = Flight(batch, sent, first_id, qos, target)
+            flight = Flight(batch, sent, first_id, qos, target, count)
+            self.inflight_bytes += len(batch.data)
             inflight.update(dict.fromkeys(range(first_id, first_id + count), flight))
             sent += count
         return sent
@@ -161,15 +166,32 @@ class Session:
         self, link: Link, inflight: dict[int, Flight], batch: Batch, qos: int, target: Subscription
     ) -> int:
         """Do the same for a single message, which most clients send: a third of the work."""
-        if link.room <= 0 or len(inflight) - len(self._resend or ()) >= self.window:
+        if not self._may_send(link, inflight):
             return 0
         message_id = self._next_id
         while message_id in inflight:
             message_id = message_id % MAX_MESSAGE_ID + 1
         if link.send(batch, 0, 1, target, qos, message_id, False):
-            inflight[message_id] = Flight(batch, 0, message_id, qos, target)
+            inflight[message_id] = Flight(batch, 0, message_id, qos, target, 1)
+            self.inflight_bytes += len(batch.data)
             self._next_id = message_id % MAX_MESSAGE_ID + 1
         return 1  # [MQTT-3.1.2-25]: one too large for this client is as if it had been sent
+
+    def _may_send(self, link: Link, inflight: dict[int, Flight]) -> bool:
+        """Tell whether one more may be in flight: by number, by bytes, and by what waits for the client."""
+        if len(inflight) - len(self._resend or ()) >= self.window:
+            return False
+        if inflight and self.inflight_bytes >= self.broker.limits.max_queued_bytes:
+            return False
+        if link.room <= 0:
+            link.measure()
+        return link.room > 0
+
+    def _landed(self, flight: Flight, count: int = 1) -> None:
+        """Note that messages of a flight are no longer in it."""
+        flight.left -= count
+        if flight.left == 0:
+            self.inflight_bytes -= len(flight.batch.data)
 
     def _free_ids(self, count: int) -> tuple[int, int]:
         """Return the first of up to `count` consecutive ids that are free, and how many they are."""
@@ -216,7 +238,7 @@ class Session:
         if self._resend:
             self._pump_resend(link, self._resend)
         queue = self._queue
-        while queue and not self._resend and link.room > 0:
+        while queue and not self._resend:
             batch, qos, target = queue[0]
             if batch.expires_at is not None and batch.expires_at <= self.broker.now:
                 queue.popleft()  # [MQTT-3.3.2-5]
@@ -248,6 +270,7 @@ class Session:
             elif flight is not None and flight.target is not None:
                 index = flight.index(message_id)
                 if not link.send(flight.batch, index, index + 1, flight.target, flight.qos, message_id, True):
+                    self._landed(flight)
                     del inflight[message_id]
 
     # Acknowledgements of the client
@@ -270,25 +293,31 @@ class Session:
                 if flight is not None and not fits(flight):
                     inflight[message_id] = flight
             raise WrongAcknowledgement(wrong)
+        for flight, count in Counter(found).items():
+            if flight is not None:
+                self._landed(flight, count)
         if self._queue or self._resend:
             self.pump()
 
     def received(self, message_ids: Sequence[int]) -> bool:
         """Note that the client has these QoS 2 messages (PUBREC); False if any of the ids is unknown."""
         inflight = self._inflight or {}
-        found = set(map(inflight.get, message_ids))
+        found = Counter(map(inflight.get, set(message_ids)))
         if None in found:
             return False
-        for flight in found:
-            if flight is not None and flight.qos != 2:
-                raise WrongAcknowledgement("PUBREC for a message sent with QoS 1")
+        if any(flight is not None and flight.qos != 2 for flight in found):
+            raise WrongAcknowledgement("PUBREC for a message sent with QoS 1")
+        for flight, count in found.items():
+            if flight is not None:
+                self._landed(flight, count)
         inflight.update(dict.fromkeys(message_ids, RELEASED))
         return True
 
     def refuse(self, message_id: int) -> None:
         """Note that the client will not have this message (PUBACK or PUBREC with a failure)."""
-        if self._inflight is not None:
-            self._inflight.pop(message_id, None)
+        flight = self._inflight.pop(message_id, None) if self._inflight else None
+        if flight is not None:
+            self._landed(flight)
         self.pump()
 
     # Coming and going
@@ -328,6 +357,7 @@ class Session:
                 if target is not None and flight.qos == 1 and self._others(target):
                     index = flight.index(message_id)
                     again.append((flight.batch.part(index, index + 1), target))
+                    self._landed(flight)
                     del self._inflight[message_id]
         if self._queue:
             kept: deque[tuple[Batch, int, Subscription]] = deque()
@@ -356,6 +386,7 @@ class Session:
             self._count_queued(batch, -1)
         self._queue = None
         self._inflight = None
+        self.inflight_bytes = 0
         self._resend = None
         self.incoming = None
 

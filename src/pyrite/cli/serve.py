@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"pyrite serve: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"pyrite serve: cannot listen: {error}", file=sys.stderr)
+        print(f"pyrite serve: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         pass

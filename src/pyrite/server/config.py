@@ -55,6 +55,8 @@ class Config:
     tls: Tls = field(default_factory=Tls)
     limits: Limits = field(default_factory=Limits)
     mqtt: MqttOptions = field(default_factory=MqttOptions)
+    source: str = field(default="defaults", metadata={"internal": True})
+    """Where these settings are from, for errors to say; not itself a setting."""
 
     def listeners(self) -> list[Listener]:
         """Return the listeners, parsed."""
@@ -90,7 +92,7 @@ def load(path: Path | None) -> Config:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
-    config = Config()
+    config = Config(source=str(path))
     _fill(config, values, "", str(path))
     check(config, str(path))
     return config
@@ -121,7 +123,8 @@ def check(config: Config, source: str) -> None:
 
 
 def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None:
-    kinds = get_type_hints(type(target))
+    hints = get_type_hints(type(target))
+    kinds = {one.name: hints[one.name] for one in fields(target) if not one.metadata}
     for name, value in values.items():
         key = prefix + name
         if name not in kinds:
@@ -166,11 +169,15 @@ def dump(config: Config) -> str:
 def _dump(table: Any, prefix: str, lines: list[str]) -> None:
     tables = []
     for one in fields(table):
+        if one.metadata:
+            continue
         value = getattr(table, one.name)
         if is_dataclass(value):
             tables.append((prefix + one.name, value))
         else:
-            lines.append(f"{one.name} = {json.dumps(value)}")  # JSON's scalars and lists are TOML's too
+            # JSON's scalars and lists are TOML's too, but for two kinds of escapes.
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"{one.name} = {text}")
     for name, value in tables:
         lines.extend(("", f"[{name}]"))
         _dump(value, name + ".", lines)

@@ -12,14 +12,16 @@ import socket
 import ssl
 import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pyrite import __version__
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.system import System
-from pyrite.protocols.mqtt.connection import Connection
+from pyrite.protocols.mqtt.connection import CLOSING_TIME, Connection
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.config import Config, ConfigError
 from pyrite.server.listeners import Listener
@@ -43,12 +45,14 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self.broker = Broker(
             config.limits,
-            load_access(config.mqtt.authenticator),
+            load_access(config),
             self._wake,
+            time.monotonic,
         )
         self.broker.tick(self._loop.time())
         self.awake = False
         """Whether someone is at work who will flush the broker when done."""
+        self._turn_comes = False
         self.connections: set[Connection] = set()
         self._per_address: dict[str, int] = {}
         self._servers: list[asyncio.AbstractServer] = []
@@ -91,10 +95,24 @@ class Server:
         for path in self._socket_files:
             path.unlink(missing_ok=True)
 
+    def _tls_options(self, context: ssl.SSLContext) -> dict[str, Any]:
+        return {
+            "ssl": context,
+            "ssl_handshake_timeout": self.config.limits.connect_timeout,
+            "ssl_shutdown_timeout": CLOSING_TIME,
+        }
+
     async def _listen(self, listener: Listener) -> Listener:
+        """Open a listener; an error says which."""
+        try:
+            return await self._open(listener)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {listener}: {error.strerror or error}") from None
+
+    async def _open(self, listener: Listener) -> Listener:
         if listener.scheme == "unix":
             path = Path(listener.path)
-            _remove_stale_socket(path)
+            _remove_stale_socket(path, self.config.source)
             sockets = [bind_unix(str(path), BACKLOG)]
             self._socket_files.append(path)
         else:
@@ -110,13 +128,35 @@ class Server:
             return WebSocketProtocol(self, listener.path) if listener.websocket else StreamProtocol(self)
 
         for listening in sockets:
-            server = await self._loop.create_server(protocol, sock=listening, ssl=context, backlog=BACKLOG)
+            server = await self._loop.create_server(
+                protocol,
+                sock=listening,
+                backlog=BACKLOG,
+                **({} if context is None else self._tls_options(context)),
+            )
             self._servers.append(server)
         return listener
 
     def _wake(self) -> None:
-        if not self.awake:
-            self._loop.call_soon(self.broker.flush)
+        if not self.awake and not self._turn_comes:
+            self._turn_comes = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Let those go on who were interrupted, and send what there is to send."""
+        self._turn_comes = False
+        self.awake = True
+        try:
+            self.broker.take_turns()
+            self.broker.flush()
+        finally:
+            self.sleep()
+
+    def sleep(self) -> None:
+        """Note that whoever was at work is done; those who were interrupted go on in the next turn."""
+        self.awake = False
+        if self.broker.has_interrupted:
+            self._wake()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK, self._tick)
@@ -144,18 +184,21 @@ class Server:
             del self._per_address[address]
 
 
-def load_access(name: str) -> Access:
-    """Make the access plug-in named `package.module:factory`, or the one that lets everyone in."""
+def load_access(config: Config) -> Access:
+    """Make the access plug-in that is configured, or the one that lets everyone in."""
+    name = config.mqtt.authenticator
     if not name:
         return Access()
+    where = f"{config.source}: mqtt.authenticator = {name!r}"
     module, colon, factory = name.partition(":")
     expected = "expected package.module:factory, where factory() returns a pyrite.broker.access.Access"
     try:
         access = getattr(importlib.import_module(module), factory)() if colon else None
-    except Exception as error:
-        raise ConfigError(f"mqtt.authenticator = {name!r}: {error}; {expected}") from error
+    except (Exception, SystemExit) as error:  # whatever a plug-in may do
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{where}: {text}; {expected}") from error
     if not isinstance(access, Access):
-        raise ConfigError(f"mqtt.authenticator = {name!r}: {expected}")
+        raise ConfigError(f"{where}: {expected}")
     return access
 
 
@@ -167,10 +210,10 @@ def tls_context(config: Config) -> ssl.SSLContext:
         ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
     )
     try:
-        context.load_cert_chain(tls.certificate, tls.key or None)
-    except (OSError, ssl.SSLError) as error:
+        context.load_cert_chain(tls.certificate, tls.key or None, password=_no_pass_phrase)
+    except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigError(
-            f"tls.certificate = {tls.certificate!r}, tls.key = {tls.key!r}: "
+            f"{config.source}: tls.certificate = {tls.certificate!r}, tls.key = {tls.key!r}: "
             f"expected PEM files with a certificate and its key: {error}"
         ) from None
     if tls.client_ca:
@@ -178,17 +221,24 @@ def tls_context(config: Config) -> ssl.SSLContext:
             context.load_verify_locations(tls.client_ca)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"tls.client_ca = {tls.client_ca!r}: expected a PEM file with certificates: {error}"
+                f"{config.source}: tls.client_ca = {tls.client_ca!r}: "
+                f"expected a PEM file with certificates: {error}"
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
     return context
 
 
-def _remove_stale_socket(path: Path) -> None:
+def _no_pass_phrase() -> str:
+    raise ValueError("the key has a pass phrase, and there is no one to ask for it")
+
+
+def _remove_stale_socket(path: Path, source: str) -> None:
     """Remove a socket that a broker which is gone left behind; one in use, or another file, stays."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise ConfigError(f"listen = 'unix://{path}': expected a socket or nothing there, found a file")
+            raise ConfigError(
+                f"{source}: listen = 'unix://{path}': expected a socket or nothing there, found a file"
+            )
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -197,7 +247,7 @@ def _remove_stale_socket(path: Path) -> None:
         except OSError:
             path.unlink()
             return
-    raise ConfigError(f"listen = 'unix://{path}': another broker is listening there")
+    raise ConfigError(f"{source}: listen = 'unix://{path}': another broker is listening there")
 
 
 def raise_file_limit() -> None:
@@ -226,3 +276,6 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
         await stopped.wait()
     finally:
         await server.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):  # one more has nothing left to stop
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)

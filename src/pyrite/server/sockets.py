@@ -11,13 +11,16 @@ TLS and WebSocket connections, and systems without epoll, go through asyncio's t
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import logging
 import os
 import select
 import socket
+import sys
 from collections import deque
 from itertools import islice
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from pyrite.protocols.mqtt.connection import Connection
@@ -35,19 +38,29 @@ ACCEPTS = 512
 """Connections accepted in one go, before those that are open are looked at again."""
 WRITE_PIECES = 64
 """Pieces of what waits for a slow client that are written in one go."""
+TURN = 0.001
+"""Seconds after which the event loop has its turn, even if more is ready."""
+TRICKLE = 4 * 1024
+"""Fewer bytes than this, with more there already, are a flood of single packets. Reading each as it comes
+costs a system call and a wake-up at either end, so it is given a moment to gather. A client that waits for an
+answer before it goes on is not kept waiting: it has nothing more there yet."""
+NAP = 0.000_1
+"""That moment, in seconds, where it is a client just read from that has more: one publisher that writes its
+packets singly gets 500,000 a second through, without the nap 180,000."""
+BREATH = 0.000_02
+"""That moment where it is other clients: long enough that their packets share a write to the subscriber."""
 PAUSE = 1.0
 """Seconds without accepting after the process ran out of descriptors."""
 
 # Level-triggered; hang-ups and errors show when reading.
 _READ = getattr(select, "EPOLLIN", 1)
-_READ_WRITE = _READ | getattr(select, "EPOLLOUT", 4)
 _WRITE = getattr(select, "EPOLLOUT", 4)
 
 
 class SocketTransport:
     """One client's socket: writes at once what the kernel takes, and keeps the rest until it takes that."""
 
-    __slots__ = ("_closing", "_descriptor", "_pending", "_poller", "_waiting", "connection")
+    __slots__ = ("_closing", "_descriptor", "_paused", "_pending", "_poller", "_waiting", "connection")
 
     connection: Connection
 
@@ -57,6 +70,7 @@ class SocketTransport:
         self._pending: deque[bytes | bytearray | memoryview] | None = None
         self._waiting = 0
         self._closing = False
+        self._paused = False
 
     def write(self, data: bytes | bytearray) -> None:
         """Send `data`, now or as soon as the client takes it."""
@@ -77,7 +91,24 @@ class SocketTransport:
         if sent < len(data):
             self._pending = deque((memoryview(data)[sent:],))
             self._waiting = len(data) - sent
-            self._poller.epoll.modify(self._descriptor, _READ_WRITE)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Have the poller look for what this socket is waiting for."""
+        if self._descriptor >= 0:
+            reading = 0 if self._paused else _READ
+            writing = 0 if self._pending is None else _WRITE
+            self._poller.epoll.modify(self._descriptor, reading | writing)
+
+    def pause_reading(self) -> None:
+        """Read nothing from the client until further notice."""
+        self._paused = True
+        self._watch()
+
+    def resume_reading(self) -> None:
+        """Read from the client again."""
+        self._paused = False
+        self._watch()
 
     def writable(self) -> None:
         """Send more of what waits."""
@@ -102,7 +133,7 @@ class SocketTransport:
         if pending:
             return
         self._pending = None
-        self._poller.epoll.modify(self._descriptor, _READ)
+        self._watch()
         if self._closing:
             self._shut()
         else:
@@ -120,6 +151,8 @@ class SocketTransport:
         """
         if not self._closing and self._descriptor >= 0:
             self._closing = True
+            self._paused = False
+            self._watch()
             if self._pending is None:
                 self._shut()
 
@@ -159,6 +192,7 @@ class Poller:
         self._buffers = [self._buffer]
         self._view = memoryview(self._buffer)
         self._loop.add_reader(self.epoll.fileno(), self._ready)
+        sharpen_timers()
 
     def listen(self, listening: socket.socket) -> None:
         """Accept connections of a socket that listens."""
@@ -206,20 +240,35 @@ class Poller:
             transport.abort()
 
     def _ready(self) -> None:
-        """Handle everything that is ready, then send all that came of it."""
-        self._server.awake = True
+        """Handle everything that is ready, then send all that came of it; and again, while there is more.
+
+        Not for long: the event loop has other things to do.
+        """
+        server, poll = self._server, self.epoll.poll
+        until = monotonic() + TURN
+        server.awake = True
         try:
-            self._handle_ready()
-            self._server.broker.flush()
+            ready = poll(0, EVENTS)
+            while ready:
+                size = self._handle(ready)
+                server.broker.flush()
+                if monotonic() > until:
+                    break
+                before, ready = ready, poll(0, EVENTS)
+                if size < TRICKLE and ready:
+                    sleep(BREATH if {*before}.isdisjoint(ready) else NAP)
+                    ready = poll(0, EVENTS)
         except Exception:  # whatever it is, it must not take the listeners down
             logger.exception("internal error")
         finally:
-            self._server.awake = False
+            server.sleep()
 
-    def _handle_ready(self) -> None:
+    def _handle(self, ready: list[tuple[int, int]]) -> int:
+        """Handle what the poll found, and return how many bytes came."""
         transports, buffers, view = self._transports, self._buffers, self._view
         readv = os.readv
-        for descriptor, events in self.epoll.poll(0, EVENTS):
+        total = 0
+        for descriptor, events in ready:
             transport = transports.get(descriptor)
             if transport is None:
                 if descriptor in self._listening:
@@ -236,9 +285,11 @@ class Poller:
             except OSError:
                 size = 0
             if size:
+                total += size
                 transport.connection.feed(bytes(view[:size]))
             else:
                 transport.abort()
+        return total
 
     def _accept(self, listening: socket.socket) -> None:
         server, epoll, transports = self._server, self.epoll, self._transports
@@ -269,6 +320,13 @@ class Poller:
     def _resume(self, listening: socket.socket) -> None:
         if listening.fileno() in self._listening:
             self.epoll.register(listening.fileno(), _READ)
+
+
+def sharpen_timers() -> None:
+    """Have the kernel wake this thread when it asked to be; by default it is up to 50 µs late."""
+    if sys.platform == "linux":
+        pr_set_timerslack, nanoseconds = 29, 1_000
+        ctypes.CDLL(None).prctl(pr_set_timerslack, nanoseconds, 0, 0, 0)
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:

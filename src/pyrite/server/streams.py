@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pyrite.server.server import Server
 
 
+HIGH_WATER = 64 * 1024
+"""Bytes waiting for a client above which asyncio tells when they have gone down again."""
+
+
 def peer_address(transport: asyncio.BaseTransport) -> str:
     """Return the address of the client at the other end."""
     peer = transport.get_extra_info("peername")
@@ -33,6 +37,10 @@ class StreamProtocol(asyncio.Protocol):
         if address is None:
             transport.abort()
             return
+        # The connection must hear of it when what waits goes down, however little may wait.
+        transport.set_write_buffer_limits(
+            high=min(HIGH_WATER, self.server.config.limits.max_waiting_bytes // 2)
+        )
         self.connection = Connection(self.server.broker, self.server.config.mqtt, transport, address)
         self.server.connections.add(self.connection)
 

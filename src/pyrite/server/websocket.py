@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from pyrite.protocols.mqtt.connection import Connection
-from pyrite.server.streams import peer_address
+from pyrite.server.streams import HIGH_WATER, peer_address
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -64,6 +64,8 @@ class WebSocketProtocol(asyncio.Protocol):
             self.transport.abort()
             self.transport = None
             return
+        limits = self.server.config.limits
+        self.transport.set_write_buffer_limits(high=min(HIGH_WATER, limits.max_waiting_bytes // 2))
         self.connection = Connection(self.server.broker, self.server.config.mqtt, self, address)
         self.server.connections.add(self.connection)
 
@@ -115,14 +117,19 @@ class WebSocketProtocol(asyncio.Protocol):
         transport = self.transport
         if transport is None:
             return
+        over = self.websocket.handshake_exc is not None
         for data in self.websocket.data_to_send():
             if data:
                 transport.write(data)
             else:
-                transport.close()
-                return
-        if self.websocket.close_expected():
+                over = True
+        if over or self.websocket.close_expected():
+            if self.connection is not None:
+                self.connection.hung_up()
             transport.close()
+        limits = self.server.config.limits
+        if transport.get_write_buffer_size() > 2 * limits.max_waiting_bytes + limits.max_packet_size:
+            transport.abort()  # it does not read the answers to its pings
 
     # What the MQTT connection calls
 
@@ -131,6 +138,16 @@ class WebSocketProtocol(asyncio.Protocol):
         if self.websocket.state is State.OPEN:
             self.websocket.send_binary(bytes(data))
             self._send()
+
+    def pause_reading(self) -> None:
+        """Read nothing from the client until further notice."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the client again."""
+        if self.transport is not None:
+            self.transport.resume_reading()
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes wait for the client."""

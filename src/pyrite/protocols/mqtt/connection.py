@@ -7,6 +7,8 @@ publishing.py in runs; other packets are decoded and handled here; CONNECT and A
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import Credentials, Exchange
@@ -44,6 +46,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
+TURN = 0.002
+"""Seconds that one client's packets are handled at a time, while the others wait."""
+LOOKS_AT_CLOCK = 8
+"""Packets, or runs of them, between two looks at the clock."""
+STEPS = 64
+"""Steps of a long piece of work between two looks at the clock."""
 SIGN_OF_LIFE = 1_000
 """Bytes of a packet under way that count for the keep-alive: a large packet may take its time, not a drip."""
 CLOSING_TIME = 1.0
@@ -55,9 +63,11 @@ class Connection(Delivery):
 
     __slots__ = (
         "aliases_in",
+        "backlog",
         "connect",
         "credentials",
         "exchange",
+        "interrupted",
         "keep_alive",
         "method",
         "missing",
@@ -93,8 +103,12 @@ class Connection(Delivery):
         self.aliases_in: dict[int, bytes] | None = None
         self.shape: publishing.Shape | None = None
         """How the last PUBLISH looked."""
-        self.received: list[bytes] | None = None
-        """The parts of a packet that has not come whole."""
+        self.received: bytearray | None = None
+        """What came of a packet that has not come whole, or was not handled yet."""
+        self.backlog: Iterator[None] | None = None
+        """What is left to do of the last packet: retained messages to be sent, one at each step."""
+        self.interrupted = False
+        """Whether what came is to be handled in a later turn."""
         self.missing = 0
         self.keep_alive = 0.0
         """Seconds of silence after which the client is given up; 0 for never."""
@@ -120,18 +134,30 @@ class Connection(Delivery):
 
     def _feed(self, data: bytes) -> None:
         """Split `data` into packets and handle them. HOT."""
+        if self.backlog is not None and not self.interrupted and not self._work_off():
+            self.interrupted = True
+            self.broker.interrupted(self)
         if self.received is not None:
-            self.received.append(data)
+            self.received += data
             self.missing -= len(data)
-            if self.missing > 0:
+            if self.missing > 0 or self.interrupted:
                 if len(data) >= SIGN_OF_LIFE:
                     self.seen_at = self.broker.now
                 return
-            data = b"".join(self.received)
+            data = bytes(self.received)
             self.received = None
         self.seen_at = self.broker.now
         at, end = 0, len(data)
+        count, until = 0, 0.0
         while at < end:
+            count += 1
+            if count % LOOKS_AT_CLOCK == 0:
+                now = self.broker.clock()
+                if not until:
+                    until = now + TURN
+                elif now > until:
+                    self._interrupt(data, at)
+                    return
             if self.state is not CONNECTED and not self._may_start(data[at]):
                 return
             shape = self.shape
@@ -185,6 +211,7 @@ class Connection(Delivery):
                 else:
                     batch, route = mixed
                     stop = at + len(batch.data)
+                    count = -1
                     publishing.publish_mixed(self, batch, route)
             elif length == 2 and first in (0x40, 0x50, 0x62, 0x70):
                 count = publishing.ack_run(data, at)
@@ -194,15 +221,43 @@ class Connection(Delivery):
             else:
                 self.broker.figures.packets_received += 1
                 self._handle(first, data[body:stop])
-                if self.state is CLOSED:
+                count = -1  # these may take long: look at the clock
+                if self.backlog is not None and not self._work_off():
+                    self._interrupt(data, stop)
                     return
             at = stop
         if at < end:
             self._keep(data, at, 1)
 
+    def _interrupt(self, data: bytes, at: int) -> None:
+        """Let others have their turn before the rest of `data` is handled."""
+        self._keep(data, at, 0)
+        self.interrupted = True
+        self.transport.pause_reading()
+        self.broker.interrupted(self)
+
+    def go_on(self) -> None:
+        """Handle more of what came, for another turn."""
+        self.interrupted = False
+        self.feed(b"")
+        if not self.interrupted and self.state is not CLOSED:
+            self.transport.resume_reading()
+
+    def _work_off(self) -> bool:
+        """Do what is left of the last packet, for a turn; tell whether it is done."""
+        assert self.backlog is not None
+        until = self.broker.clock() + TURN
+        for number, _ in enumerate(self.backlog, 1):
+            if self.state is CLOSED:
+                break
+            if number % STEPS == 0 and self.broker.clock() > until:
+                return False
+        self.backlog = None
+        return True
+
     def _keep(self, data: bytes, at: int, missing: int) -> None:
         """Keep the beginning of a packet until `missing` more bytes have come."""
-        self.received = [data[at:]]
+        self.received = bytearray(data[at:])
         self.missing = missing
 
     def _may_start(self, first: int) -> bool:
@@ -257,8 +312,8 @@ class Connection(Delivery):
             if subscription is not None:
                 fresh.append(subscription)
         self.reply(self._results(fields.SUBACK, packet.packet_id, reasons))  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
-        for subscription in fresh:
-            self.broker.send_retained(subscription)
+        if fresh:
+            self.backlog = chain.from_iterable(map(self.broker.send_retained, fresh))
 
     def _add(self, wish: Wish, identifiers: tuple[int, ...]) -> tuple[int, Subscription | None]:
         """Grant or refuse one wish; return the reason, and the subscription if it wants retained messages."""
@@ -426,6 +481,11 @@ class Connection(Delivery):
             self.reply(Disconnect(reason, values))
         # The wills of all would go out to no one when the broker stops.
         self._leave(send_will=reason != Reason.SERVER_SHUTTING_DOWN)
+        self.close()
+
+    def hung_up(self) -> None:
+        """Note that the client ends the connection, without a DISCONNECT, but in good order."""
+        self._leave(send_will=True)
         self.close()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.access import Accept, Challenge, Refuse
+from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Will
 from pyrite.broker.topics import InvalidTopic, check_topic
@@ -127,7 +128,7 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
         )  # [MQTT-3.2.2-12]
     if will.retain and not options.retain_available:
         raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-13]
-    if will.topic.startswith(b"$SYS/"):
+    if will.topic.startswith(SYSTEM):
         raise ProtocolError(Reason.NOT_AUTHORIZED, "no one publishes on $SYS but the broker")
     if options.check_payload_format and will.properties.get("payload_format"):
         try:

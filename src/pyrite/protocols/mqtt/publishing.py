@@ -11,6 +11,7 @@ from __future__ import annotations
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
+from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.broker.subscriptions import Route
 from pyrite.broker.topics import InvalidTopic, check_topic
@@ -22,6 +23,10 @@ from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malfo
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
+
+
+MAX_MIXED = 1_000
+"""Messages of a mixed batch: as many as are gathered in a moment, for others want their turn."""
 
 
 class Shape:
@@ -180,7 +185,7 @@ def _refusal(connection: Connection, shape: Shape) -> int:
         raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the QoS is above the maximum")  # [MQTT-3.2.2-11]
     if shape.retain and not options.retain_available:
         raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-14]
-    if shape.topic.startswith(b"$SYS/"):
+    if shape.topic.startswith(SYSTEM):
         return Reason.NOT_AUTHORIZED
     return 0
 
@@ -221,7 +226,7 @@ def read_mixed(
     largest = connection.broker.limits.max_packet_size
     at, end = start, len(data)
     last = end - 4  # a fixed header and the length of a topic can be read
-    while at <= last and data[at] == first:
+    while at <= last and data[at] == first and len(starts) < MAX_MIXED:
         length, body = data[at + 1], at + 2
         if length > 127:
             if not 0 < data[body] < 128:

@@ -1,0 +1,128 @@
+"""A plug-in in the folder where the broker is started decides who may connect, and do what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.wire import Will, connect_packet
+
+from .conftest import Serve
+from .peers import SCHEMES, Server, run_serve
+
+PLUGIN = '''\
+"""Lets in whoever knows the password, and keeps everyone but ann off topics that begin with private/."""
+
+from pyrite.broker.access import Accept, Access, Credentials, Refuse
+
+REFUSED = {"wrong": 0x86, "unwelcome": 0x87, "banned": 0x8A, "busy": 0x89}
+
+
+class Doorman(Access):
+    checks_topics = True
+
+    def authenticate(self, credentials: Credentials) -> Accept | Refuse:
+        if credentials.username == "broken":
+            raise RuntimeError("the plug-in has a defect")
+        if credentials.password == b"secret":
+            return Accept(username=credentials.username)
+        return Refuse(REFUSED.get(credentials.username or "", 0x87), "not with that password")
+
+    def may_publish(self, credentials: Credentials, topic: str) -> bool:
+        return credentials.username == "ann" or not topic.startswith("private/")
+
+    def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
+        return credentials.username == "ann" or not topic_filter.startswith(("private/", "#"))
+
+
+def make() -> Access:
+    return Doorman()
+'''
+
+
+@pytest.fixture
+def guarded(serve: Serve, tmp_path: Path) -> Server:
+    (tmp_path / "doorman.py").write_text(PLUGIN)
+    return serve("[mqtt]\nauthenticator = 'doorman:make'\n", *SCHEMES, cwd=tmp_path)
+
+
+def test_a_module_in_the_folder_of_the_broker_is_found_without_pythonpath(tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text("def make():\n    return 'found, though no access object'\n")
+    (tmp_path / "pyrite.toml").write_text(
+        "listen = ['mqtt://127.0.0.1:0']\n[mqtt]\nauthenticator = 'doorman:make'\n"
+    )
+    assert "No module named" not in run_serve("--ephemeral", "--config", "pyrite.toml", cwd=tmp_path).stderr
+
+
+def test_clients_with_the_password_are_let_in(guarded: Server) -> None:
+    for scheme in SCHEMES:
+        for version in (4, 5):
+            guarded.connect(scheme, version=version, username="bob", password=b"secret").ping()
+
+
+def test_clients_without_it_are_refused_in_the_words_of_their_version(guarded: Server) -> None:
+    for username, reason, code in (
+        ("wrong", 0x86, 4),
+        ("unwelcome", 0x87, 5),
+        ("banned", 0x8A, 5),
+        ("busy", 0x89, 3),
+        (None, 0x87, 5),
+    ):
+        client = guarded.open()
+        client.send(connect_packet("c", username=username))
+        assert client.expect_refused(reason).properties["reason_string"] == "not with that password"
+        older = guarded.open(version=4)
+        older.send(connect_packet("c", version=4, username=username))
+        older.expect_refused(code)
+
+
+def test_a_topic_may_be_forbidden_to_publish_on(guarded: Server) -> None:
+    ann = guarded.connect(username="ann", password=b"secret")
+    bob = guarded.connect(username="bob", password=b"secret")
+    old = guarded.connect(version=4, username="bob", password=b"secret")
+    ann.subscribe("private/#")
+    for qos in (1, 2):
+        answer = bob.publish("private/x", b"from bob", qos=qos)
+        assert answer is not None
+        assert answer.reason == 0x87
+        old.publish("private/x", b"from old", qos=qos)
+    bob.publish("private/x", b"from bob")
+    bob.ping()
+    assert ann.received_before_fence(ann) == []
+
+
+def test_a_topic_may_be_allowed_to_publish_on(guarded: Server) -> None:
+    ann = guarded.connect(username="ann", password=b"secret")
+    ann.subscribe("private/#")
+    ann.publish("private/x", b"from ann", qos=1)
+    assert ann.receive().payload == b"from ann"
+
+
+def test_a_filter_may_be_forbidden_to_subscribe_to(guarded: Server) -> None:
+    bob = guarded.connect(username="bob", password=b"secret")
+    old = guarded.connect(version=4, username="bob", password=b"secret")
+    assert bob.subscribe("private/#", "open/#").reasons == (0x87, 0)
+    assert old.subscribe("private/#", "open/#").reasons == (0x80, 0)
+
+
+def test_a_will_on_a_forbidden_topic_is_refused(guarded: Server) -> None:
+    client = guarded.open()
+    client.send(connect_packet("c", username="bob", password=b"secret", will=Will("private/will")))
+    client.expect_refused(0x87)
+
+
+def test_a_defect_in_the_plug_in_refuses_its_client_and_no_other(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text(PLUGIN)
+    server = serve("[mqtt]\nauthenticator = 'doorman:make'\n", cwd=tmp_path)
+    witness = server.connect(username="ann", password=b"secret")
+    client = server.open()
+    client.send(connect_packet("c", username="broken"))
+    client.expect_refused(0x80)
+    witness.ping()
+    assert any("the plug-in has a defect" in line for line in _log_of(server))
+
+
+def _log_of(server: Server) -> list[str]:
+    assert server.process.stop() == 0
+    return server.process.log

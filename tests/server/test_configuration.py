@@ -1,0 +1,312 @@
+"""pyrite.toml: what it may hold, and how every mistake in it is named."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Certificates, Serve
+from .peers import run_refused, run_serve
+
+# A value for every key that is not its default.
+EVERYTHING = """\
+listen = ["unix:///run/pyrite/socket", "ws://[::1]:9001/path"]
+data = "elsewhere"
+ephemeral = true
+log_level = "debug"
+
+[tls]
+certificate = "SERVER"
+key = "SERVER"
+client_ca = "AUTHORITY"
+require_client_certificate = true
+minimum_version = "1.3"
+
+[limits]
+max_packet_size = 268435460
+max_connections = 10
+max_connections_per_address = 9
+connect_timeout = 0.5
+max_inflight = 65535
+receive_maximum = 1
+max_subscriptions_per_client = 8
+max_topic_levels = 7
+max_retained_messages = 6
+max_waiting_bytes = 5
+max_queued_messages = 4
+max_queued_bytes = 9223372036854775807
+max_sessions = 3
+
+[mqtt]
+maximum_qos = 0
+retain_available = false
+wildcard_subscriptions = false
+shared_subscriptions = false
+subscription_identifiers = false
+topic_alias_maximum = 0
+use_topic_aliases = false
+server_keep_alive = 65535
+max_session_expiry = 0
+response_information = "answers/"
+server_reference = "other.example.org"
+check_payload_format = true
+authenticator = "module:factory"
+sys_interval = 0.0
+"""
+
+
+def printed(*arguments: str, cwd: Path | None = None) -> str:
+    done = run_serve("--print-config", *arguments, cwd=cwd)
+    assert (done.code, done.stderr) == (0, "")
+    return done.stdout
+
+
+def refused(folder: Path, text: str | bytes) -> str:
+    """Return the one line in which a configuration is refused; it has to name the file."""
+    path = folder / "pyrite.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    line = run_refused(2, "--ephemeral", "--config", str(path), cwd=folder)
+    assert str(path) in line, f"the file is not named: {line}"
+    return line
+
+
+def keys(table: dict[str, Any], prefix: str = "") -> set[str]:
+    found = set()
+    for name, value in table.items():
+        found |= keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name}
+    return found
+
+
+# Round trips
+
+
+def test_the_defaults_round_trip(tmp_path: Path) -> None:
+    defaults = printed()
+    (tmp_path / "pyrite.toml").write_text(defaults)
+    assert printed("--config", "pyrite.toml", cwd=tmp_path) == defaults
+
+
+def test_every_key_round_trips_with_another_value(tmp_path: Path, certificates: Certificates) -> None:
+    text = EVERYTHING.replace("SERVER", str(certificates.server)).replace(
+        "AUTHORITY", str(certificates.authority)
+    )
+    (tmp_path / "pyrite.toml").write_text(text)
+    assert printed("--config", "pyrite.toml", cwd=tmp_path) == text
+
+
+def test_the_table_of_all_keys_in_this_file_is_complete() -> None:
+    defaults, others = tomllib.loads(printed()), tomllib.loads(EVERYTHING)
+    assert keys(defaults) == keys(others)
+
+
+@pytest.mark.parametrize(
+    "text", ["Größe", "\U0001f600", 'a "quoted" \\ text', "tab\there", "line\nbreak", "\x7f", "\u0085"]
+)
+def test_any_text_round_trips(tmp_path: Path, text: str) -> None:
+    escaped = "".join(f"\\U{ord(letter):08x}" for letter in text)
+    (tmp_path / "first.toml").write_text(f'[mqtt]\nresponse_information = "{escaped}"\n')
+    first = printed("--config", "first.toml", cwd=tmp_path)
+    assert tomllib.loads(first)["mqtt"]["response_information"] == text
+    (tmp_path / "second.toml").write_text(first, encoding="utf-8")
+    assert printed("--config", "second.toml", cwd=tmp_path) == first
+
+
+def test_keys_that_are_not_set_keep_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("[limits]\nmax_inflight = 5\n")
+    changed, defaults = (
+        tomllib.loads(printed("--config", "pyrite.toml", cwd=tmp_path)),
+        tomllib.loads(printed()),
+    )
+    assert changed["limits"].pop("max_inflight") == 5
+    del defaults["limits"]["max_inflight"]
+    assert changed == defaults
+
+
+def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("")
+    assert printed("--config", "pyrite.toml", cwd=tmp_path) == printed()
+
+
+def test_a_whole_number_will_do_for_a_number(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("[limits]\nconnect_timeout = 3\n")
+    assert "connect_timeout = 3.0\n" in printed("--config", "pyrite.toml", cwd=tmp_path)
+
+
+def test_a_file_with_everything_as_printed_starts_a_broker(serve: Serve) -> None:
+    server = serve(printed())
+    server.connect().ping()
+
+
+# Mistakes. Each: the text, and what the line that refuses it has to hold besides the file.
+
+MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
+    "unknown key": ("colour = 3", ["colour", "3", "log_level"]),
+    "unknown key of a table": (
+        "[limits]\nmax_inflights = 3",
+        ["limits.max_inflights", "3", "limits.max_inflight"],
+    ),
+    "unknown table": ("[colours]\nred = 1", ["colours", "tls", "limits", "mqtt"]),
+    "key in the wrong table": ("[mqtt]\nmax_inflight = 3", ["mqtt.max_inflight", "mqtt.maximum_qos"]),
+    "a value where a table goes": ("limits = 3", ["limits", "3", "table"]),
+    "text for a whole number": (
+        '[limits]\nmax_inflight = "3"',
+        ["limits.max_inflight", "'3'", "a whole number"],
+    ),
+    "fraction for a whole number": (
+        "[limits]\nmax_inflight = 3.5",
+        ["limits.max_inflight", "3.5", "a whole number"],
+    ),
+    "true for a whole number": (
+        "[limits]\nmax_inflight = true",
+        ["limits.max_inflight", "rue", "a whole number"],
+    ),
+    "text for a number": ('[limits]\nconnect_timeout = "1s"', ["limits.connect_timeout", "'1s'", "a number"]),
+    "true for a number": ("[limits]\nconnect_timeout = true", ["limits.connect_timeout", "rue", "a number"]),
+    "number for true or false": ("ephemeral = 1", ["ephemeral", "1", "true or false"]),
+    "text for true or false": ('ephemeral = "no"', ["ephemeral", "'no'", "true or false"]),
+    "number for a text": ("data = 1", ["data", "1", "a text"]),
+    "list for a text": ('data = ["x"]', ["data", "['x']", "a text"]),
+    "table for a text": ("[data]\nx = 1", ["data", "a text"]),
+    "text for a list": (
+        'listen = "mqtt://127.0.0.1:1883"',
+        ["listen", "'mqtt://127.0.0.1:1883'", "a list of texts"],
+    ),
+    "list of numbers for one of texts": ("listen = [1883]", ["listen", "[1883]", "a list of texts"]),
+    "no listeners": ("listen = []", ["listen", "[]", "at least one"]),
+    "date for a text": ("data = 2026-01-01", ["data", "a text"]),
+    "not one of the log levels": (
+        'log_level = "loud"',
+        ["log_level", "'loud'", "debug, info, warning, error"],
+    ),
+    "not one of the versions": (
+        '[tls]\nminimum_version = "1.1"',
+        ["tls.minimum_version", "'1.1'", "1.2, 1.3"],
+    ),
+    "below the range": (
+        "[limits]\nmax_packet_size = 63",
+        ["limits.max_packet_size", "63", "64", "268435460"],
+    ),
+    "above the range": ("[limits]\nmax_inflight = 65536", ["limits.max_inflight", "65536", "65535"]),
+    "zero": ("[limits]\nmax_connections = 0", ["limits.max_connections", "0", "from 1"]),
+    "negative": ("[limits]\nmax_queued_bytes = -1", ["limits.max_queued_bytes", "-1", "from 1"]),
+    "number below the range": ("[limits]\nconnect_timeout = 0.01", ["limits.connect_timeout", "0.01", "0.1"]),
+    "infinite": ("[limits]\nconnect_timeout = inf", ["limits.connect_timeout", "inf", "3600"]),
+    "not a number": ("[mqtt]\nsys_interval = nan", ["mqtt.sys_interval", "nan", "86400"]),
+    "a QoS of 3": ("[mqtt]\nmaximum_qos = 3", ["mqtt.maximum_qos", "3", "from 0 to 2"]),
+    "a listener of another protocol": (
+        'listen = ["http://127.0.0.1:1"]',
+        ["listen", "'http://127.0.0.1:1'", "mqtt://"],
+    ),
+    "a second listener that is none": (
+        'listen = ["mqtt://127.0.0.1:0", "x"]',
+        ["listen", "'x'", "mqtt://host:port"],
+    ),
+    "a port out of range": ('listen = ["mqtt://127.0.0.1:65536"]', ["listen", "65536", "mqtt://host:port"]),
+    "mqtts without [tls]": (
+        'listen = ["mqtts://127.0.0.1:0"]',
+        ["listen", "mqtts://127.0.0.1:0", "tls.certificate"],
+    ),
+    "wss without [tls]": (
+        'listen = ["wss://127.0.0.1:0"]',
+        ["listen", "wss://127.0.0.1:0", "tls.certificate"],
+    ),
+    "no such certificate": (
+        '[tls]\ncertificate = "no.pem"',
+        ["tls.certificate", "'no.pem'", "a file that exists"],
+    ),
+    "no such key file": ('[tls]\nkey = "no.pem"', ["tls.key", "'no.pem'", "a file that exists"]),
+    "no such authority": ('[tls]\nclient_ca = "no.pem"', ["tls.client_ca", "'no.pem'", "a file that exists"]),
+    "a folder for a file": (
+        '[tls]\ncertificate = "/tmp"',
+        ["tls.certificate", "'/tmp'", "a file that exists"],
+    ),
+    "certificates required of no authority": (
+        "[tls]\nrequire_client_certificate = true",
+        ["tls.require_client_certificate", "true", "tls.client_ca"],
+    ),
+    "not TOML": ("listen = = 3\n", ["TOML", "line 1"]),
+    "a key twice": ("data = '1'\ndata = '2'\n", ["TOML", "line 2"]),
+    "not UTF-8": (b"data = '\xff'", ["UTF-8"]),
+    "an authenticator without a colon": (
+        "[mqtt]\nauthenticator = 'nothing'",
+        ["mqtt.authenticator", "'nothing'", "package.module:factory"],
+    ),
+    "an authenticator without a module": (
+        "[mqtt]\nauthenticator = 'no_such_module:make'",
+        ["mqtt.authenticator", "'no_such_module:make'", "no_such_module", "package.module:factory"],
+    ),
+    "an authenticator with an empty module": (
+        "[mqtt]\nauthenticator = ':make'",
+        ["mqtt.authenticator", "':make'", "package.module:factory"],
+    ),
+    "an authenticator whose module lacks the factory": (
+        "[mqtt]\nauthenticator = 'json:make'",
+        ["mqtt.authenticator", "'json:make'", "make", "package.module:factory"],
+    ),
+    "an authenticator that is not callable": (
+        "[mqtt]\nauthenticator = 'json:__name__'",
+        ["mqtt.authenticator", "'json:__name__'", "package.module:factory"],
+    ),
+    "an authenticator that returns something else": (
+        "[mqtt]\nauthenticator = 'builtins:dict'",
+        ["mqtt.authenticator", "'builtins:dict'", "pyrite.broker.access.Access"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named_with_its_key_its_value_and_what_was_expected(tmp_path: Path, name: str) -> None:
+    text, expected = MISTAKES[name]
+    line = refused(tmp_path, text)
+    for part in expected:
+        assert part in line, f"{part!r} is not in: {line}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise ValueError('no database\\nhere')",
+        "def make():\n    raise RuntimeError('no database')",
+        "def make(:",
+        "import no_database",
+        "import sys\ndef make():\n    sys.exit('no database')",
+    ],
+    ids=["raises when imported", "raises when made", "is no Python", "imports what is not there", "exits"],
+)
+def test_an_authenticator_that_fails_is_named(tmp_path: Path, source: str) -> None:
+    (tmp_path / "broken_plugin.py").write_text(source)
+    line = refused(tmp_path, "[mqtt]\nauthenticator = 'broken_plugin:make'\n")
+    assert "mqtt.authenticator" in line
+    assert "'broken_plugin:make'" in line
+    assert "package.module:factory" in line
+    assert "No module named 'broken_plugin'" not in line
+
+
+@pytest.mark.parametrize("key", ["certificate", "key", "client_ca"])
+def test_a_tls_file_that_is_none_is_named(tmp_path: Path, certificates: Certificates, key: str) -> None:
+    (tmp_path / "nonsense.pem").write_text("nonsense")
+    files = {"certificate": str(certificates.server), key: str(tmp_path / "nonsense.pem")}
+    table = "".join(f"{name} = '{file}'\n" for name, file in files.items())
+    line = refused(tmp_path, f"listen = ['mqtts://127.0.0.1:0']\n[tls]\n{table}")
+    assert f"tls.{key}" in line
+    assert "nonsense.pem" in line
+    assert "expected" in line
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    line = run_refused(2, "--config", "nowhere.toml", cwd=tmp_path)
+    assert "nowhere.toml" in line
+    assert "No such file" in line
+
+
+def test_a_folder_is_no_configuration_file(tmp_path: Path) -> None:
+    line = run_refused(2, "--config", str(tmp_path), cwd=tmp_path)
+    assert str(tmp_path) in line
+
+
+def test_a_mistake_in_the_file_is_named_though_only_the_settings_are_to_be_printed(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("colour = 3")
+    assert "colour" in run_refused(2, "--print-config", "--config", "pyrite.toml", cwd=tmp_path)

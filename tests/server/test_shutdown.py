@@ -1,0 +1,192 @@
+"""The end: SIGTERM and SIGINT, whatever the clients are doing."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+
+import pytest
+
+from tests.conformance.client import Client
+from tests.conformance.wire import PUBLISH, connect_packet, publish_packet
+
+from .conftest import Serve
+from .peers import MIB, SCHEMES, Server, WebSocket, endpoint_of
+
+ALLOWED = 2.0
+"""Seconds from the signal to the end of the process."""
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+
+
+def stop_in_time(server: Server, number: int = signal.SIGTERM) -> None:
+    """Stop the broker, which has to end well, and in time."""
+    began = time.monotonic()
+    server.signal(number)
+    assert server.process.process.wait(10) == 0
+    took = time.monotonic() - began
+    assert server.wait() == 0
+    assert took < ALLOWED, f"the broker took {took:.2f} s to stop"
+
+
+def stuff(server: Server, scheme: str) -> Client:
+    """Return a client that has megabytes waiting for it and does not read."""
+    stuck = server.connect(scheme, receive_buffer=65536)
+    stuck.subscribe("flood")
+    publisher = server.connect()
+    for _ in range(10):
+        publisher.publish("flood", bytes(MIB))
+    publisher.ping()
+    return stuck
+
+
+@pytest.mark.parametrize(
+    ("scheme", "number"), [*((scheme, signal.SIGTERM) for scheme in SCHEMES), ("mqtt", signal.SIGINT)]
+)
+def test_a_v5_client_is_told_that_the_server_shuts_down(serve: Serve, scheme: str, number: int) -> None:
+    server = serve("", scheme)
+    client = server.connect(scheme)
+    server.signal(number)
+    client.expect_disconnect(0x8B)
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_v3_client_is_closed_without_a_word(serve: Serve, scheme: str) -> None:
+    server = serve("", scheme)
+    client = server.connect(scheme, version=4)
+    server.signal()
+    client.expect_closed()
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_broker_without_clients_ends_at_once(serve: Serve, number: int) -> None:
+    server = serve("", *SCHEMES, "unix")
+    stop_in_time(server, number)
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "wss", "unix"])
+def test_the_broker_ends_in_time_with_clients_that_do_not_close(serve: Serve, scheme: str) -> None:
+    server = serve("", scheme)
+    for version in (4, 5):
+        server.connect(scheme, version=version)
+    stop_in_time(server)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_broker_ends_in_time_with_a_client_that_never_reads(serve: Serve, scheme: str) -> None:
+    server = serve("", *{scheme, "mqtt"})
+    stuff(server, scheme)
+    stop_in_time(server)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_broker_ends_in_time_with_connections_that_have_said_nothing(serve: Serve, scheme: str) -> None:
+    server = serve("", scheme)
+    server.dial(scheme)
+    half = server.open(scheme)
+    half.send(connect_packet("half")[:5])
+    stop_in_time(server)
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "wss"])
+def test_the_broker_ends_in_time_while_a_client_floods_it(serve: Serve, scheme: str) -> None:
+    server = serve("", scheme)
+    client = server.connect(scheme)
+    client.subscribe("echo")
+    endpoint_of(client).settimeout(0.2)
+    flood = publish_packet("echo", bytes(1000)) * 1000
+    data = WebSocket.encode(WebSocket.BINARY, flood) if scheme in ("ws", "wss") else flood
+    with contextlib.suppress(TimeoutError):
+        for _ in range(60):
+            endpoint_of(client).sendall(data)  # its own echo, which it does not read
+    stop_in_time(server)
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+def test_the_broker_ends_in_time_while_a_client_floods_it_with_requests(serve: Serve, scheme: str) -> None:
+    server = serve("", scheme)
+    client = server.connect(scheme)
+    endpoint_of(client).settimeout(0.1)
+    data = b"\xc0\x00" * 100_000
+    if scheme == "ws":
+        data = WebSocket.encode(WebSocket.BINARY, data)
+    with contextlib.suppress(TimeoutError):
+        for _ in range(20):
+            endpoint_of(client).sendall(data)
+    stop_in_time(server)
+
+
+def test_two_signals_are_one(serve: Serve) -> None:
+    server = serve()
+    server.connect()
+    server.signal()
+    server.signal(signal.SIGINT)
+    stop_in_time(server)
+
+
+def test_a_client_that_reads_gets_what_was_waiting_and_then_the_reason(serve: Serve) -> None:
+    server = serve()
+    client = stuff(server, "mqtt")
+    server.signal()
+    messages = 0
+    while (found := client.read()).kind == PUBLISH:
+        assert len(found.payload) == MIB
+        messages += 1
+    assert messages > 0
+    assert found.reason == 0x8B
+    client.expect_closed()
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_connection_is_accepted_any_more_once_clients_are_told(serve: Serve, scheme: str) -> None:
+    server = serve("", scheme)
+    stuck, client = server.connect(scheme), server.connect(scheme)
+    server.signal()
+    client.expect_disconnect(0x8B)
+    assert server.process.process.poll() is None, "too late to tell: the broker has ended"
+    with pytest.raises(ConnectionRefusedError):
+        server.dial(scheme)
+    stuck.close()
+    client.close()
+    assert server.wait() == 0
+
+
+def test_a_client_whose_connect_is_under_way_is_not_left_hanging(serve: Serve) -> None:
+    server = serve()
+    witness, late = server.connect(), server.open()
+    server.signal()
+    witness.expect_disconnect(0x8B)
+    late.send(connect_packet("late"))
+    late.expect_closed()
+    assert server.wait() == 0
+
+
+def test_a_client_that_is_shut_out_learns_of_the_other_server(serve: Serve) -> None:
+    server = serve('[mqtt]\nserver_reference = "other.example.org"\n')
+    client = server.connect()
+    server.signal()
+    assert client.expect_disconnect(0x8B).properties["server_reference"] == "other.example.org"
+    assert server.wait() == 0
+
+
+def test_a_websocket_is_closed_by_a_close_frame(serve: Serve) -> None:
+    server = serve("", "ws")
+    client = server.connect("ws")
+    server.signal()
+    client.expect_disconnect(0x8B)
+    assert isinstance(client.transport, WebSocket)
+    assert client.transport.close_code in (1000, 1001)
+    assert server.wait() == 0
+
+
+def test_many_clients_are_all_told_in_time(serve: Serve) -> None:
+    server = serve("", "mqtt", "ws")
+    clients = [server.connect(scheme) for scheme in ("mqtt", "ws") for _ in range(100)]
+    server.signal()
+    for client in clients:
+        client.expect_disconnect(0x8B)
+        client.close()
+    assert server.wait() == 0
