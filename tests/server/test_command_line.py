@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import stat
@@ -273,13 +272,6 @@ def test_a_failed_start_removes_the_unix_socket_it_had_made(tmp_path: Path) -> N
         url = f"mqtt://127.0.0.1:{port}"
         run_refused(1, "--ephemeral", "--listen", socket_url(path), "--listen", url)
     assert not path.exists()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may do anything")
-def test_a_unix_socket_in_a_folder_without_permission_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    url = socket_url(tmp_path / "socket")
-    assert url in run_refused(1, "--ephemeral", "--listen", url)
 
 
 def test_plain_listeners_and_encrypted_ones_go_together(serve: Serve, certificates: Certificates) -> None:

@@ -164,6 +164,11 @@ class Server:
 
     # What connections ask
 
+    def read_later(self, connection: Connection) -> None:
+        """Read no more from a client until others had their turn."""
+        connection.transport.pause_reading()
+        self._loop.call_soon(connection.resume_reading)
+
     def admit(self, address: str) -> str | None:
         """Count one more connection from an address; return the address, or None if it is one too many."""
         limits = self.config.limits

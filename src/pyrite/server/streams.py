@@ -10,44 +10,66 @@ from pyrite.protocols.mqtt.connection import Connection
 if TYPE_CHECKING:
     from pyrite.server.server import Server
 
-
 HIGH_WATER = 64 * 1024
 """Bytes waiting for a client above which asyncio tells when they have gone down again."""
-
-
-def peer_address(transport: asyncio.BaseTransport) -> str:
-    """Return the address of the client at the other end."""
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else "unix"
+LARGE_READ = 64 * 1024
+"""Bytes after which others have their turn; uvloop would go on reading, up to 8 MiB from one client."""
+MAX_HELD = 1024 * 1024
+"""Bytes that may come from a TLS client while it waits for its turn."""
 
 
 class StreamProtocol(asyncio.Protocol):
-    """Joins one asyncio transport to one MQTT connection."""
+    """Joins one asyncio transport to one MQTT connection, for which it is the transport.
 
-    __slots__ = ("connection", "server")
+    uvloop's TLS loses what it has decrypted and not handed over if the client closes while reading is
+    paused, so a TLS client's reading is paused only where its input would grow without bound.
+    """
+
+    __slots__ = ("_held", "_tls", "connection", "server", "transport")
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.transport: asyncio.Transport | None = None
         self.connection: Connection | None = None
+        self._tls = False
+        self._held = 0
+
+    # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start a connection, if there is room for one more."""
         transport = cast(asyncio.Transport, transport)
-        address = self.server.admit(peer_address(transport))
+        peer = transport.get_extra_info("peername")
+        address = self.server.admit(str(peer[0]) if isinstance(peer, tuple) else "unix")
         if address is None:
             transport.abort()
             return
+        self.transport = transport
+        self._tls = transport.get_extra_info("sslcontext") is not None
         # The connection must hear of it when what waits goes down, however little may wait.
-        transport.set_write_buffer_limits(
-            high=min(HIGH_WATER, self.server.config.limits.max_waiting_bytes // 2)
-        )
-        self.connection = Connection(self.server.broker, self.server.config.mqtt, transport, address)
+        limits = self.server.config.limits
+        transport.set_write_buffer_limits(high=min(HIGH_WATER, limits.max_waiting_bytes // 2))
+        self.connection = Connection(self.server.broker, self.server.config.mqtt, self, address)
         self.server.connections.add(self.connection)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the connection. HOT: once for every read."""
+        """Feed the connection."""
         if self.connection is not None:
             self.connection.feed(data)
+            self.pace(len(data))
+
+    def pace(self, size: int) -> None:
+        """See to it that others have their turn, after so many bytes."""
+        connection = self.connection
+        if connection is None:
+            return
+        if not self._tls:
+            if size >= LARGE_READ:
+                self.server.read_later(connection)
+        elif connection.interrupted:
+            self._held += size
+            if self._held > MAX_HELD:
+                self._pause()
 
     def resume_writing(self) -> None:
         """The client has taken most of what waited for it."""
@@ -56,9 +78,46 @@ class StreamProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection."""
+        self.transport = None
         connection = self.connection
         if connection is not None:
             self.connection = None
             self.server.connections.discard(connection)
             self.server.dismiss(connection.credentials.address)
             connection.lost()
+
+    # What the MQTT connection calls
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Send bytes."""
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait for the client."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        """Read nothing from the client until further notice."""
+        self._held = 0
+        if not self._tls:
+            self._pause()
+
+    def _pause(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the client again."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Close once everything is sent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()

@@ -240,6 +240,10 @@ class Connection(Delivery):
         """Handle more of what came, for another turn."""
         self.interrupted = False
         self.feed(b"")
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Have the client read from again, unless what came last still waits to be handled."""
         if not self.interrupted and self.state is not CLOSED:
             self.transport.resume_reading()
 
