@@ -10,7 +10,7 @@ assert alice.payloads() == [b"hello"]
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -54,6 +54,8 @@ class RecordingTransport:
         """Bytes that the client has not taken yet, as the broker is told."""
         self.slow = False
         """Whether everything written from now on counts as not taken."""
+        self.paused = False
+        """Whether the connection wants nothing to be read."""
         self.closed = False
         self.aborted = False
 
@@ -67,6 +69,14 @@ class RecordingTransport:
     def get_write_buffer_size(self) -> int:
         """Return how many bytes the client has not taken."""
         return self.waiting
+
+    def pause_reading(self) -> None:
+        """Note that nothing is to be read."""
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        """Note that reading goes on."""
+        self.paused = False
 
     def close(self) -> None:
         """Note the orderly end."""
@@ -288,9 +298,10 @@ class Core:
         limits: Limits | None = None,
         access: Access | None = None,
         options: MqttOptions | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.options = options or MqttOptions()
-        self.broker = Broker(limits, access, max_session_expiry=self.options.max_session_expiry)
+        self.broker = Broker(limits, access) if clock is None else Broker(limits, access, clock=clock)
         self.broker.tick(1000.0)
 
     def wire(self, version: int = V5) -> Client:

@@ -42,7 +42,6 @@ class Broker:
         access: Access | None = None,
         wake: Callable[[], object] = _no_wake,
         clock: Callable[[], float] = _no_clock,
-        max_session_expiry: int = NEVER,
     ) -> None:
         self.limits = limits or Limits()
         self.access = access or Access()
@@ -53,7 +52,6 @@ class Broker:
         self.sessions: dict[str, Session] = {}
         self.subscriptions = SubscriptionTree()
         self.retained: TopicTree[Batch] = TopicTree()
-        self.max_session_expiry = max_session_expiry
         self._system_retained = 0
         self._wake = wake
         self.clock = clock

@@ -1,0 +1,86 @@
+"""No client's packets are handled for long while others wait: the broker's clock interrupts it."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from pyrite.protocols.mqtt.connection import STEPS, TURN
+from pyrite.protocols.mqtt.packets import Ping, Publish, Subscribe, Wish, encode
+from tests.support.core import V5, V311, Core
+
+PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
+
+
+@pytest.fixture
+def core() -> Core:
+    """A broker for which every look at the clock takes a quarter of a turn."""
+    ticks = count()
+    return Core(clock=lambda: 100 + next(ticks) * TURN / 4)
+
+
+def finish(core: Core) -> int:
+    """Give everyone who was interrupted turns until none is left; return how many it took."""
+    turns = 0
+    while core.broker.has_interrupted:
+        core.broker.take_turns()
+        core.broker.flush()
+        turns += 1
+        assert turns < 10_000
+    return turns
+
+
+@pytest.mark.parametrize("version", [V5, V311])
+def test_a_flood_of_requests_is_handled_a_turn_at_a_time(core: Core, version: int) -> None:
+    flooder = core.connect("flooder", version)
+    flooder.send(PINGREQ * 100)
+    answered = flooder.transport.written.count(PINGRESP)
+    assert 0 < answered < 20
+    assert flooder.transport.paused
+    assert finish(core) > 4
+    assert flooder.transport.written.count(PINGRESP) == 100
+    assert not flooder.transport.paused
+
+
+def test_another_client_is_served_between_the_turns(core: Core) -> None:
+    flooder, other = core.connect("flooder"), core.connect("other")
+    flooder.send(PINGREQ * 100)
+    other.send(Ping(12))
+    assert other.transport.written.endswith(PINGRESP)
+    assert core.broker.has_interrupted
+
+
+def test_what_comes_meanwhile_waits_and_keeps_its_order(core: Core) -> None:
+    reader = core.connect("reader")
+    reader.subscribe("a/#")
+    flooder = core.connect("flooder")
+    first = b"".join(encode(Publish(b"a/%d" % number, b"x" * number), V5) for number in range(100))
+    flooder.send(PINGREQ * 50 + first[:700])
+    flooder.send(first[700:])
+    flooder.send(Publish(b"a/last", b"last"))
+    finish(core)
+    assert [m.payload for m in reader.messages()] == [b"x" * n for n in range(100)] + [b"last"]
+
+
+def test_many_retained_messages_are_sent_a_turn_at_a_time(core: Core) -> None:
+    keeper = core.connect("keeper")
+    total = 20 * STEPS
+    for number in range(total):
+        keeper.publish(f"kept/{number}", b"x", retain=True)
+        finish(core)
+    reader = core.connect("reader")
+    reader.send(Subscribe(1, [Wish(b"kept/#")]), PINGREQ)
+    assert 0 < reader.transport.written.count(b"kept/") < total
+    assert not reader.transport.written.endswith(PINGRESP)
+    finish(core)
+    assert reader.transport.written.count(b"kept/") == total
+    assert reader.transport.written.endswith(PINGRESP)
+
+
+def test_a_client_that_goes_while_it_waits_for_its_turn_is_forgotten(core: Core) -> None:
+    flooder = core.connect("flooder")
+    flooder.send(PINGREQ * 100)
+    flooder.connection.lost()
+    finish(core)
+    assert "flooder" not in core.broker.sessions
