@@ -7,7 +7,7 @@ run at the speed of C (`dict.fromkeys`, `map`). What finds no place in flight wa
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -277,6 +277,14 @@ class Session:
 
     def acknowledge(self, message_ids: Sequence[int]) -> None:
         """Note that the client has these QoS 1 messages."""
+        if len(message_ids) == 1 and self._inflight:  # as most clients do: a short way for it
+            flight = self._inflight.get(message_ids[0])
+            if flight is not None and flight.qos == 1:
+                del self._inflight[message_ids[0]]
+                self._landed(flight)
+                if self._queue or self._resend:
+                    self.pump()
+                return
         self._finish(message_ids, lambda flight: flight.qos == 1, "PUBACK for a message sent with QoS 2")
 
     def complete(self, message_ids: Sequence[int]) -> None:
@@ -288,28 +296,28 @@ class Session:
         if not inflight:
             return
         found = list(map(inflight.pop, message_ids, repeat(None)))
-        if not all(fits(flight) for flight in set(found) if flight is not None):
+        flights = {flight for flight in found if flight is not None}
+        if not all(map(fits, flights)):
             for message_id, flight in zip(message_ids, found, strict=True):
                 if flight is not None and not fits(flight):
                     inflight[message_id] = flight
             raise WrongAcknowledgement(wrong)
-        for flight, count in Counter(found).items():
-            if flight is not None:
-                self._landed(flight, count)
+        for flight in flights:
+            self._landed(flight, found.count(flight))
         if self._queue or self._resend:
             self.pump()
 
     def received(self, message_ids: Sequence[int]) -> bool:
         """Note that the client has these QoS 2 messages (PUBREC); False if any of the ids is unknown."""
         inflight = self._inflight or {}
-        found = Counter(map(inflight.get, set(message_ids)))
+        found = list(map(inflight.get, set(message_ids)))
+        flights = {flight for flight in found if flight is not None}
         if None in found:
             return False
-        if any(flight is not None and flight.qos != 2 for flight in found):
+        if any(flight.qos != 2 for flight in flights):
             raise WrongAcknowledgement("PUBREC for a message sent with QoS 1")
-        for flight, count in found.items():
-            if flight is not None:
-                self._landed(flight, count)
+        for flight in flights:
+            self._landed(flight, found.count(flight))
         inflight.update(dict.fromkeys(message_ids, RELEASED))
         return True
 
