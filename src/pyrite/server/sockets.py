@@ -44,6 +44,8 @@ TRICKLE = 4 * 1024
 """Fewer bytes than this, with more there already, are a flood of single packets. Reading each as it comes
 costs a system call and a wake-up at either end, so it is given a moment to gather. A client that waits for an
 answer before it goes on is not kept waiting: it has nothing more there yet."""
+FLOOD = 20
+"""So many times in a row there must have been more, for it to be a flood and not a coincidence."""
 NAP = 0.000_1
 """That moment, in seconds, where it is a client just read from that has more: one publisher that writes its
 packets singly gets 500,000 a second through, without the nap 180,000."""
@@ -187,6 +189,8 @@ class Poller:
         self.epoll = select.epoll()
         self._listening: dict[int, socket.socket] = {}
         self._transports: dict[int, SocketTransport] = {}
+        self._rounds = 0
+        """How many times more was ready, each time, when all that was ready had been handled."""
         self._lost: list[SocketTransport] = []
         self._buffer = bytearray(READ_SIZE)
         self._buffers = [self._buffer]
@@ -252,12 +256,15 @@ class Poller:
             while ready:
                 size = self._handle(ready)
                 server.broker.flush()
+                self._rounds += 1
                 if monotonic() > until:
                     break
                 before, ready = ready, poll(0, EVENTS)
-                if size < TRICKLE and ready:
+                if size < TRICKLE and ready and self._rounds > FLOOD:
                     sleep(BREATH if {*before}.isdisjoint(ready) else NAP)
                     ready = poll(0, EVENTS)
+            else:
+                self._rounds = 0
         except Exception:  # whatever it is, it must not take the listeners down
             logger.exception("internal error")
         finally:
