@@ -87,7 +87,6 @@ class Session:
         "queued_messages",
         "slot",
         "subscriptions",
-        "username",
         "will",
         "will_at",
         "window",
@@ -96,7 +95,6 @@ class Session:
     def __init__(self, broker: Broker, client_id: str) -> None:
         self.broker = broker
         self.client_id = client_id
-        self.username: str | None = None
         self.link: Link | None = None
         self.window = 0
         """How many messages may be in flight to the client that is connected now."""

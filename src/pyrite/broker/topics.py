@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 SHARE_PREFIX = b"$share/"
-MAX_TOPIC_BYTES = 65_535
 
 
 class InvalidTopic(ValueError):

@@ -158,7 +158,6 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
         return
 
     session, present = broker.open_session(client_id, packet.clean_start)
-    session.username = username
     session.expiry = _session_expiry(packet, options.max_session_expiry)
     if packet.will is not None:
         session.will = _will(packet.will, client_id)
