@@ -1,0 +1,294 @@
+"""Messages as columns: batches of the broker's into an Arrow record batch, and back. HOT.
+
+The columns of a batch are built from whole batches of messages, not message by message: what a batch's
+messages have in common is repeated by numpy, and their payloads, which lie at a fixed stride, are copied
+in one strided operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pyrite.broker.message import Batch, MixedBatch, Properties
+
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("qos", pa.int8(), nullable=False),
+        pa.field("retain", pa.bool_(), nullable=False),
+        pa.field("client_id", pa.string()),
+        pa.field("packet_id", pa.int32()),
+        pa.field("payload_format", pa.int8()),
+        pa.field("message_expiry", pa.int64()),
+        pa.field("content_type", pa.string()),
+        pa.field("response_topic", pa.string()),
+        pa.field("correlation_data", pa.binary()),
+        pa.field("user_properties", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
+    ]
+)
+"""One message a row. `packet_id` is there for QoS 2 only: with it an unfinished exchange survives a crash."""
+
+_PROPERTIES = SCHEMA.names[8:]
+_TIMESTAMP = SCHEMA.field("timestamp").type
+
+
+class Entry(NamedTuple):
+    """A batch on its way into a stream."""
+
+    batch: Batch
+    timestamp: int
+    """When it came, in microseconds since 1970."""
+    packet_ids: Sequence[int] | None
+    """The ids of QoS 2 messages of a session that lasts."""
+
+
+def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
+    """Make a record batch of what came together; its messages get consecutive offsets."""
+    counts = [entry.batch.count for entry in entries]
+    total = sum(counts)
+    batches = [entry.batch for entry in entries]
+    times = [entry.timestamp for entry in entries]
+    payload, topic = _payloads_and_topics(batches, total)
+    columns: list[pa.Array] = [
+        pa.array(np.arange(first_offset, first_offset + total)),
+        pa.Array.from_buffers(
+            _TIMESTAMP,
+            total,
+            [None, _spread(times, counts, total, np.int64)],
+        ),
+        topic,
+        payload,
+        pa.Array.from_buffers(
+            pa.int8(), total, [None, _spread([batch.qos for batch in batches], counts, total, np.int8)]
+        ),
+        _flags([batch.retain for batch in batches], counts, total),
+        _texts([batch.origin for batch in batches], counts, total),
+        _packet_ids(entries, total),
+        *_properties(batches, counts, total),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _spread(values: list[int], counts: list[int], total: int, kind: type[np.generic]) -> pa.Buffer:
+    """Repeat each value as often as its batch has messages."""
+    if len(values) == 1:
+        return pa.py_buffer(np.full(total, values[0], kind))
+    if total == len(values):
+        return pa.py_buffer(np.array(values, kind))
+    return pa.py_buffer(np.repeat(np.array(values, kind), counts))
+
+
+def _flags(values: list[bool], counts: list[int], total: int) -> pa.Array:
+    if not any(values):
+        return pa.Array.from_buffers(pa.bool_(), total, [None, pa.py_buffer(bytes((total + 7) // 8))])
+    return pa.array(np.repeat(np.array(values, np.bool_), counts))
+
+
+def _texts(values: Sequence[str | None], counts: list[int], total: int) -> pa.Array:
+    distinct = dict.fromkeys(values)
+    if len(distinct) == 1:
+        return _repeated(values[0], total)
+    if total == len(values):
+        return pa.array(values, pa.string())
+    return pa.array(values, pa.string()).take(pa.array(np.repeat(np.arange(len(values)), counts)))
+
+
+def _repeated(value: str | bytes | None, total: int) -> pa.Array:
+    """Repeat one text."""
+    if value is None:
+        return pa.nulls(total, pa.string())
+    data = value.encode() if isinstance(value, str) else value
+    size = len(data)
+    ends = np.arange(0, (total + 1) * size, size, dtype=np.int32) if size else np.zeros(total + 1, np.int32)
+    return pa.StringArray.from_buffers(total, pa.py_buffer(ends), pa.py_buffer(data * total))
+
+
+def _payloads_and_topics(batches: list[Batch], total: int) -> tuple[pa.Array, pa.Array]:
+    """Cut the payloads out of the bytes that came over the wire, and name the topic of each."""
+    if len(batches) == 1:
+        batch = batches[0]
+        if isinstance(batch, MixedBatch):
+            return _mixed(batch), _topics(batch.topics)
+        return _strided(batch), _repeated(batch.topic, total)
+    if any(batch.mixed for batch in batches):
+        payloads = [_mixed(b) if isinstance(b, MixedBatch) else _strided(b) for b in batches]
+        topics: Iterator[list[bytes]] = (
+            b.topics if isinstance(b, MixedBatch) else [b.topic] * b.count for b in batches
+        )
+        return pa.concat_arrays(payloads), _topics(list(chain.from_iterable(topics)))
+    counts = [batch.count for batch in batches]
+    pieces: list[bytes | memoryview] = []
+    for batch in batches:
+        if batch.count == 1:
+            pieces.append(batch.data[batch.payload_at :] if batch.payload_at else batch.data)
+        else:
+            pieces.append(_packed(batch).data)
+    sizes = _spread_array([batch.stride - batch.payload_at for batch in batches], counts)
+    ends = np.zeros(total + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    payload = pa.Array.from_buffers(
+        pa.binary(), total, [None, pa.py_buffer(ends), pa.py_buffer(b"".join(pieces))]
+    )
+    names = [batch.topic for batch in batches]
+    first = names[0]
+    if all(name == first for name in names):
+        return payload, _repeated(first, total)
+    topic = _topics(names)
+    if total != len(names):
+        topic = topic.take(pa.array(np.repeat(np.arange(len(names)), counts)))
+    return payload, topic
+
+
+def _spread_array(values: list[int], counts: list[int]) -> np.ndarray[Any, Any]:
+    return np.repeat(np.array(values, np.int64), counts)
+
+
+def _topics(names: list[bytes]) -> pa.Array:
+    """Make a column of topics, which have been checked to be UTF-8."""
+    return pa.array(names, pa.binary()).view(pa.string())
+
+
+def _packed(batch: Batch) -> np.ndarray[Any, Any]:
+    """Copy the payloads of a batch together, without what lies between them."""
+    rows = np.frombuffer(batch.data, np.uint8).reshape(batch.count, batch.stride)
+    return np.ascontiguousarray(rows[:, batch.payload_at :]).reshape(-1)
+
+
+def _strided(batch: Batch) -> pa.Array:
+    size = batch.stride - batch.payload_at
+    count = batch.count
+    if not size:
+        return pa.array([b""] * count, pa.binary())
+    ends = np.arange(0, (count + 1) * size, size, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(_packed(batch))])
+
+
+def _mixed(batch: MixedBatch) -> pa.Array:
+    """Cut heads and payloads apart as one binary column, and take every second."""
+    cuts = np.empty(2 * batch.count + 1, np.int32)
+    cuts[0:-1:2] = batch.starts
+    cuts[1::2] = batch.ids_at
+    cuts[1::2] += batch.payload_at
+    cuts[-1] = len(batch.data)
+    both = pa.Array.from_buffers(
+        pa.binary(), 2 * batch.count, [None, pa.py_buffer(cuts), pa.py_buffer(batch.data)]
+    )
+    return both.take(pa.array(np.arange(1, 2 * batch.count, 2)))
+
+
+def _packet_ids(entries: Sequence[Entry], total: int) -> pa.Array:
+    if all(entry.packet_ids is None for entry in entries):
+        return pa.nulls(total, pa.int32())
+    ids: list[int | None] = []
+    for entry in entries:
+        ids.extend([None] * entry.batch.count if entry.packet_ids is None else entry.packet_ids)
+    return pa.array(ids, pa.int32())
+
+
+def _properties(batches: list[Batch], counts: list[int], total: int) -> list[pa.Array]:
+    if all(batch.properties is None for batch in batches):
+        return [pa.nulls(total, SCHEMA.field(name).type) for name in _PROPERTIES]
+    rows = pa.array(np.repeat(np.arange(len(batches)), counts))
+    columns = []
+    for name in _PROPERTIES:
+        kind = SCHEMA.field(name).type
+        values: list[Any] = [b.properties and getattr(b.properties, name) for b in batches]
+        if name == "user_properties":
+            values = [
+                [{"key": key, "value": value} for key, value in pairs] if pairs else None for pairs in values
+            ]
+        columns.append(pa.array(values, kind).take(rows))
+    return columns
+
+
+# And back
+
+
+def runs(rows: pa.RecordBatch, keep: np.ndarray[Any, Any] | None = None) -> Iterator[tuple[Batch, int, int]]:
+    """Yield a record batch's messages as batches of the broker's, each with its first offset and its time.
+
+    `keep` says which rows are wanted. Messages that follow one another and are alike become one batch.
+    """
+    if keep is not None:
+        rows = rows.filter(pa.array(keep))
+    count = rows.num_rows
+    if not count:
+        return
+    offsets = rows.column(0).to_numpy()
+    times = rows.column(1).view(pa.int64()).to_numpy()
+    topics: pa.DictionaryArray = rows.column(2).dictionary_encode()
+    codes = topics.indices.to_numpy()
+    payload = rows.column(3)
+    _, ends_buffer, data_buffer = payload.buffers()
+    ends = np.frombuffer(ends_buffer, np.int32, count + 1, payload.offset * 4)
+    data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
+    sizes = np.diff(ends)
+    qos = rows.column(4).to_numpy()
+    retain = np.asarray(rows.column(5).to_numpy(zero_copy_only=False))
+    origins: pa.DictionaryArray = rows.column(6).dictionary_encode()
+    origin_codes = origins.indices.fill_null(-1).to_numpy()
+    special = np.zeros(count, np.bool_)
+    for column in rows.columns[8:]:
+        if column.null_count != count:
+            special |= np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+    changes = (
+        (np.diff(codes) != 0)
+        | (np.diff(sizes) != 0)
+        | (np.diff(qos) != 0)
+        | (retain[1:] != retain[:-1])
+        | (np.diff(origin_codes) != 0)
+        | (np.diff(offsets) != 1)
+        | (np.diff(times) != 0)
+        | special[1:]
+        | special[:-1]
+    )
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    stops = [*starts[1:], count]
+    names = [name.encode() for name in topics.dictionary.to_pylist()]
+    clients = origins.dictionary.to_pylist()
+    begins = ends[starts].tolist()
+    finishes = ends[stops].tolist()
+    for at, stop, begin, finish, first, time, code, level, retained, client, marked in zip(
+        starts,
+        stops,
+        begins,
+        finishes,
+        offsets[starts].tolist(),
+        times[starts].tolist(),
+        codes[starts].tolist(),
+        qos[starts].tolist(),
+        retain[starts].tolist(),
+        origin_codes[starts].tolist(),
+        special[starts].tolist(),
+        strict=True,
+    ):
+        number = stop - at
+        yield (
+            Batch(
+                names[code],
+                bytes(data[begin:finish]),
+                level,
+                retained,
+                _properties_of(rows, at) if marked else None,
+                None,
+                clients[client] if client >= 0 else None,
+                number,
+                (finish - begin) // number,
+            ),
+            first,
+            time,
+        )
+
+
+def _properties_of(rows: pa.RecordBatch, at: int) -> Properties:
+    values = {name: rows.column(8 + number)[at].as_py() for number, name in enumerate(_PROPERTIES)}
+    pairs = values.pop("user_properties")
+    return Properties(**values, user_properties=tuple((pair["key"], pair["value"]) for pair in pairs or ()))

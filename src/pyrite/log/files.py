@@ -1,0 +1,57 @@
+"""The thin layer through which the log writes: few operations, so that tests can play a disk that forgets.
+
+A file is a descriptor opened for appending. Nothing is safe before `sync`; a new or renamed file's name is
+not safe before its folder is synced too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Files:
+    """The real disk."""
+
+    def open(self, path: Path) -> int:
+        """Open a file for appending, made if it is not there."""
+        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
+        """Append all pieces, in as few calls as it takes."""
+        rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        while rest:
+            sent = os.writev(descriptor, rest[:512])
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if sent:
+                rest[0] = rest[0][sent:]
+
+    def sync(self, descriptor: int) -> None:
+        """Return when everything that was written is on the disk."""
+        os.fdatasync(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut a file to its first `size` bytes."""
+        os.ftruncate(descriptor, size)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names in a folder are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name, at one stroke."""
+        old.replace(new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""The bytes of a segment: Arrow's stream format, with a checksum in every message; and of its index.
+
+A segment is what any Arrow library reads as a stream: the schema, then record batches. Between a
+message's metadata and its body Arrow allows padding. Ours is 24 bytes longer than it need be, and holds a
+mark, the length of the whole message, and a checksum over all else of it:
+
+    ff ff ff ff | size | metadata ... | mark (8) | length (8) | checksum (8) | body ...
+                         <------------------- size ------------------------>
+
+So a segment proves itself. The index beside it is a shortcut, made of records of 64 bytes with a checksum
+each, and can be made again from the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from pyrite.log.columns import SCHEMA
+
+HEADER = SCHEMA.serialize().to_pybytes()
+"""How every segment begins."""
+BEGIN = b"\xff\xff\xff\xff"
+END = BEGIN + bytes(4)
+"""How Arrow ends a stream; a sealed segment has it."""
+MARK = b"PYRITE\0\1"
+SEAL = 24
+"""Bytes of mark, length and checksum."""
+COMPRESS_FROM = 8 * 1024
+"""Bytes of a record batch from which it is compressed; below, it costs more than it saves."""
+
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+INDEX_HEADER = b"PYRITE index 1\n".ljust(64, b"\0")
+RECORD = np.dtype(
+    [
+        ("first", "<i8"),
+        ("count", "<i8"),
+        ("earliest", "<i8"),
+        ("latest", "<i8"),
+        ("position", "<i8"),
+        ("length", "<i8"),
+        ("checksum", "<u8"),
+        ("synced", "<u4"),
+        ("proof", "<u4"),
+    ]
+)
+"""A batch in an index: offsets, times, where it lies, its checksum; and the record's own."""
+
+
+class Damaged(Exception):
+    """Bytes on disk are not what was written."""
+
+
+class Frame(NamedTuple):
+    """A record batch in the bytes that go into a segment."""
+
+    pieces: list[bytes | memoryview]
+    size: int
+    checksum: int
+
+
+def encode(batch: pa.RecordBatch) -> Frame:
+    """Make the bytes of a record batch, with its checksum."""
+    if batch.nbytes < COMPRESS_FROM:
+        whole = memoryview(batch.serialize())
+    else:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA, options=_LZ4) as writer:
+            writer.write_batch(batch)
+        whole = memoryview(sink.getvalue())[len(HEADER) : -len(END)]
+    size = int.from_bytes(whole[4:8], "little")
+    length = len(whole) + SEAL
+    head = BEGIN + (size + SEAL).to_bytes(4, "little")
+    start = MARK + length.to_bytes(8, "little")
+    metadata, body = whole[8 : 8 + size], whole[8 + size :]
+    checksum = _checksum(head, metadata, start, body)
+    return Frame([head, metadata, start, checksum.to_bytes(8, "little"), body], length, checksum)
+
+
+def _checksum(*pieces: bytes | memoryview) -> int:
+    digest = xxh3_64()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.intdigest()
+
+
+def length_at(data: memoryview, at: int) -> int:
+    """Return the length of the frame that begins at `at`, as far as it can be told; 0 if there is none."""
+    if data[at : at + 4] != BEGIN or len(data) - at < 8:
+        return 0
+    body = at + 8 + int.from_bytes(data[at + 4 : at + 8], "little", signed=True)
+    if body - SEAL < at + 8 or data[body - SEAL : body - 16] != MARK or len(data) < body:
+        return 0
+    return int.from_bytes(data[body - 16 : body - 8], "little")
+
+
+def check(frame: memoryview) -> int:
+    """Check that a frame is whole and unchanged, and return its checksum."""
+    if length_at(frame, 0) != len(frame):
+        raise Damaged("the head of a record batch is damaged")
+    body = 8 + int.from_bytes(frame[4:8], "little")
+    checksum = int.from_bytes(frame[body - 8 : body], "little")
+    if _checksum(frame[: body - 8], frame[body:]) != checksum:
+        raise Damaged("the checksum of a record batch is wrong")
+    return checksum
+
+
+def decode(frame: memoryview) -> pa.RecordBatch:
+    """Return the record batch in a frame, once it has proved itself."""
+    check(frame)
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(frame), SCHEMA)
+    except (pa.ArrowInvalid, OSError) as error:  # a checksum that holds by chance
+        raise Damaged(str(error)) from None
+
+
+def next_frame(data: memoryview, at: int) -> int:
+    """Find the next place from `at` on where a whole frame lies; the end of the data if there is none."""
+    raw = data.obj if isinstance(data.obj, bytes) else None
+    while at < len(data):
+        if raw is not None:
+            at = raw.find(BEGIN, at)
+            if at < 0:
+                break
+        length = length_at(data, at)
+        if length and at + length <= len(data):
+            try:
+                check(data[at : at + length])
+            except Damaged:
+                pass
+            else:
+                return at
+        at += 1 if raw is not None else 8
+    return len(data)
+
+
+def record(batch: pa.RecordBatch, position: int, frame: Frame, synced: bool) -> np.ndarray[Any, Any]:
+    """Make the index record of a batch."""
+    times = batch.column(1).view(pa.int64())
+    one = np.zeros(1, RECORD)
+    one[0] = (
+        batch.column(0)[0].as_py(),
+        batch.num_rows,
+        times[0].as_py(),
+        times[-1].as_py(),
+        position,
+        frame.size,
+        frame.checksum,
+        synced,
+        0,
+    )
+    prove(one)
+    return one
+
+
+def prove(records: np.ndarray[Any, Any]) -> None:
+    """Write each record's own checksum into it."""
+    records["proof"] = proofs(records)
+
+
+def proofs(records: np.ndarray[Any, Any]) -> Sequence[int]:
+    """Return the checksum that each record should have."""
+    raw = memoryview(records.tobytes())
+    return [xxh3_64_intdigest(raw[at : at + 60]) & 0xFFFF_FFFF for at in range(0, len(raw), 64)]

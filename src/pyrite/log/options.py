@@ -1,0 +1,34 @@
+"""What can be set of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIB = 1024 * 1024
+FSYNC = ("always", "interval", "never")
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
+
+
+@dataclass(slots=True)
+class StreamOptions:
+    """One [[stream]] table of pyrite.toml. A message belongs to the first stream that captures its topic."""
+
+    name: str = "default"
+    """The stream's name, and its folder's: letters, digits, - and _."""
+    topics: list[str] = field(default_factory=lambda: ["#"])
+    """The topic filters whose messages it captures."""
+    retention_age: float = 0.0
+    """Seconds after which messages are dropped, a segment at a time; 0 for never."""
+    retention_bytes: int = 0
+    """Bytes on disk beyond which the oldest segments are dropped; 0 for no bound."""
+    segment_bytes: int = 64 * MIB
+    """Bytes after which a segment is sealed, and the next begun."""
+    segment_age: float = 3_600.0
+    """Seconds after which a segment is sealed."""
+    fsync: str = "always"
+    """When data is forced to disk: always (before every acknowledgement), interval (every fsync_interval
+    seconds) or never (when the system likes)."""
+    fsync_interval: float = 1.0
+    """Seconds between two syncs: with fsync = "interval"; and of messages that no one waits for (QoS 0)."""
+    compression: str = "zstd"
+    """How sealed segments, which are Parquet, are compressed: zstd, snappy, gzip, lz4 or none."""

@@ -1,0 +1,332 @@
+"""A segment of a stream: one file of record batches with an index beside it.
+
+While it is written it is NAME.arrow, in Arrow's stream format (frames.py), with NAME.arrow.index beside it.
+When it is sealed, it is rewritten as NAME.parquet (tiering.py). NAME is the offset at which it begins.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pyrite.log import frames
+from pyrite.log.files import Files
+from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
+
+TAIL = 8 * 1024 * 1024
+"""Bytes at the end of the last segment whose checksums are looked at when a stream is opened."""
+
+Records = np.ndarray[Any, Any]
+NO_RECORDS: Records = np.zeros(0, RECORD)
+
+
+class Damage(NamedTuple):
+    """What is damaged, as exactly as it can be told."""
+
+    stream: str
+    file: str
+    first: int
+    """The first offset that is lost; -1 if none is."""
+    last: int
+    reason: str
+
+    def __str__(self) -> str:
+        lost = (
+            f"messages {self.first} to {self.last} are lost" if self.first >= 0 else "nothing is lost by it"
+        )
+        return f"stream {self.stream}, {self.file}: {self.reason}; {lost}"
+
+
+def name_of(base: int) -> str:
+    """Return the name, without its end, of the segment that begins at an offset."""
+    return f"{base:020d}"
+
+
+def index_of(path: Path) -> Path:
+    """Return the path of a segment's index."""
+    return path.with_name(path.name + ".index")
+
+
+class SegmentWriter:
+    """The segment that is written now; used by one thread."""
+
+    def __init__(self, files: Files, folder: Path, base: int) -> None:
+        self._files = files
+        self.base = base
+        self.path = folder / f"{name_of(base)}.arrow"
+        self._segment = files.open(self.path)
+        self._index = files.open(index_of(self.path))
+        self.size = os.fstat(self._segment).st_size
+        self.next_offset = base
+        self.started = 0
+        """When the first message of the segment came, in microseconds; 0 if there is none yet."""
+        self._unindexed: list[bytes] = []
+        if self.size == 0:
+            files.write(self._segment, [frames.HEADER])
+            self.size = len(frames.HEADER)
+        if os.fstat(self._index).st_size == 0:
+            files.write(self._index, [INDEX_HEADER])
+        files.sync_folder(folder)
+
+    def resume(self, records: Records) -> None:
+        """Go on after what the segment holds already."""
+        if len(records):
+            self.next_offset = int(records["first"][-1] + records["count"][-1])
+            self.started = int(records["earliest"][0])
+
+    def append(self, batch: pa.RecordBatch, sync: bool) -> None:
+        """Write a record batch, and return when it is safe if `sync`; an error leaves nothing of it."""
+        frame = frames.encode(batch)
+        before = self.size
+        try:
+            self._files.write(self._segment, frame.pieces)
+            if sync:
+                self._files.sync(self._segment)
+        except OSError:
+            self._files.truncate(self._segment, before)
+            raise
+        self.size = before + frame.size
+        self.next_offset += batch.num_rows
+        one = frames.record(batch, before, frame, sync)
+        if not self.started:
+            self.started = int(one["earliest"][0])
+        self._unindexed.append(one.tobytes())
+        self._write_index()
+
+    def _write_index(self) -> None:
+        # What the index lacks is found in the segment, so an error here loses nothing.
+        try:
+            self._files.write(self._index, self._unindexed)
+        except OSError:
+            return
+        self._unindexed.clear()
+
+    def sync(self) -> None:
+        """Return when everything that was written is safe."""
+        self._files.sync(self._segment)
+
+    def seal(self) -> None:
+        """End the segment: nothing more will be written to it."""
+        self._files.write(self._segment, [frames.END])
+        self._files.sync(self._segment)
+        self._write_index()
+        self._files.sync(self._index)
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close(self._segment)
+        self._files.close(self._index)
+
+
+def read_index(path: Path) -> tuple[Records, int]:
+    """Read an index: the records that prove themselves, and how many places of it are damaged."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return NO_RECORDS, 0
+    records = np.frombuffer(raw[64 : len(raw) - len(raw) % 64], RECORD)
+    bad = int(raw[:64] != INDEX_HEADER)
+    if not len(records):
+        return records, bad
+    good = np.array(frames.proofs(records)) == records["proof"]
+    if good.all():
+        return records, bad
+    return records[good], bad + int((~good).sum())
+
+
+def write_index(files: Files, path: Path, records: Records) -> None:
+    """Write an index anew, at one stroke."""
+    temporary = path.with_name(path.name + ".tmp")
+    files.remove(temporary)
+    descriptor = files.open(temporary)
+    try:
+        files.write(descriptor, [INDEX_HEADER, records.tobytes()])
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(temporary, path)
+
+
+def follow_one_another(records: Records) -> int:
+    """Return how many records, from the first, are of batches that lie one after the other."""
+    if not len(records):
+        return 0
+    starts = np.concatenate([[len(frames.HEADER)], (records["position"] + records["length"])[:-1]])
+    wrong = np.flatnonzero(records["position"] != starts)
+    return int(wrong[0]) if len(wrong) else len(records)
+
+
+class Walk(NamedTuple):
+    """What was found by going through a segment, batch by batch."""
+
+    records: Records
+    """An index of it. Damaged batches are in it too, so that their offsets are known."""
+    end: int
+    """Where what was finished ends."""
+    damages: list[Damage]
+
+
+class ArrowSegment:
+    """A segment in Arrow's stream format, for reading; by any process, while it is written or after."""
+
+    def __init__(self, stream: str, path: Path) -> None:
+        self.stream = stream
+        self.path = path
+        self.base = int(path.stem)
+        self._size = -1
+        self._records = NO_RECORDS
+
+    @property
+    def index(self) -> Path:
+        """The file with the index."""
+        return index_of(self.path)
+
+    def records(self) -> Records:
+        """Return the index, as it is by now; made from the segment if it is damaged."""
+        try:
+            size = self.index.stat().st_size
+        except FileNotFoundError:
+            size = 0
+        if size != self._size or not size:
+            records, bad = read_index(self.index)
+            if bad or not size or follow_one_another(records) < len(records):
+                records = self.walk(records).records
+            self._records, self._size = records, size
+        return self._records
+
+    def walk(self, known: Records, start: int = 0) -> Walk:
+        """Go through the segment, from record `start` of those `known` on, and check every batch."""
+        data = self._map()
+        by_position = {int(one["position"]): one for one in known}
+        found: list[Records] = [known[:start]]
+        damages: list[Damage] = []
+        at, next_offset = len(frames.HEADER), self.base
+        if start:
+            at = int(known["position"][start - 1] + known["length"][start - 1])
+            next_offset = int(known["first"][start - 1] + known["count"][start - 1])
+        elif data[:at] != frames.HEADER and len(data) >= at:
+            damages.append(Damage(self.stream, self.path.name, -1, -1, "its head is damaged"))
+        while at < len(data) and data[at:] != frames.END:
+            one = by_position.get(at)
+            length = frames.length_at(data, at)
+            try:
+                if not length or at + length > len(data):
+                    raise Damaged("the head of a record batch is damaged")
+                checksum = frames.check(data[at : at + length])
+            except Damaged as error:
+                if one is not None and one["synced"]:
+                    after = at + int(one["length"])
+                else:
+                    after = frames.next_frame(data, at + 8)
+                    if after == len(data):
+                        break  # it was never finished
+                if one is None or at + one["length"] != after:
+                    one = self._missing(data, at, after, next_offset)
+                next_offset = int(one["first"] + one["count"])
+                last = next_offset - 1
+                damages.append(Damage(self.stream, self.path.name, int(one["first"]), last, str(error)))
+            else:
+                if one is None or one["checksum"] != checksum:
+                    batch = frames.decode(data[at : at + length])
+                    one = frames.record(batch, at, frames.Frame([], length, checksum), False)[0]
+                next_offset = int(one["first"] + one["count"])
+                after = at + length
+            found.append(np.array([one]))
+            at = after
+        return Walk(np.concatenate(found), min(at, len(data)), damages)
+
+    def _missing(self, data: memoryview, at: int, after: int, next_offset: int) -> Any:
+        """Make the record of a damaged batch that the index does not know: it ends where the next begins."""
+        following = frames.decode(data[after : after + frames.length_at(data, after)])
+        first: int = following.column(0)[0].as_py()
+        time: int = following.column(1)[0].value
+        one = np.zeros(1, RECORD)
+        one[0] = (next_offset, first - next_offset, time, time, at, after - at, 0, 0, 0)
+        frames.prove(one)
+        return one[0]
+
+    def _map(self) -> memoryview:
+        with self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+
+    def read(self, offset: int, stop: int) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield the record batches with messages from `offset` on and before `stop`, and what is damaged."""
+        records = self.records()
+        at = max(0, int(np.searchsorted(records["first"], offset, "right")) - 1)
+        with self.path.open("rb") as file:
+            for one in records[at:]:
+                first, count = int(one["first"]), int(one["count"])
+                if first >= stop:
+                    return
+                if first + count <= offset:
+                    continue
+                frame = memoryview(os.pread(file.fileno(), int(one["length"]), int(one["position"])))
+                try:
+                    batch = frames.decode(frame)
+                except Damaged as error:
+                    yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
+                    continue
+                yield cut(batch, first, offset, stop)
+
+    def end(self) -> int:
+        """Return the offset after the last message."""
+        records = self.records()
+        return int(records["first"][-1] + records["count"][-1]) if len(records) else self.base
+
+
+def cut(batch: pa.RecordBatch, first: int, offset: int, stop: int) -> pa.RecordBatch:
+    """Cut a batch that begins at `first` to the offsets that are wanted."""
+    skip = max(0, offset - first)
+    keep = min(batch.num_rows, stop - first) - skip
+    return batch if not skip and keep == batch.num_rows else batch.slice(skip, keep)
+
+
+class Recovered(NamedTuple):
+    """What was found in the segment that was written last."""
+
+    records: Records
+    dropped: int
+    """Bytes at its end that were never acknowledged."""
+    damages: list[Damage]
+    sealed: bool
+    """Whether nothing more may be written to it."""
+
+
+def recover(files: Files, stream: str, path: Path) -> Recovered:
+    """Make the last segment ready to be written to: check its end, and drop what was never acknowledged."""
+    segment = ArrowSegment(stream, path)
+    size = path.stat().st_size
+    records, bad = read_index(segment.index)
+    kept = follow_one_another(records)
+    ends = records["position"] + records["length"]
+    kept = min(kept, int(np.searchsorted(ends, size, "right")))
+    tail = int(np.searchsorted(ends[:kept], size - TAIL))
+    walk = segment.walk(records, tail)
+    sealed = size - walk.end == len(frames.END) and _ends(path)
+    dropped = 0 if sealed else size - walk.end
+    if dropped:
+        descriptor = files.open(path)
+        try:
+            files.truncate(descriptor, walk.end if walk.end >= len(frames.HEADER) else 0)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+    if bad or kept < len(records) or len(walk.records) != len(records):
+        write_index(files, segment.index, walk.records)
+    return Recovered(walk.records, dropped, walk.damages, sealed)
+
+
+def _ends(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-len(frames.END), os.SEEK_END)
+        return file.read() == frames.END
