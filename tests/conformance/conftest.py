@@ -45,7 +45,7 @@ class Broker:
     @classmethod
     def start(cls, config: str | None, folder: Path, python_path: Path | None = None) -> Broker:
         """Start `pyrite serve` on free ports and wait until it says that it is ready."""
-        command = [sys.executable, "-m", "pyrite", "serve", "--ephemeral"]
+        command = [sys.executable, "-m", "pyrite", "serve"]
         command += ["--listen", "mqtt://127.0.0.1:0", "--listen", "ws://127.0.0.1:0/mqtt"]
         if config is not None:
             path = folder / "pyrite.toml"

@@ -1,23 +1,30 @@
 """The broker: sessions, subscriptions and retained messages, and the way of a batch from one to the others.
 
 It has no sockets, no files and no clock: connections call it, `tick` tells it the time, and `flush` is
-called by whoever drives it, after `wake` said that there is something to send.
+called by whoever drives it, after `wake` said that there is something to send. What is to last goes through a
+`Journal`; with QoS 1 and 2, a message that a stream captures is routed when the journal says that it is safe.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
 
 from pyrite.broker.access import Access
+from pyrite.broker.consumers import Consumer
 from pyrite.broker.figures import Figures
+from pyrite.broker.followers import CatchUp, GroupReader, Replay
+from pyrite.broker.journal import Done, Journal, Stream
 from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
-from pyrite.broker.message import Batch
+from pyrite.broker.message import Batch, MixedBatch
+from pyrite.broker.positions import Ago, Earliest, Latest, Offset, Position, Time
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
-from pyrite.broker.topics import TopicTree
+from pyrite.broker.topics import TopicTree, matches
 
 
 def _no_clock() -> float:
@@ -33,6 +40,13 @@ def _no_wake() -> None:
     """Stand in for an event loop: whoever drives the broker by hand flushes by hand."""
 
 
+class Turn(Protocol):
+    """What does its work in turns, so that others have theirs."""
+
+    def go_on(self) -> None:
+        """Do some more of it."""
+
+
 class Broker:
     """One broker's whole state, and every decision on it."""
 
@@ -42,6 +56,7 @@ class Broker:
         access: Access | None = None,
         wake: Callable[[], object] = _no_wake,
         clock: Callable[[], float] = _no_clock,
+        journal: Journal | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.access = access or Access()
@@ -50,13 +65,18 @@ class Broker:
         """The time, in seconds from some point in the past; as `tick` told it."""
         self.timers = Timers()
         self.sessions: dict[str, Session] = {}
-        self.subscriptions = SubscriptionTree()
+        self.journal = journal or Journal()
+        self.subscriptions = SubscriptionTree(self.journal.stream_for)
+        self.consumers: dict[str, Consumer] = {}
+        self.groups_behind: set[SharedGroup] = set()
+        """Shared subscriptions that wait for a member with room."""
         self.retained: TopicTree[Batch] = TopicTree()
         self._system_retained = 0
         self._wake = wake
         self.clock = clock
         """A fine clock, only to see how long something takes."""
-        self._interrupted: list[Link] = []
+        self._interrupted: list[Turn] = []
+        self._choked: list[Link] = []
         self._dirty: list[Link] = []
 
     # Time and output
@@ -74,16 +94,17 @@ class Broker:
 
     def flush(self) -> None:
         """Send everything that links have gathered: one write each."""
+        self.journal.kick()
         links = self._dirty
         self._dirty = []
         for link in links:
             link.flush()
 
-    def interrupted(self, link: Link) -> None:
-        """Note that `link` has had its turn and has more to do."""
+    def interrupted(self, turn: Turn) -> None:
+        """Note that someone has had a turn and has more to do."""
         if not self._interrupted:
             self._wake()
-        self._interrupted.append(link)
+        self._interrupted.append(turn)
 
     @property
     def has_interrupted(self) -> bool:
@@ -92,21 +113,57 @@ class Broker:
 
     def take_turns(self) -> None:
         """Let everyone who was interrupted go on, for a turn each."""
-        links, self._interrupted = self._interrupted, []
-        for link in links:
-            link.go_on()
+        turns, self._interrupted = self._interrupted, []
+        for turn in turns:
+            turn.go_on()
 
     # Messages
 
-    def publish(self, batch: Batch) -> bool:
-        """Give a batch to everyone who asked for its topic; retain its last message if that is asked for.
+    def publish(
+        self,
+        batch: Batch,
+        route: Route | None = None,
+        done: Done | None = None,
+        packet_ids: Sequence[int] | None = None,
+    ) -> None:
+        """Take a batch: into the log, if a stream captures its topic, and to everyone who asked for it. HOT.
 
-        Tell whether anyone asked.
+        `done` is told when it is safe and on its way, or why it is not. QoS 0 waits for nothing. `packet_ids`
+        are those of QoS 2 messages of a session that lasts.
         """
-        routes = self.subscriptions
-        matched = self.send(batch, routes.routes.get(batch.topic) or routes.route(batch.topic))
+        if route is None:
+            routes = self.subscriptions
+            route = routes.routes.get(batch.topic) or routes.route(batch.topic)
+        stream = route.stream
+        if stream is not None:
+            self.journal.append(stream, batch, done, packet_ids)
+            if batch.qos:
+                return
+        elif batch.qos and self.journal.lasting:  # acknowledgements go out in the order of the messages
+            self.journal.in_turn(lambda: self._pass_on(batch, route, done))
+            return
+        self._pass_on(batch, route, done)
+
+    def _pass_on(self, batch: Batch, route: Route, done: Done | None) -> None:
+        matched = self.send(batch, route)
         if batch.retain:
-            self._retain(batch)
+            self.retain(batch)
+        if done is not None:
+            done(matched, None)
+
+    def distribute(self, batch: Batch) -> bool:
+        """Give a batch that is safe now to everyone who asked for it; tell whether there is anyone."""
+        routes = self.subscriptions
+        if not isinstance(batch, MixedBatch):
+            matched = self.send(batch, routes.routes.get(batch.topic) or routes.route(batch.topic))
+        else:
+            found = {routes.routes.get(topic) or routes.route(topic) for topic in batch.topics}
+            if len(found) == 1:
+                matched = self.send(batch, found.pop())
+            else:  # a subscription came or went meanwhile
+                matched = sum(self.send(part, routes.route(part.topic)) for part in batch.parts()) > 0
+        if batch.retain:
+            self.retain(batch)
         return matched
 
     def send(self, batch: Batch, route: Route) -> bool:
@@ -127,8 +184,130 @@ class Broker:
 
     def deal(self, batch: Batch, group: SharedGroup, besides: Session | None = None) -> None:
         """Give a batch to the members of a shared subscription, each message to one of them."""
-        for member, start, stop in group.shares(batch.count, besides):
-            member.session.deliver(batch.part(start, stop), member)
+        if batch.stream is None or not batch.qos:
+            for member, start, stop in group.shares(batch.count, besides):
+                member.session.deliver(batch.part(start, stop), member)
+        elif batch.stream not in group.positions:
+            dealt = 0 if group.returned else self.deal_out(batch, group)
+            if dealt < batch.count:
+                group.positions[batch.stream] = batch.offset + dealt
+                self._fall_behind(group)
+
+    def deal_out(self, batch: Batch, group: SharedGroup) -> int:
+        """Deal as many messages, from the first, as members can be sent now; return how many."""
+        dealt = 0
+        while dealt < batch.count:
+            members = group.with_room()
+            if not members:
+                break
+            share = -(-(batch.count - dealt) // len(members))
+            for member in members:
+                count = min(share, batch.count - dealt)
+                if member.qos:
+                    count = min(count, member.session.capacity)
+                if count:
+                    member.session.deliver(batch.part(dealt, dealt + count), member)
+                    dealt += count
+                    group.turn = group.members.index(member) + 1
+        return dealt
+
+    def give_back(self, batch: Batch, group: SharedGroup) -> None:
+        """Take back what a member was dealt and did not acknowledge, for others to have."""
+        group.returned.append(batch)
+        self._fall_behind(group)
+
+    def _fall_behind(self, group: SharedGroup) -> None:
+        """Have a group deal from the log, as members have room."""
+        self.groups_behind.add(group)
+        if group.reader is None:
+            group.reader = GroupReader(self, group)
+        self.journal.save_group(group)
+        group.reader.pump()
+
+    # Reading the log
+
+    def catch_up(self, session: Session) -> None:
+        """Send a session that is connected what it missed."""
+        if session.follower is None:
+            session.follower = CatchUp(self, session)
+        session.follower.pump()
+
+    def replay(
+        self,
+        key: bytes,
+        subscription: Subscription,
+        positions: dict[Stream, int],
+        seen: dict[Stream, int] | None = None,
+    ) -> None:
+        """Send a subscription the past from `positions` on, then what comes in; its session is connected."""
+        self.subscriptions.remove(subscription)
+        replay = Replay(self, key, subscription, positions, seen)
+        session = subscription.session
+        session.replays = [*(session.replays or ()), replay]
+        self._save_subscription(key, subscription)
+        replay.pump()
+
+    def replay_from(self, key: bytes, subscription: Subscription, position: Position) -> None:
+        """Send a subscription the past from a point on that was asked for, then what comes in."""
+        journal = self.journal
+        subscription.since = None
+        match position:
+            case Earliest():
+                self.replay(key, subscription, {one: journal.earliest(one) for one in journal.streams})
+            case Offset(offset):
+                self.replay(key, subscription, {one: min(offset, one.routed) for one in journal.streams})
+            case Latest():
+                self.replay(key, subscription, {one: one.routed for one in journal.streams})
+            case Time(microseconds):
+                self._replay_since(key, subscription, microseconds / 1e6)
+            case Ago(microseconds):
+                self._replay_since(key, subscription, journal.wall() - microseconds / 1e6)
+
+    def _replay_since(self, key: bytes, subscription: Subscription, when: float) -> None:
+        streams = self.journal.streams
+        self.subscriptions.remove(subscription)  # until it is known where to begin
+        found: dict[Stream, int] = {}
+
+        def answer(stream: Stream, offset: int) -> None:
+            found[stream] = offset
+            if len(found) == len(streams) and subscription.session.subscriptions.get(key) is subscription:
+                self.replay(key, subscription, found)
+
+        for stream in streams:
+            self.journal.offset_at(stream, when, partial(answer, stream))
+
+    def go_on_replaying(self, session: Session) -> None:
+        """Go on with what was sent of the past when the session's connection ended."""
+        replays, session.replays = session.replays or (), None
+        for replay in replays:
+            again = replay.again()
+            session.replays = [*(session.replays or ()), again]
+            again.pump()
+
+    def go_live(self, key: bytes, subscription: Subscription) -> None:
+        """Have a subscription that has been sent the past take part in what comes in."""
+        session = subscription.session
+        session.replays = [one for one in session.replays or () if one is not subscription.replay] or None
+        subscription.replay = None
+        subscription.aside = False
+        self.subscriptions.add(subscription)
+        self._save_subscription(key, subscription)
+
+    def leave_behind(self, target: Subscription, batch: Batch) -> None:
+        """Have subscriptions that there is no room for now be sent the batch, and what follows, later."""
+        session = target.session
+        for key, subscription in list(session.subscriptions.items()):
+            if (
+                subscription.lossless
+                and subscription.group is None
+                and subscription.replay is None
+                and any(matches(subscription.topic_filter, part.topic) for part in batch.parts())
+            ):
+                positions = {stream: stream.routed for stream in self.journal.streams}
+                seen = {stream: stream.next_offset for stream in self.journal.streams}
+                if batch.stream is not None and not batch.qos:
+                    seen[batch.stream] = batch.offset
+                self.replay(key, subscription, positions, seen)
 
     def may_retain(self, topic: bytes) -> bool:
         """Tell whether there is room to retain a message on `topic`."""
@@ -138,19 +317,25 @@ class Broker:
             or len(self.retained) - self._system_retained < self.limits.max_retained_messages
         )
 
-    def _retain(self, batch: Batch) -> None:
+    def retain(self, batch: Batch) -> None:
+        """Retain a batch's last message, or forget what is retained on its topic if that is empty."""
         last = batch.count - 1
         payload = batch.payload(last)
         if not payload:
             self.retained.pop(batch.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            self.journal.drop_retained(batch.topic)
         elif not self.may_retain(batch.topic):
             self.figures.retained_refused += 1
         else:
-            if batch.topic.startswith(SYSTEM) and batch.topic not in self.retained.values:
+            system = batch.topic.startswith(SYSTEM)
+            if system and batch.topic not in self.retained.values:
                 self._system_retained += 1
-            self.retained[batch.topic] = Batch(
+            retained = self.retained[batch.topic] = Batch(
                 batch.topic, payload, batch.qos, True, batch.properties, batch.expires_at, batch.origin
             )
+            retained.lies_in(batch.stream, batch.offset + last)
+            if not system:
+                self.journal.save_retained(retained)
 
     def retained_for(self, topic_filter: bytes) -> Iterator[Batch]:
         """Yield the retained messages that match a filter, without those that have expired."""
@@ -160,6 +345,7 @@ class Broker:
                 continue  # it went while the others were on their way
             if batch.expires_at is not None and batch.expires_at <= self.now:
                 self.retained.pop(topic)  # [MQTT-3.3.2-5]
+                self.journal.drop_retained(topic)
             else:
                 yield batch
 
@@ -170,16 +356,47 @@ class Broker:
         session = subscription.session
         if session.subscriptions is NO_SUBSCRIPTIONS:
             session.subscriptions = {}
+        before = session.subscriptions.get(key)
+        if before is not None and before.replay is not None:
+            self._end_replay(before)
         session.subscriptions[key] = subscription
-        return self.subscriptions.add(subscription, group_name)
+        if self.journal.streams:
+            subscription.since = {stream: stream.routed for stream in self.journal.streams}
+        new = self.subscriptions.add(subscription, group_name) and before is None
+        self._save_subscription(key, subscription)
+        return new
+
+    def _save_subscription(self, key: bytes, subscription: Subscription) -> None:
+        if subscription.session.lasting:
+            self.journal.save_subscription(subscription.session, key, subscription)
+
+    def _end_replay(self, subscription: Subscription) -> None:
+        replay, session = subscription.replay, subscription.session
+        if replay is not None:
+            replay.stop()
+            session.replays = [one for one in session.replays or () if one is not replay] or None
+            subscription.replay = None
 
     def unsubscribe(self, session: Session, key: bytes) -> bool:
         """Remove the subscription under `key`; tell whether there was one."""
         subscription = session.subscriptions.pop(key, None)
         if subscription is None:
             return False
-        self.subscriptions.remove(subscription)
+        self._end_replay(subscription)
+        self._remove(subscription)
+        if session.lasting:
+            self.journal.drop_subscription(session, key)
         return True
+
+    def _remove(self, subscription: Subscription) -> None:
+        """Take a subscription out of the tree, and forget its group if it was the last of it."""
+        self.subscriptions.remove(subscription)
+        group = subscription.group
+        if group is not None and not group.members:
+            if group.reader is not None:
+                group.reader.stop()
+            self.groups_behind.discard(group)
+            self.journal.drop_group(group)
 
     def send_retained(self, subscription: Subscription) -> Iterator[None]:
         """Send a subscriber what was retained on its topics before it came: one message at each step."""
@@ -192,11 +409,24 @@ class Broker:
             retain_as_published=True,
             identifiers=subscription.identifiers,
         )
+        target.aside = True
         for batch in self.retained_for(subscription.topic_filter):
             if not (subscription.no_local and batch.origin == subscription.session.client_id):
-                subscription.session.deliver(batch, target)
+                subscription.session.deliver_aside(batch, target)
                 batch.wires = None  # what is retained is kept once, not in every form
             yield
+
+    # Back-pressure
+
+    def choke(self, link: Link) -> None:
+        """Have a client wait until the journal has written some of what it was given."""
+        self._choked.append(link)
+
+    def unchoke(self) -> None:
+        """Let those go on who had to wait for the journal."""
+        links, self._choked = self._choked, []
+        for link in links:
+            self.interrupted(link)
 
     # Sessions
 
@@ -222,6 +452,40 @@ class Broker:
             return session, True
         session = self.sessions[client_id] = Session(self, client_id)
         return session, False
+
+    def set_expiry(self, session: Session, expiry: int) -> None:
+        """Set for how long a session outlives its connection, and note it if it outlives the process too."""
+        session.expiry = expiry
+        if self.journal.lasting and expiry:
+            if session.noted is None:
+                session.noted = bytearray(session.snapshot())
+                self.journal.save_deliveries(session)
+            self.journal.save_session(session)
+
+    def restore_session(self, client_id: str, expiry: int) -> Session:
+        """Make a session that a broker before this one had."""
+        session = self.sessions[client_id] = Session(self, client_id)
+        session.expiry = expiry
+        return session
+
+    def restore_subscription(self, key: bytes, subscription: Subscription, group_name: str | None) -> None:
+        """Make a subscription that a broker before this one had."""
+        session = subscription.session
+        if session.subscriptions is NO_SUBSCRIPTIONS:
+            session.subscriptions = {}
+        session.subscriptions[key] = subscription
+        self.subscriptions.add(subscription, group_name)
+
+    def restored(self, session: Session) -> None:
+        """Watch the time of a session that was restored: its client is away since the broker stopped."""
+        if session.expires_at is None and session.expiry != NEVER:
+            session.expires_at = self.now + session.expiry
+        self._wait(session)
+
+    def restored_group(self, group: SharedGroup) -> None:
+        """Have a shared subscription that was restored go on where it was."""
+        if group.positions or group.returned:
+            self._fall_behind(group)
 
     def attached(self, session: Session, link: Link, window: int) -> None:
         """Connect a session and a link: the client has been let in."""
@@ -257,6 +521,8 @@ class Broker:
             return
         if session.expiry != NEVER:
             session.expires_at = self.now + session.expiry
+        if session.lasting:
+            self.journal.save_session(session)
         self._wait(session)
 
     def _wait(self, session: Session) -> None:
@@ -281,11 +547,14 @@ class Broker:
         self.timers.cancel(session)
         del self.sessions[session.client_id]
         for subscription in session.subscriptions.values():
-            self.subscriptions.remove(subscription)
+            self._end_replay(subscription)
+            self._remove(subscription)
         session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends
-        session.hand_over()
+        session.hand_over(ends=True)
+        if session.lasting:
+            self.journal.drop_session(session)
         session.clear()
 
     def _send_will(self, session: Session) -> None:

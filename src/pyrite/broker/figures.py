@@ -14,6 +14,7 @@ class Figures:
         "connections",
         "connections_accepted",
         "connections_refused",
+        "log_lost",
         "messages_dropped",
         "messages_stored",
         "packets_received",
@@ -34,6 +35,8 @@ class Figures:
         """Clients connected now."""
         self.connections_accepted = 0
         self.connections_refused = 0
+        self.log_lost = 0
+        """Messages with QoS 0 that the log could not keep, as the disk did not take them."""
         self.messages_dropped = 0
         """Messages not sent to a client: its share of memory was full, or it takes none so large."""
         self.messages_stored = 0

@@ -35,5 +35,7 @@ class Limits:
     """QoS 1 and 2 messages that may wait for one session, slow or away. Beyond it, new ones are dropped."""
     max_queued_bytes: int = 64 * MIB
     """Bytes of QoS 1 and 2 messages that may wait for one session."""
+    max_buffered_bytes: int = MIB
+    """Bytes of QoS 1 and 2 messages that wait in memory for one slow client; the rest waits in the log."""
     max_sessions: int = 1_000_000
     """Sessions, connected or not. Beyond it, new clients are refused."""

@@ -61,6 +61,18 @@ class Link:
         """
         raise NotImplementedError
 
+    @property
+    def is_roomy(self) -> bool:
+        """Whether there is room for more than a little."""
+        if 2 * self.room < self.broker.limits.max_waiting_bytes:
+            self.flush()
+            self.measure()
+        return 2 * self.room >= self.broker.limits.max_waiting_bytes
+
+    def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
+        """Tell whether messages are not too large for this client."""
+        raise NotImplementedError
+
     def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
         """Tell whether the batch's bytes, but for ids, are what this client would be sent."""
         raise NotImplementedError

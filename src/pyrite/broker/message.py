@@ -17,7 +17,10 @@ Messages that differ in topic or size, but go to the same receivers and need no 
 from __future__ import annotations
 
 from operator import sub
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyrite.broker.journal import Stream
 
 
 class Properties:
@@ -57,6 +60,8 @@ class Batch:
 
     mixed = False
     """Whether the messages are of several topics and sizes."""
+    absent = False
+    """Whether the messages themselves must be read from the log."""
 
     __slots__ = (
         "count",
@@ -64,11 +69,13 @@ class Batch:
         "expires_at",
         "form",
         "id_at",
+        "offset",
         "origin",
         "payload_at",
         "properties",
         "qos",
         "retain",
+        "stream",
         "stride",
         "topic",
         "wires",
@@ -105,6 +112,10 @@ class Batch:
         """In which wire form `data` may be forwarded as it is (a number of the protocol's); -1 for none."""
         self.id_at = id_at
         """Where in each of them its id is, if it is in a wire form and has one."""
+        self.stream: Stream | None = None
+        """The stream whose log keeps the messages, if one does."""
+        self.offset = -1
+        """The first message's offset there; the others follow it."""
         self.wires: dict[Any, Any] | None = None
         """Other wire forms, each made once for all who want it; the protocols' own business."""
 
@@ -128,7 +139,7 @@ class Batch:
         """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
         if start == 0 and stop == self.count:
             return self
-        return Batch(
+        part = Batch(
             self.topic,
             self.data[start * self.stride : stop * self.stride],
             self.qos,
@@ -142,6 +153,31 @@ class Batch:
             self.form,
             self.id_at,
         )
+        return part.lies_in(self.stream, self.offset + start)
+
+    def lies_in(self, stream: Stream | None, offset: int) -> Batch:
+        """Note where the log keeps the messages."""
+        if stream is not None:
+            self.stream = stream
+            self.offset = offset
+        return self
+
+
+class AbsentBatch(Batch):
+    """Messages of which only the place in the log is known."""
+
+    absent = True
+
+    __slots__ = ()
+
+    def __init__(self, stream: Stream, offset: int, count: int) -> None:
+        super().__init__(b"", b"", count=count)
+        self.lies_in(stream, offset)
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Return the places of messages `start` to `stop`."""
+        assert self.stream is not None
+        return AbsentBatch(self.stream, self.offset + start, stop - start)
 
 
 class MixedBatch(Batch):
@@ -189,8 +225,10 @@ class MixedBatch(Batch):
                     payload_at=id_at + self.payload_at - start,
                     form=self.form,
                     id_at=id_at - start,
+                ).lies_in(self.stream, self.offset + number)
+                for number, (topic, start, end, id_at) in enumerate(
+                    zip(self.topics, self.starts, ends, self.ids_at, strict=True)
                 )
-                for topic, start, end, id_at in zip(self.topics, self.starts, ends, self.ids_at, strict=True)
             ]
         return self._singles
 
@@ -209,7 +247,7 @@ class MixedBatch(Batch):
         if stop - start == 1:
             return self.parts()[start]
         begin, end = self.span(start, stop)
-        return MixedBatch(
+        part = MixedBatch(
             self.data[begin:end],
             [at - begin for at in self.starts[start:stop]],
             self.topics[start:stop],
@@ -219,6 +257,7 @@ class MixedBatch(Batch):
             self.origin,
             self.form,
         )
+        return part.lies_in(self.stream, self.offset + start)
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """Return where messages `start` to `stop` lie in the data."""

@@ -3,22 +3,33 @@
 Deliveries with QoS 1 and 2 pass through here. In flight are those sent and not yet acknowledged, by message
 id; whole batches share one `Flight`, so that a thousand messages cost one object and a few operations that
 run at the speed of C (`dict.fromkeys`, `map`). What finds no place in flight waits in a bounded queue.
+
+With a log behind it, a session that is away or slow is a position in the log (`positions`): what is published
+meanwhile is not kept for it, but read again when there is room (followers.py). What is in flight to it is
+then known by its place in the log too. And of a session that is to outlive the broker's process, every step
+of a delivery is written down (deliveries.py), before the client can know of it where that matters (QoS 2).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from pyrite.broker import deliveries
+from pyrite.broker.deliveries import DONE, RECEIVED, SENT, SENT_ASIDE
 from pyrite.broker.link import Link
-from pyrite.broker.message import Batch
+from pyrite.broker.message import AbsentBatch, Batch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.timers import NO_SLOT
+from pyrite.broker.topics import matches
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
+    from pyrite.broker.followers import CatchUp, Replay
+    from pyrite.broker.journal import Stream
 
 MAX_MESSAGE_ID = 65_535
 NEVER = 0xFFFF_FFFF
@@ -80,11 +91,15 @@ class Session:
         "client_id",
         "expires_at",
         "expiry",
+        "follower",
         "incoming",
         "inflight_bytes",
         "link",
+        "noted",
+        "positions",
         "queued_bytes",
         "queued_messages",
+        "replays",
         "slot",
         "subscriptions",
         "will",
@@ -117,6 +132,19 @@ class Session:
         self._inflight: dict[int, Flight] | None = None
         self._resend: deque[int] | None = None
         self._next_id = 1
+        self.positions: dict[Stream, int] | None = None
+        """Streams whose messages the session does not take as they come, and from where on it is to read."""
+        self.follower: CatchUp | None = None
+        """What reads them for it, while it is connected."""
+        self.replays: list[Replay] | None = None
+        """What sends subscriptions of the session the past."""
+        self.noted: bytearray | None = None
+        """Steps of deliveries that are not written down yet; None for a session that does not last."""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the session outlives the broker's process."""
+        return self.noted is not None
 
     # Sending
 
@@ -128,12 +156,26 @@ class Session:
             if link is not None:
                 link.forward(batch, target)
             return
+        if self.positions is not None and batch.stream in self.positions and not target.aside:
+            return  # it will be read from the log
         if batch.mixed and link is not None and not link.takes_as_it_came(batch, target, qos):
             for single in batch.parts():
                 self.deliver(single, target)
             return
+        self._offer(batch, qos, target)
+
+    def deliver_aside(self, batch: Batch, target: Subscription) -> None:
+        """Give the client a retained message, however far it has come in the log."""
+        qos = batch.qos if batch.qos < target.qos else target.qos
+        if qos:
+            self._offer(batch, qos, target)
+        elif self.link is not None:
+            self.link.forward(batch, target)
+
+    def _offer(self, batch: Batch, qos: int, target: Subscription) -> None:
+        """Send a batch, or as much of it as may be in flight; the rest waits."""
         sent = 0
-        if link is not None and not self._queue and not self._resend:
+        if self.link is not None and not self._queue and self._resend is None:
             sent = self._send(batch, qos, target)
         if sent < batch.count:
             self._enqueue(batch.part(sent, batch.count), qos, target)
@@ -152,9 +194,9 @@ class Session:
             free = self.window - len(inflight) + len(self._resend or ())
             count = min(batch.count - sent, free, max(1, link.room // batch.stride))
             first_id, count = self._free_ids(count)
-            if not link.send(batch, sent, sent + count, target, qos, first_id, False):
-                return batch.count  # [MQTT-3.1.2-25]: too large for this client, as if it had been sent
             flight = Flight(batch, sent, first_id, qos, target, count)
+            if not self._transmit(link, flight, count):
+                return batch.count  # [MQTT-3.1.2-25]: too large for this client, as if it had been sent
             self.inflight_bytes += len(batch.data)
             inflight.update(dict.fromkeys(range(first_id, first_id + count), flight))
             sent += count
@@ -169,11 +211,72 @@ class Session:
         message_id = self._next_id
         while message_id in inflight:
             message_id = message_id % MAX_MESSAGE_ID + 1
-        if link.send(batch, 0, 1, target, qos, message_id, False):
-            inflight[message_id] = Flight(batch, 0, message_id, qos, target, 1)
+        flight = Flight(batch, 0, message_id, qos, target, 1)
+        if self._transmit(link, flight, 1):
+            inflight[message_id] = flight
             self.inflight_bytes += len(batch.data)
             self._next_id = message_id % MAX_MESSAGE_ID + 1
         return 1  # [MQTT-3.1.2-25]: one too large for this client is as if it had been sent
+
+    def _transmit(self, link: Link, flight: Flight, count: int) -> bool:
+        """Send messages that are in flight from here on; False if this client can never take them.
+
+        With QoS 2 it must be known after a crash under which id a message went out, before it does.
+        """
+        batch, start, target = flight.batch, flight.start, flight.target
+        assert target is not None
+        if self.noted is None or batch.stream is None:
+            return link.send(batch, start, start + count, target, flight.qos, flight.first_id, False)
+        if flight.qos == 1:
+            sent = link.send(batch, start, start + count, target, 1, flight.first_id, False)
+            if sent:
+                self._note_sent(flight, count)
+            return sent
+        if not link.can_take(batch, target, flight.qos):
+            return False
+        self._note_sent(flight, count)
+
+        def send() -> None:
+            if self.link is link:
+                link.send(batch, start, start + count, target, 2, flight.first_id, False)
+
+        self.broker.journal.after(send)
+        return True
+
+    def _note_sent(self, flight: Flight, count: int) -> None:
+        """Write down that messages are in flight, and how far their reader has come with that."""
+        target, stream = flight.target, flight.batch.stream
+        assert target is not None
+        assert stream is not None
+        offset = flight.batch.offset + flight.start
+        kind = SENT_ASIDE if target.aside else SENT
+        self._note(kind, flight.qos, flight.first_id, count, stream.number, offset)
+        if target.group is not None:
+            self.broker.journal.save_group(target.group)
+        elif target.replay is not None:
+            target.replay.sent(stream, offset + count)
+
+    def _note(self, kind: int, qos: int, first_id: int, count: int, stream: int = 0, offset: int = 0) -> None:
+        if self.noted is not None:
+            self.noted += deliveries.step(kind, qos, first_id, count, stream, offset)
+            self.broker.journal.save_deliveries(self)
+
+    def _note_ids(self, kind: int, ids: Sequence[int]) -> None:
+        if self.noted is not None:
+            self.noted += deliveries.steps(kind, ids)
+            self.broker.journal.save_deliveries(self)
+
+    @property
+    def capacity(self) -> int:
+        """How many messages may be sent to the client right now."""
+        link = self.link
+        if link is None or self._queue or self._resend is not None:
+            return 0
+        if self._inflight is None:
+            self._inflight = {}
+        if not self._may_send(link, self._inflight):
+            return 0
+        return self.window - len(self._inflight)
 
     def _may_send(self, link: Link, inflight: dict[int, Flight]) -> bool:
         """Tell whether one more may be in flight: by number, by bytes, and by what waits for the client."""
@@ -210,6 +313,12 @@ class Session:
         """Let messages wait for the client, within the bound on what may wait for one session."""
         broker = self.broker
         limits = broker.limits
+        if batch.stream is not None and not target.aside:
+            if self.queued_bytes >= limits.max_buffered_bytes or self.link is None:
+                self.fall_behind(batch.stream, batch.offset)
+                return
+            self._append(batch, qos, target)
+            return
         free = limits.max_queued_messages - self.queued_messages
         if batch.stride:
             free = min(free, (limits.max_queued_bytes - self.queued_bytes) // batch.stride)
@@ -218,10 +327,21 @@ class Session:
             if free <= 0:
                 return
             batch = batch.part(0, free)
+        self._append(batch, qos, target)
+
+    def _append(self, batch: Batch, qos: int, target: Subscription) -> None:
         if self._queue is None:
             self._queue = deque()
         self._queue.append((batch, qos, target))
         self._count_queued(batch, 1)
+
+    def fall_behind(self, stream: Stream, offset: int) -> None:
+        """Take a stream's messages from the log, from `offset` on, instead of as they come."""
+        if self.positions is None:
+            self.positions = {}
+        self.positions[stream] = offset
+        if self.link is not None:
+            self.broker.catch_up(self)
 
     def _count_queued(self, batch: Batch, sign: int) -> None:
         self.queued_messages += sign * batch.count
@@ -235,8 +355,10 @@ class Session:
             return
         if self._resend:
             self._pump_resend(link, self._resend)
+        if self._resend is not None:
+            return
         queue = self._queue
-        while queue and not self._resend:
+        while queue:
             batch, qos, target = queue[0]
             if batch.expires_at is not None and batch.expires_at <= self.broker.now:
                 queue.popleft()  # [MQTT-3.3.2-5]
@@ -256,6 +378,22 @@ class Session:
                 return
             queue.popleft()
             self._count_queued(batch, -1)
+        if self.follower is not None:
+            self.follower.pump()
+        for replay in list(self.replays or ()):
+            replay.pump()
+        if self.broker.groups_behind:
+            self._pump_groups()
+
+    def _pump_groups(self) -> None:
+        """Let shared subscriptions that had to wait for a member with room know of this one."""
+        for subscription in self.subscriptions.values():
+            if subscription.group is not None and subscription.group.reader is not None:
+                subscription.group.reader.pump()
+
+    def _has_more(self) -> bool:
+        """Tell whether anything waits for room in flight."""
+        return bool(self._queue or self._resend or self.follower or self.replays or self.broker.groups_behind)
 
     def _pump_resend(self, link: Link, waiting: deque[int]) -> None:
         inflight = self._inflight
@@ -270,6 +408,9 @@ class Session:
                 if not link.send(flight.batch, index, index + 1, flight.target, flight.qos, message_id, True):
                     self._landed(flight)
                     del inflight[message_id]
+                    self._note(DONE, flight.qos, message_id, 1)
+        if not waiting:
+            self._resend = None
 
     # Acknowledgements of the client
 
@@ -280,7 +421,9 @@ class Session:
             if flight is not None and flight.qos == 1:
                 del self._inflight[message_ids[0]]
                 self._landed(flight)
-                if self._queue or self._resend:
+                if self.noted is not None:
+                    self._note_ids(DONE, message_ids)
+                if self._has_more():
                     self.pump()
                 return
         self._finish(message_ids, lambda flight: flight.qos == 1, "PUBACK for a message sent with QoS 2")
@@ -302,7 +445,9 @@ class Session:
             raise WrongAcknowledgement(wrong)
         for flight in flights:
             self._landed(flight, found.count(flight))
-        if self._queue or self._resend:
+        if self.noted is not None:
+            self._note_ids(DONE, message_ids)
+        if self._has_more():
             self.pump()
 
     def received(self, message_ids: Sequence[int]) -> bool:
@@ -317,6 +462,8 @@ class Session:
         for flight in flights:
             self._landed(flight, found.count(flight))
         inflight.update(dict.fromkeys(message_ids, RELEASED))
+        if self.noted is not None:
+            self._note_ids(RECEIVED, message_ids)
         return True
 
     def refuse(self, message_id: int) -> None:
@@ -324,6 +471,7 @@ class Session:
         flight = self._inflight.pop(message_id, None) if self._inflight else None
         if flight is not None:
             self._landed(flight)
+            self._note(DONE, flight.qos, message_id, 1)
         self.pump()
 
     # Coming and going
@@ -342,16 +490,179 @@ class Session:
     def resume(self) -> None:
         """Send again what was unfinished, in its first order [MQTT-4.4.0-1], then what waited."""
         if self._inflight:
-            self._resend = deque(self._inflight)
+            self._resend = deque()  # until it is all here, nothing else is sent
+            self._fetch_absent()
+        else:
+            self._resumed()
+
+    def _resumed(self) -> None:
+        self._resend = deque(self._inflight) if self._inflight else None
         self.pump()
+        if self.positions is not None:
+            self.broker.catch_up(self)
+        self.broker.go_on_replaying(self)
+
+    def _fetch_absent(self) -> None:
+        """Read what is in flight from the log, as far as only its place there is known."""
+        link, inflight = self.link, self._inflight
+        assert inflight is not None
+        places: dict[Stream, list[int]] = {}
+        for message_id, flight in inflight.items():
+            if flight.batch.absent:
+                assert flight.batch.stream is not None
+                offset = flight.batch.offset + flight.index(message_id)
+                places.setdefault(flight.batch.stream, []).append(offset)
+        left = len(places)
+        if not left:
+            self._resumed()
+            return
+        found: dict[tuple[Stream, int], Batch] = {}
+
+        def fetched(stream: Stream, batches: dict[int, Batch]) -> None:
+            nonlocal left
+            left -= 1
+            found.update({(stream, offset): batch for offset, batch in batches.items()})
+            if left == 0 and self.link is link and self._inflight is inflight:
+                self._put_in_place(inflight, found)
+                self._resumed()
+
+        for stream, offsets in places.items():
+            self.broker.journal.fetch(stream, offsets, partial(fetched, stream))
+
+    def _put_in_place(self, inflight: dict[int, Flight], found: dict[tuple[Stream, int], Batch]) -> None:
+        for message_id, flight in list(inflight.items()):
+            if not flight.batch.absent:
+                continue
+            assert flight.batch.stream is not None
+            batch = found.get((flight.batch.stream, flight.batch.offset + flight.index(message_id)))
+            if batch is None:  # the log does not keep it any longer
+                del inflight[message_id]
+                self._note(DONE, flight.qos, message_id, 1)
+                self.broker.figures.messages_dropped += 1
+                continue
+            target = flight.target or self.target_for(batch) or Subscription(self, batch.topic, flight.qos)
+            inflight[message_id] = Flight(batch, 0, message_id, flight.qos, target, 1)
+            self.inflight_bytes += len(batch.data)
+
+    def target_for(self, batch: Batch) -> Subscription | None:
+        """Return what of the session's subscriptions asks for a batch from the log."""
+        target: Subscription | None = None
+        for subscription in self.subscriptions.values():
+            if (
+                subscription.group is None
+                and subscription.replay is None
+                and matches(subscription.topic_filter, batch.topic)
+                and subscription.wants(batch)
+            ):
+                target = subscription if target is None else target.merged_with(subscription)
+        if target is not None and target.no_local and batch.origin == self.client_id:
+            return target.own  # [MQTT-3.8.3-3]
+        return target
+
+    def take_from_log(self, batch: Batch) -> None:
+        """Take a batch that the session missed, as far as its subscriptions ask for it."""
+        target = self.target_for(batch)
+        if target is not None:
+            qos = batch.qos if batch.qos < target.qos else target.qos
+            if qos:  # QoS 0 is not sent to who was away
+                self.offer_from_log(batch, qos, target)
+
+    def offer_from_log(self, batch: Batch, qos: int, target: Subscription) -> None:
+        """Send a batch from the log, or have it wait: there was room for it when it was read."""
+        sent = 0
+        if self.link is not None and not self._queue and self._resend is None:
+            sent = self._send(batch, qos, target)
+        if sent < batch.count:
+            self._append(batch.part(sent, batch.count), qos, target)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be read from the log for this session."""
+        return (
+            self.link is not None
+            and self._resend is None
+            and self.queued_bytes < self.broker.limits.max_buffered_bytes // 2
+        )
 
     def detach(self) -> None:
-        """Forget the link; what was shared with others and not acknowledged goes to one of them."""
+        """Forget the link; what was shared with others and not acknowledged goes to one of them.
+
+        What the log has is forgotten too: its place there will do.
+        """
         self.link = None
         self._resend = None
+        if self.follower is not None:
+            self.follower.stop()
+            self.follower = None
+        for replay in self.replays or ():
+            replay.stop()
         self.hand_over()
+        self.park()
 
-    def hand_over(self) -> None:
+    def park(self) -> None:
+        """Keep of what waits and what is in flight only its place in the log, as far as the log has it."""
+        streams = self.broker.journal.streams
+        if not streams or self.expiry == 0:
+            return
+        positions = self.positions = self.positions or {}
+        kept: deque[tuple[Batch, int, Subscription]] = deque()
+        for batch, qos, target in self._queue or ():
+            stream = batch.stream
+            if stream is None or (target.aside and target.replay is None):
+                kept.append((batch, qos, target))
+                continue
+            self._count_queued(batch, -1)
+            if target.replay is None:  # else it was not sent, so it will be read again
+                positions[stream] = min(batch.offset, positions.get(stream, batch.offset))
+        self._queue = kept or None
+        for stream in streams:
+            positions.setdefault(stream, stream.routed)
+        inflight = self._inflight or {}
+        for flight in dict.fromkeys(inflight.values()):
+            batch = flight.batch
+            if batch.stream is not None and not batch.absent:
+                self.inflight_bytes -= len(batch.data)
+                flight.batch = AbsentBatch(batch.stream, batch.offset, batch.count)
+        for stream, position in positions.items():
+            self._note(deliveries.POSITION, 0, 0, 0, stream.number, position)
+
+    def snapshot(self) -> bytes:
+        """Return steps that lead to the present state of deliveries, from nothing."""
+        positions = dict(self.positions or {})
+        if self.follower is not None:
+            positions = self.follower.reached_positions()
+        for batch, _, target in self._queue or ():
+            if batch.stream is not None and not target.aside:
+                before = positions.get(batch.stream, batch.offset)
+                positions[batch.stream] = min(before, batch.offset)
+        steps = bytearray()
+        for stream in self.broker.journal.streams:
+            position = positions.get(stream, stream.routed)
+            steps += deliveries.step(deliveries.POSITION, 0, 0, 0, stream.number, position)
+        released: list[int] = []
+        for message_id, flight in (self._inflight or {}).items():
+            if flight is RELEASED:
+                released.append(message_id)
+            elif flight.batch.stream is not None:
+                offset = flight.batch.offset + flight.index(message_id)
+                number = flight.batch.stream.number
+                steps += deliveries.step(SENT_ASIDE, flight.qos, message_id, 1, number, offset)
+        return bytes(steps + deliveries.steps(RECEIVED, released))
+
+    def restore(
+        self, positions: dict[Stream, int], flights: dict[int, tuple[Stream, int, int] | None]
+    ) -> None:
+        """Take up the state of deliveries that a broker before this one left: (stream, offset, qos) by id."""
+        self.positions = positions
+        self._inflight = {
+            message_id: RELEASED
+            if place is None
+            else Flight(AbsentBatch(place[0], place[1], 1), 0, message_id, place[2], None, 1)
+            for message_id, place in flights.items()
+        }
+        self.noted = bytearray()
+
+    def hand_over(self, ends: bool = False) -> None:
         """Give other members of the group what this one was dealt and has not acknowledged.
 
         A QoS 2 message that was sent stays: no one else may have it [MQTT-4.8.2-5].
@@ -360,16 +671,18 @@ class Session:
         if self._inflight:
             for message_id, flight in list(self._inflight.items()):
                 target = flight.target
-                if target is not None and flight.qos == 1 and self._others(target):
+                if target is not None and flight.qos == 1 and self._others(target, ends):
                     index = flight.index(message_id)
                     again.append((flight.batch.part(index, index + 1), target))
-                    self._landed(flight)
+                    if not flight.batch.absent:
+                        self._landed(flight)
                     del self._inflight[message_id]
+                    self._note(DONE, 1, message_id, 1)
         if self._queue:
             kept: deque[tuple[Batch, int, Subscription]] = deque()
             for batch, qos, target in self._queue:
                 expired = batch.expires_at is not None and batch.expires_at <= self.broker.now
-                if expired or self._others(target):
+                if expired or self._others(target, ends):
                     self._count_queued(batch, -1)
                     if not expired:
                         again.append((batch, target))
@@ -378,13 +691,17 @@ class Session:
             self._queue = kept
         for batch, target in again:
             assert target.group is not None
-            self.broker.deal(batch, target.group, self)
+            if batch.stream is None:
+                self.broker.deal(batch, target.group, self)
+            else:
+                self.broker.give_back(batch, target.group)
 
-    def _others(self, target: Subscription) -> bool:
-        """Tell whether another member of the target's group is connected."""
+    def _others(self, target: Subscription, ends: bool) -> bool:
+        """Tell whether there is another member of the target's group; connected, unless this one `ends`."""
         if target.group is None:
             return False
-        return any(m.session is not self and m.session.link is not None for m in target.group.members)
+        others = [member for member in target.group.members if member.session is not self]
+        return any(ends or member.session.link is not None for member in others)
 
     def clear(self) -> None:
         """Forget every unfinished delivery."""
@@ -395,6 +712,8 @@ class Session:
         self.inflight_bytes = 0
         self._resend = None
         self.incoming = None
+        self.positions = None
+        self.noted = None
 
     @property
     def inflight_messages(self) -> int:

@@ -6,12 +6,16 @@ changes. So routing costs one dictionary look-up, however many filters there are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pyrite.broker.topics import TopicTree
 
 if TYPE_CHECKING:
+    from pyrite.broker.followers import GroupReader, Replay
+    from pyrite.broker.journal import Stream
+    from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
 
 MAX_CACHED_ROUTES = 100_000
@@ -21,14 +25,18 @@ class Subscription:
     """One session's wish for one filter; or, in a route, all its wishes that match one topic, merged."""
 
     __slots__ = (
+        "aside",
         "group",
         "identifiers",
+        "lossless",
         "no_local",
         "own",
         "qos",
+        "replay",
         "retain_as_published",
         "retain_handling",
         "session",
+        "since",
         "topic_filter",
     )
 
@@ -53,6 +61,19 @@ class Subscription:
         self.retain_handling = retain_handling
         self.identifiers = identifiers
         self.group = group
+        self.since: dict[Stream, int] | None = None
+        """From which offsets on it wants messages; None for all that it is given."""
+        self.lossless = False
+        """Whether QoS 0 messages that there is no room for are to be sent later, from the log."""
+        self.replay: Replay | None = None
+        """What sends it the past. Until it has caught up, the subscription is not in the tree."""
+        self.aside = False
+        """Whether what is sent for it does not count for how far its session has come in the log."""
+
+    def wants(self, batch: Batch) -> bool:
+        """Tell whether a batch from the log came late enough for this subscription."""
+        since, stream = self.since, batch.stream
+        return since is None or stream is None or batch.offset >= since.get(stream, 0)
 
     def merged_with(self, other: Subscription) -> Subscription:
         """Combine two overlapping subscriptions of one session: one copy, the higher QoS [MQTT-3.3.4-2]."""
@@ -69,18 +90,25 @@ class Subscription:
             own = self.own if self.no_local else self
             others_own = other.own if other.no_local else other
             merged.own = own.merged_with(others_own) if own and others_own else own or others_own
+        merged.lossless = self.lossless or other.lossless
         return merged
 
 
 class SharedGroup:
     """The members of one shared subscription, who take turns."""
 
-    __slots__ = ("members", "name", "turn")
+    __slots__ = ("members", "name", "positions", "reader", "returned", "topic_filter", "turn")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, topic_filter: bytes) -> None:
         self.name = name
+        self.topic_filter = topic_filter
         self.members: list[Subscription] = []
         self.turn = 0
+        self.positions: dict[Stream, int] = {}
+        """Streams in which the group is behind, as no member was there or had room; and from where on."""
+        self.returned: list[Batch] = []
+        """What a member was dealt and gave back, for others to have."""
+        self.reader: GroupReader | None = None
 
     def shares(self, count: int, besides: Session | None = None) -> list[tuple[Subscription, int, int]]:
         """Deal `count` messages to the members in turn: (member, start, stop) each, fair over time.
@@ -100,6 +128,15 @@ class SharedGroup:
         self.turn = places[(count - 1) % len(places)] + 1
         return deals
 
+    def with_room(self) -> list[Subscription]:
+        """Return the members that can be sent a message right now, from the one whose turn it is on."""
+        turn = self.turn % len(self.members) if self.members else 0
+        return [
+            member
+            for member in self.members[turn:] + self.members[:turn]
+            if member.session.link is not None and (not member.qos or member.session.capacity)
+        ]
+
     def _places(self, most: int, besides: Session | None, connected: bool) -> list[int]:
         """Find up to `most` members from the one whose turn it is on, as places in the list."""
         size = len(self.members)
@@ -117,14 +154,19 @@ class SharedGroup:
 class Route:
     """Who gets the messages of a topic. Topics whose messages go to the same subscriptions share a route."""
 
-    __slots__ = ("__weakref__", "groups", "targets")
+    __slots__ = ("__weakref__", "groups", "stream", "targets")
 
-    def __init__(self, targets: tuple[Subscription, ...], groups: tuple[SharedGroup, ...]) -> None:
+    def __init__(
+        self, targets: tuple[Subscription, ...], groups: tuple[SharedGroup, ...], stream: Stream | None
+    ) -> None:
         self.targets = targets
         self.groups = groups
+        self.stream = stream
+        """The stream that captures these topics, if one does."""
 
 
-NOWHERE = Route((), ())
+def _no_stream(topic: bytes) -> Stream | None:
+    return None
 
 
 class _Node:
@@ -141,14 +183,28 @@ class _Node:
 class SubscriptionTree:
     """All subscriptions, by filter; and the routes already found, by topic."""
 
-    __slots__ = ("_cache", "_root", "_shared", "count", "routes", "shared_count")
+    __slots__ = (
+        "_cache",
+        "_nowhere",
+        "_root",
+        "_shared",
+        "_stream_for",
+        "count",
+        "routes",
+        "shared_count",
+        "version",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, stream_for: Callable[[bytes], Stream | None] = _no_stream) -> None:
         self._root = _Node()
+        self._stream_for = stream_for
         self._cache: TopicTree[Route] = TopicTree()
-        self._shared: WeakValueDictionary[tuple[Subscription | SharedGroup, ...], Route] = (
+        self._shared: WeakValueDictionary[tuple[Subscription | SharedGroup | Stream | None, ...], Route] = (
             WeakValueDictionary()
         )
+        self._nowhere: dict[Stream | None, Route] = {}
+        self.version = 0
+        """Changes with every change of a subscription."""
         self.routes = self._cache.values
         """The routes already found, for the hot path to look up; `route` finds the others."""
         self.count = 0
@@ -174,8 +230,9 @@ class SubscriptionTree:
                 node.groups = {}
             group = node.groups.get(group_name)
             if group is None:
-                group = node.groups[group_name] = SharedGroup(group_name)
+                group = node.groups[group_name] = SharedGroup(group_name, subscription.topic_filter)
             subscription.group = group
+            subscription.aside = True
             others = [m for m in group.members if m.session is not subscription.session]
             new = len(others) == len(group.members)
             group.members = [*others, subscription]
@@ -227,6 +284,7 @@ class SubscriptionTree:
         return route
 
     def _forget_routes(self, topic_filter: bytes) -> None:
+        self.version += 1
         for topic in list(self._cache.matching(topic_filter)):
             self._cache.pop(topic)
 
@@ -238,9 +296,13 @@ class SubscriptionTree:
                 subscriptions.extend(node.subscriptions.values())
             if node.groups is not None:
                 groups.extend(node.groups.values())
+        stream = self._stream_for(topic)
         if not subscriptions and not groups:
-            return NOWHERE
-        key: tuple[Subscription | SharedGroup, ...] = (*subscriptions, *groups)
+            nowhere = self._nowhere.get(stream)
+            if nowhere is None:
+                nowhere = self._nowhere[stream] = Route((), (), stream)
+            return nowhere
+        key = (*subscriptions, *groups, stream)
         route = self._shared.get(key)
         if route is None:
             targets: dict[Session, Subscription] = {}
@@ -248,7 +310,7 @@ class SubscriptionTree:
                 other = targets.get(subscription.session)
                 merged = subscription if other is None else other.merged_with(subscription)
                 targets[subscription.session] = merged
-            route = self._shared[key] = Route(tuple(targets.values()), tuple(groups))
+            route = self._shared[key] = Route(tuple(targets.values()), tuple(groups), stream)
         return route
 
     def _matching(self, topic: bytes) -> list[_Node]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import uvloop
 
+from pyrite.log.folder import FolderError
 from pyrite.server import config as configuration
 from pyrite.server.server import serve
 
@@ -70,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
     except configuration.ConfigError as error:
         print(f"pyrite serve: {error}", file=sys.stderr)
         return 2
+    except FolderError as error:
+        print(f"pyrite serve: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"pyrite serve: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ each, and can be made again from the segment.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,24 +120,24 @@ def decode(frame: memoryview) -> pa.RecordBatch:
         raise Damaged(str(error)) from None
 
 
+def is_frame(data: memoryview, at: int) -> bool:
+    """Tell whether a whole frame lies at a place."""
+    length = length_at(data, at)
+    try:
+        check(data[at : at + length])
+    except Damaged:
+        return False
+    return length > 0
+
+
 def next_frame(data: memoryview, at: int) -> int:
     """Find the next place from `at` on where a whole frame lies; the end of the data if there is none."""
-    raw = data.obj if isinstance(data.obj, bytes) else None
-    while at < len(data):
-        if raw is not None:
-            at = raw.find(BEGIN, at)
-            if at < 0:
-                break
-        length = length_at(data, at)
-        if length and at + length <= len(data):
-            try:
-                check(data[at : at + length])
-            except Damaged:
-                pass
-            else:
-                return at
-        at += 1 if raw is not None else 8
-    return len(data)
+    raw = data.obj
+    assert isinstance(raw, bytes | mmap)
+    at = raw.find(BEGIN, at)
+    while at >= 0 and not is_frame(data, at):
+        at = raw.find(BEGIN, at + 1)
+    return at if at >= 0 else len(data)
 
 
 def record(batch: pa.RecordBatch, position: int, frame: Frame, synced: bool) -> np.ndarray[Any, Any]:

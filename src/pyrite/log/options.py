@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
+DEFAULT = "default"
+"""The stream that takes what no other does."""
+STREAM_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MIB = 1024 * 1024
 FSYNC = ("always", "interval", "never")
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
@@ -13,7 +17,7 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 class StreamOptions:
     """One [[stream]] table of pyrite.toml. A message belongs to the first stream that captures its topic."""
 
-    name: str = "default"
+    name: str = DEFAULT
     """The stream's name, and its folder's: letters, digits, - and _."""
     topics: list[str] = field(default_factory=lambda: ["#"])
     """The topic filters whose messages it captures."""

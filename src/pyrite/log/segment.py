@@ -24,6 +24,8 @@ TAIL = 8 * 1024 * 1024
 
 Records = np.ndarray[Any, Any]
 NO_RECORDS: Records = np.zeros(0, RECORD)
+FOREVER = 2**63 - 1
+"""An offset that no message has."""
 
 
 class Damage(NamedTuple):
@@ -37,6 +39,8 @@ class Damage(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
+        if not self.stream:
+            return f"{self.file}: {self.reason}"
         lost = (
             f"messages {self.first} to {self.last} are lost" if self.first >= 0 else "nothing is lost by it"
         )
@@ -179,8 +183,10 @@ class ArrowSegment:
     def __init__(self, stream: str, path: Path) -> None:
         self.stream = stream
         self.path = path
-        self.base = int(path.stem)
-        self._size = -1
+        self.base = int(path.name[:20])
+        self.over = False
+        """Whether another segment has begun since, so that nothing more is written to this one."""
+        self._known = (-1, False)
         self._records = NO_RECORDS
 
     @property
@@ -194,12 +200,19 @@ class ArrowSegment:
             size = self.index.stat().st_size
         except FileNotFoundError:
             size = 0
-        if size != self._size or not size:
+        known = size, self.over
+        if known != self._known or not size:
             records, bad = read_index(self.index)
-            if bad or not size or follow_one_another(records) < len(records):
+            if bad or not size or follow_one_another(records) < len(records) or self._has_more(records):
                 records = self.walk(records).records
-            self._records, self._size = records, size
+            self._records, self._known = records, known
         return self._records
+
+    def _has_more(self, records: Records) -> bool:
+        """Tell whether the index is too short; while the segment is written that is normal."""
+        end = int(records["position"][-1] + records["length"][-1]) if len(records) else len(frames.HEADER)
+        more = self.path.stat().st_size > end + len(frames.END)
+        return more and (self.over or is_sealed(self.path))
 
     def walk(self, known: Records, start: int = 0) -> Walk:
         """Go through the segment, from record `start` of those `known` on, and check every batch."""
@@ -208,6 +221,7 @@ class ArrowSegment:
         found: list[Records] = [known[:start]]
         damages: list[Damage] = []
         at, next_offset = len(frames.HEADER), self.base
+        sealed = data[-len(frames.END) :] == frames.END
         if start:
             at = int(known["position"][start - 1] + known["length"][start - 1])
             next_offset = int(known["first"][start - 1] + known["count"][start - 1])
@@ -221,7 +235,7 @@ class ArrowSegment:
                     raise Damaged("the head of a record batch is damaged")
                 checksum = frames.check(data[at : at + length])
             except Damaged as error:
-                if one is not None and one["synced"]:
+                if one is not None and (one["synced"] or sealed or frames.is_frame(data, at + one["length"])):
                     after = at + int(one["length"])
                 else:
                     after = frames.next_frame(data, at + 8)
@@ -270,10 +284,10 @@ class ArrowSegment:
                     return
                 if first + count <= offset:
                     continue
-                frame = memoryview(os.pread(file.fileno(), int(one["length"]), int(one["position"])))
                 try:
-                    batch = frames.decode(frame)
-                except Damaged as error:
+                    frame = os.pread(file.fileno(), int(one["length"]), int(one["position"]))
+                    batch = frames.decode(memoryview(frame))
+                except (Damaged, OSError) as error:
                     yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
                     continue
                 yield cut(batch, first, offset, stop)
@@ -309,10 +323,16 @@ def recover(files: Files, stream: str, path: Path) -> Recovered:
     records, bad = read_index(segment.index)
     kept = follow_one_another(records)
     ends = records["position"] + records["length"]
+    lost = records[(ends > size) & (records["synced"] != 0)]
+    if len(lost):
+        # The disk has forgotten what it said was safe. The index stays, so that no offset is given twice.
+        first, last = int(lost["first"][0]), int(lost["first"][-1] + lost["count"][-1]) - 1
+        damages = [Damage(stream, path.name, first, last, "its end is missing")]
+        return Recovered(records, 0, damages, True)
     kept = min(kept, int(np.searchsorted(ends, size, "right")))
     tail = int(np.searchsorted(ends[:kept], size - TAIL))
     walk = segment.walk(records, tail)
-    sealed = size - walk.end == len(frames.END) and _ends(path)
+    sealed = size - walk.end == len(frames.END) and is_sealed(path)
     dropped = 0 if sealed else size - walk.end
     if dropped:
         descriptor = files.open(path)
@@ -326,7 +346,8 @@ def recover(files: Files, stream: str, path: Path) -> Recovered:
     return Recovered(walk.records, dropped, walk.damages, sealed)
 
 
-def _ends(path: Path) -> bool:
+def is_sealed(path: Path) -> bool:
+    """Tell whether a segment, which holds something, was sealed."""
     with path.open("rb") as file:
         file.seek(-len(frames.END), os.SEEK_END)
         return file.read() == frames.END

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from pyrite.log.segment import ArrowSegment, Damage
-from pyrite.log.tiering import ParquetSegment
+from pyrite.log.parquet import Decoded, ParquetSegment
+from pyrite.log.segment import FOREVER, ArrowSegment, Damage
 
 Segment = ArrowSegment | ParquetSegment
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What a stream may be called."""
-_SEGMENT = re.compile(r"(\d{20})\.(arrow|parquet)")
-FOREVER = 2**63 - 1
+SEGMENT = re.compile(r"(\d{20})(?:-(\d{20}))?\.(arrow|parquet)")
+"""A segment's file: the offset at which it begins; and, if several were merged, that at which it ends."""
+_SETTLED = 50_000_000
+"""Nanoseconds after which a second change of a folder has another time of change than the first."""
+
+
+def chosen(names: Iterable[str]) -> list[str]:
+    """Return the names of the segments that count, the oldest first.
+
+    What is there as Parquet is complete; the Arrow file it was made of, or the files that were merged in it,
+    may not be gone yet.
+    """
+    found = []
+    for name in names:
+        match = SEGMENT.fullmatch(name)
+        if match is not None:
+            found.append((int(match[1]), -int(match[2] or 0), match[3] == "arrow", name))
+    counted = []
+    after = 0
+    for base, end, _, name in sorted(found):
+        if base >= after:
+            counted.append(name)
+            after = max(base + 1, -end)
+    return counted
 
 
 class StreamReader:
@@ -26,24 +50,34 @@ class StreamReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.name = folder.name
-        self._segments: dict[Path, Segment] = {}
+        self._segments: dict[str, Segment] = {}
+        self._changed = -1
+        self._decoded = Decoded()
 
     def segments(self) -> list[Segment]:
         """Return the segments there are now, the oldest first."""
-        found: dict[int, Path] = {}
-        for path in self.folder.iterdir():
-            match = _SEGMENT.fullmatch(path.name)
-            # What is there as Parquet is complete; the Arrow file that it was made of may not be gone yet.
-            if match is not None and (match[2] == "parquet" or int(match[1]) not in found):
-                found[int(match[1])] = path
-        paths = [found[base] for base in sorted(found)]
+        while True:
+            changed = self.folder.stat().st_mtime_ns
+            if changed == self._changed:
+                return list(self._segments.values())
+            names = os.listdir(self.folder)
+            settled = time.time_ns() - changed > _SETTLED
+            # A list made while one name took the place of another may lack both.
+            if self.folder.stat().st_mtime_ns == changed and (settled or os.listdir(self.folder) == names):
+                break
         known = self._segments
-        self._segments = {path: known.get(path) or self._open(path) for path in paths}
-        return list(self._segments.values())
+        self._segments = {name: known.get(name) or self._open(name) for name in chosen(names)}
+        self._changed = changed if settled else -1
+        segments = list(self._segments.values())
+        for segment in segments[:-1]:
+            if isinstance(segment, ArrowSegment):
+                segment.over = True
+        return segments
 
-    def _open(self, path: Path) -> Segment:
+    def _open(self, name: str) -> Segment:
+        path = self.folder / name
         if path.suffix == ".parquet":
-            return ParquetSegment(self.name, path)
+            return ParquetSegment(self.name, path, self._decoded)
         return ArrowSegment(self.name, path)
 
     def read(self, offset: int, stop: int = FOREVER) -> Iterator[pa.RecordBatch | Damage]:
@@ -88,6 +122,12 @@ class StreamReader:
 
     def offset_at(self, time: int) -> int:
         """Return the offset of the first message that came at `time` (microseconds) or later."""
+        try:
+            return self._offset_at(time)
+        except FileNotFoundError:
+            return self.offset_at(time)  # a segment has become Parquet, or was dropped: look again
+
+    def _offset_at(self, time: int) -> int:
         for segment in self.segments():
             records = segment.records()
             at = int(np.searchsorted(records["latest"], time))

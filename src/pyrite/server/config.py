@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from pyrite.broker.limits import Limits
+from pyrite.broker.topics import InvalidTopic, check_filter
+from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.listeners import Listener, parse_listener
 
@@ -55,6 +57,8 @@ class Config:
     tls: Tls = field(default_factory=Tls)
     limits: Limits = field(default_factory=Limits)
     mqtt: MqttOptions = field(default_factory=MqttOptions)
+    stream: list[StreamOptions] = field(default_factory=lambda: [StreamOptions()])
+    """Which messages are kept, where and for how long; the stream `default` takes what no other does."""
     source: str = field(default="defaults", metadata={"internal": True})
     """Where these settings are from, for errors to say; not itself a setting."""
 
@@ -75,8 +79,18 @@ _RANGES: dict[str, tuple[float, float]] = {
     "mqtt.server_keep_alive": (0, 65_535),
     "mqtt.max_session_expiry": (0, 4_294_967_295),
     "mqtt.sys_interval": (0, 86_400),
+    "stream.retention_age": (0, 2**63 - 1),
+    "stream.retention_bytes": (0, 2**63 - 1),
+    "stream.segment_bytes": (64 * 1024, 2**40),
+    "stream.segment_age": (1, 2**63 - 1),
+    "stream.fsync_interval": (0.001, 3_600),
 }
-_CHOICES: dict[str, tuple[str, ...]] = {"log_level": LOG_LEVELS, "tls.minimum_version": TLS_VERSIONS}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "log_level": LOG_LEVELS,
+    "tls.minimum_version": TLS_VERSIONS,
+    "stream.fsync": FSYNC,
+    "stream.compression": COMPRESSIONS,
+}
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -112,6 +126,7 @@ def check(config: Config, source: str) -> None:
                 f"{source}: listen = {url!r}: expected tls.certificate (and tls.key) to be set for it, "
                 'as in [tls] certificate = "server.pem"'
             )
+    _check_streams(config.stream, source)
     for key in ("certificate", "key", "client_ca"):
         file = getattr(config.tls, key)
         if file and not Path(file).is_file():
@@ -122,6 +137,40 @@ def check(config: Config, source: str) -> None:
         )
 
 
+def _check_streams(streams: list[StreamOptions], source: str) -> None:
+    names: set[str] = set()
+    for stream in streams:
+        where = f"{source}: stream.name = {stream.name!r}"
+        if not STREAM_NAME.fullmatch(stream.name):
+            raise ConfigError(f"{where}: expected up to 64 letters, digits, - and _")
+        if stream.name in names:
+            raise ConfigError(f"{where}: expected another name for each stream")
+        names.add(stream.name)
+        if not stream.topics:
+            raise ConfigError(f"{where}: stream.topics = []: expected at least one topic filter")
+        for topic in stream.topics:
+            try:
+                check_filter(topic.encode(), 65_536)
+            except (InvalidTopic, UnicodeEncodeError) as error:
+                raise ConfigError(f"{where}: stream.topics = {topic!r}: {error}") from None
+
+
+def _fill_streams(values: Any, source: str) -> list[StreamOptions]:
+    """Read the [[stream]] tables; the default stream comes last, unless it is one of them."""
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise ConfigError(f"{source}: stream = {values!r}: expected tables, [[stream]]")
+    streams = []
+    for table in values:
+        if "name" not in table:
+            raise ConfigError(f"{source}: [[stream]] without a name: expected name = a text")
+        stream = StreamOptions()
+        _fill(stream, table, "stream.", source)
+        streams.append(stream)
+    if all(stream.name != DEFAULT for stream in streams):
+        streams.append(StreamOptions())
+    return streams
+
+
 def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None:
     hints = get_type_hints(type(target))
     kinds = {one.name: hints[one.name] for one in fields(target) if not one.metadata}
@@ -130,6 +179,9 @@ def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None
         if name not in kinds:
             known = ", ".join(prefix + known for known in kinds)
             raise ConfigError(f"{source}: {key} = {value!r}: no such key; expected one of {known}")
+        if kinds[name] == list[StreamOptions]:
+            setattr(target, name, _fill_streams(value, source))
+            continue
         current = getattr(target, name)
         if is_dataclass(current):
             if not isinstance(value, dict):
@@ -173,11 +225,13 @@ def _dump(table: Any, prefix: str, lines: list[str]) -> None:
             continue
         value = getattr(table, one.name)
         if is_dataclass(value):
-            tables.append((prefix + one.name, value))
+            tables.append((f"[{prefix}{one.name}]", value))
+        elif isinstance(value, list) and value and is_dataclass(value[0]):
+            tables.extend((f"[[{prefix}{one.name}]]", table) for table in value)
         else:
             # JSON's scalars and lists are TOML's too, but for two kinds of escapes.
             text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
             lines.append(f"{one.name} = {text}")
     for name, value in tables:
-        lines.extend(("", f"[{name}]"))
-        _dump(value, name + ".", lines)
+        lines.extend(("", name))
+        _dump(value, name.strip("[]") + ".", lines)

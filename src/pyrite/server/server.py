@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import logging
 import resource
 import select
 import signal
@@ -21,6 +22,8 @@ from pyrite import __version__
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.system import System
+from pyrite.log.journal import DiskJournal, open_journal
+from pyrite.log.workers import ThreadWorker
 from pyrite.protocols.mqtt.connection import CLOSING_TIME, Connection
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.config import Config, ConfigError
@@ -28,6 +31,8 @@ from pyrite.server.listeners import Listener
 from pyrite.server.sockets import Poller, bind, bind_unix
 from pyrite.server.streams import StreamProtocol
 from pyrite.server.websocket import WebSocketProtocol
+
+logger = logging.getLogger(__name__)
 
 TICK = 0.1
 """Seconds between two looks at the clock."""
@@ -43,12 +48,9 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
-        self.broker = Broker(
-            config.limits,
-            load_access(config),
-            self._wake,
-            time.monotonic,
-        )
+        access = load_access(config)
+        self.journal = None if config.ephemeral else self._open_journal()
+        self.broker = Broker(config.limits, access, self._wake, time.monotonic, self.journal)
         self.broker.tick(self._loop.time())
         self.awake = False
         """Whether someone is at work who will flush the broker when done."""
@@ -60,10 +62,40 @@ class Server:
         self._poller = Poller(self) if hasattr(select, "epoll") else None
         self._timer: asyncio.TimerHandle | None = None
 
+    def _open_journal(self) -> DiskJournal:
+        config, loop = self.config, self._loop
+
+        def post(call: Callable[[], object]) -> None:
+            try:
+                loop.call_soon_threadsafe(self._at_work, call)
+            except RuntimeError:
+                pass  # the loop is closed, and so no one waits any longer
+
+        return open_journal(
+            Path(config.data),
+            config.stream,
+            writing=ThreadWorker("pyrite-log", post),
+            reading=ThreadWorker("pyrite-read", post),
+            later=lambda seconds, call: loop.call_later(seconds, self._at_work, call),
+        )
+
+    def _at_work(self, call: Callable[[], object]) -> None:
+        """Do something, and send what comes of it."""
+        self.awake = True
+        try:
+            call()
+            self.broker.flush()
+        except Exception:  # whatever it is, it must not end what others wait for
+            logger.exception("internal error")
+        finally:
+            self.sleep()
+
     # The life of the server
 
     async def start(self) -> list[Listener]:
         """Open all listeners and return them, with the ports they were really given."""
+        if self.journal is not None:
+            self.journal.restore(self.broker)
         try:
             listening = [await self._listen(listener) for listener in self.config.listeners()]
         except BaseException:
@@ -73,6 +105,13 @@ class Server:
             System(self.broker, self.config.mqtt.sys_interval, __version__)
         self._tick()
         return listening
+
+    def found(self) -> list[str]:
+        """Say what was found in the data folder, a line a stream."""
+        if self.journal is None:
+            return []
+        lines = [f"stream {one.name}: {writer.opened}" for one, writer in self.journal.writers.items()]
+        return [*lines, *(f"damaged: {damage}" for damage in self.journal.damages)]
 
     async def stop(self) -> None:
         """Stop accepting, tell the clients, send what is still to be sent, close."""
@@ -94,6 +133,8 @@ class Server:
             self._poller.close()
         for path in self._socket_files:
             path.unlink(missing_ok=True)
+        if self.journal is not None:
+            await self._loop.run_in_executor(None, self.journal.close)
 
     def _tls_options(self, context: ssl.SSLContext) -> dict[str, Any]:
         return {
@@ -269,6 +310,8 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     server = Server(config)
+    for line in server.found():
+        say(line)
     for listener in await server.start():
         say(f"listening on {listener}")
     say("pyrite ready")

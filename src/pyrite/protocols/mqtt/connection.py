@@ -7,7 +7,7 @@ publishing.py in runs; other packets are decoded and handled here; CONNECT and A
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -137,6 +137,9 @@ class Connection(Delivery):
         if self.backlog is not None and not self.interrupted and not self._work_off():
             self.interrupted = True
             self.broker.interrupted(self)
+        if self.received is None and self.interrupted:
+            self._keep(data, 0, 0)
+            return
         if self.received is not None:
             self.received += data
             self.missing -= len(data)
@@ -172,6 +175,11 @@ class Connection(Delivery):
                     stop = publishing.run_end(shape, data, at)
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
+                if self.broker.journal.full:
+                    self._keep(data, at, 0)
+                    self.hold()
+                    self.broker.choke(self)
+                    return
                 continue
             if end - at < 2:
                 break
@@ -222,10 +230,18 @@ class Connection(Delivery):
                 self.broker.figures.packets_received += 1
                 self._handle(first, data[body:stop])
                 count = -1  # these may take long: look at the clock
+                if self.interrupted:
+                    self._keep(data, stop, 0)
+                    return
                 if self.backlog is not None and not self._work_off():
                     self._interrupt(data, stop)
                     return
             at = stop
+            if self.broker.journal.full:
+                self._keep(data, at, 0)
+                self.hold()
+                self.broker.choke(self)
+                return
         if at < end:
             self._keep(data, at, 1)
 
@@ -235,6 +251,19 @@ class Connection(Delivery):
         self.interrupted = True
         self.transport.pause_reading()
         self.broker.interrupted(self)
+
+    def hold(self) -> None:
+        """Handle nothing more of what comes, until further notice."""
+        self.interrupted = True
+        self.transport.pause_reading()
+
+    def release_hold(self) -> None:
+        """Go on with what came meanwhile."""
+        if self.received is None:
+            self.interrupted = False
+            self.resume_reading()
+        else:
+            self.broker.interrupted(self)
 
     def go_on(self) -> None:
         """Handle more of what came, for another turn."""
@@ -315,9 +344,29 @@ class Connection(Delivery):
             reasons.append(reason if self.version == V5 or reason < 0x80 else 0x80)
             if subscription is not None:
                 fresh.append(subscription)
-        self.reply(self._results(fields.SUBACK, packet.packet_id, reasons))  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
-        if fresh:
-            self.backlog = chain.from_iterable(map(self.broker.send_retained, fresh))
+        answer = self._results(fields.SUBACK, packet.packet_id, reasons)
+
+        def granted() -> None:
+            self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
+            if fresh:
+                self.backlog = chain(self.backlog or (), *map(self.broker.send_retained, fresh))
+
+        self._when_safe(granted)
+
+    def _when_safe(self, call: Callable[[], object]) -> None:
+        """Call when what the session was changed to is safe; at once if the session does not last."""
+        session = self.session
+        if session is None or not session.lasting:
+            call()
+            return
+
+        def safe() -> None:
+            if self.session is session:
+                call()
+                if self.backlog is not None and not self.interrupted:
+                    self.broker.interrupted(self)
+
+        self.broker.journal.after(safe)
 
     def _add(self, wish: Wish, identifiers: tuple[int, ...]) -> tuple[int, Subscription | None]:
         """Grant or refuse one wish; return the reason, and the subscription if it wants retained messages."""
@@ -366,7 +415,8 @@ class Connection(Delivery):
                 continue
             existed = self.broker.unsubscribe(self.session, key)
             reasons.append(Reason.SUCCESS if existed else Reason.NO_SUBSCRIPTION_EXISTED)
-        self.reply(self._results(fields.UNSUBACK, packet.packet_id, reasons))  # [MQTT-3.10.4-4], -5
+        answer = self._results(fields.UNSUBACK, packet.packet_id, reasons)
+        self._when_safe(lambda: self.reply(answer))  # [MQTT-3.10.4-4], -5
 
     def _results(self, kind: int, packet_id: int, reasons: list[int]) -> Suback:
         worst = max(reasons)
@@ -390,7 +440,7 @@ class Connection(Delivery):
         if session is not None and expiry is not None:
             if expiry and session.expiry == 0:
                 raise violation("a session expiry where CONNECT had none")  # 3.14.2.2.2
-            session.expiry = min(expiry, self.options.max_session_expiry)
+            self.broker.set_expiry(session, min(expiry, self.options.max_session_expiry))
         if "server_reference" in packet.properties:
             raise violation("a server reference from a client")
         self._leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]

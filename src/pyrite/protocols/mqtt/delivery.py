@@ -99,6 +99,18 @@ class Delivery(Link):
             and batch.stride <= self.max_packet
         )
 
+    def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
+        """Tell whether messages are not too large for this client [MQTT-3.1.2-24]."""
+        if batch.mixed:
+            return batch.stride <= self.max_packet
+        form = self.form | qos << 1 | (batch.retain and target.retain_as_published)
+        identifiers = target.identifiers if self.form == FORM_V5 else ()
+        expiry = 0 if batch.expires_at is not None and self.form == FORM_V5 else None
+        if _wire(batch, form, identifiers, 0, True, expiry).stride <= self.max_packet:
+            return True
+        self.broker.figures.messages_dropped += batch.count
+        return False
+
     def forward(self, batch: Batch, target: Subscription) -> None:
         """Send a whole batch with QoS 0. HOT: once for every batch and receiver."""
         data = batch.data
@@ -134,7 +146,10 @@ class Delivery(Link):
                 return True
             batch, start, stop = batch.parts()[start], 0, 1  # these are sent again, one at a time
         if qos == 0 and not self._has_room(count * batch.stride):
-            self.broker.figures.messages_dropped += count
+            if target.lossless and batch.stream is not None:
+                self.broker.leave_behind(target, batch)
+            else:
+                self.broker.figures.messages_dropped += count
             return True
         form = self.form | qos << 1 | (batch.retain and target.retain_as_published)
         alias, known, identifiers, expiry = 0, False, target.identifiers, None

@@ -157,8 +157,10 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
         connection.refuse(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
         return
 
+    before = broker.sessions.get(client_id)
+    lasted = before is not None and before.lasting
     session, present = broker.open_session(client_id, packet.clean_start)
-    session.expiry = _session_expiry(packet, options.max_session_expiry)
+    broker.set_expiry(session, _session_expiry(packet, options.max_session_expiry))
     if packet.will is not None:
         session.will = _will(packet.will, client_id)
     else:
@@ -173,13 +175,29 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
         if connection.max_aliases:
             connection.aliases = {}
         properties = properties | _offer(connection, packet, client_id, session.expiry, keep_alive)
-        if not connection.reply(Connack(Reason.SUCCESS, present, properties)):
+    answered = False
+
+    def let_in() -> None:
+        if connection.session is not session:
+            return
+        nonlocal answered
+        answered = True
+        if packet.version != V5:
+            connection.reply(Connack(0, present and packet.version != V31))
+        elif not connection.reply(Connack(Reason.SUCCESS, present, properties)):
             session.will = None
             connection.close()  # nothing may come before a CONNACK [MQTT-3.2.0-1], and this one cannot
             return
-    else:
-        connection.reply(Connack(0, present and packet.version != V31))
-    session.resume()
+        session.resume()
+        if connection.interrupted:
+            connection.release_hold()
+
+    if not session.lasting and not lasted:
+        let_in()
+        return
+    broker.journal.after(let_in)
+    if not answered:  # until it is safe that there is such a session
+        connection.hold()
 
 
 def _session_expiry(packet: Connect, maximum: int) -> int:

@@ -8,10 +8,12 @@ alternate, packets that go to the same receivers are still gathered into one bat
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.core import SYSTEM
+from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.broker.subscriptions import Route
 from pyrite.broker.topics import InvalidTopic, check_topic
@@ -22,6 +24,7 @@ from pyrite.protocols.mqtt.packets import Ack
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, violation
 
 if TYPE_CHECKING:
+    from pyrite.broker.session import Session
     from pyrite.protocols.mqtt.connection import Connection
 
 
@@ -268,7 +271,7 @@ def publish_mixed(connection: Connection, batch: MixedBatch, route: Route) -> No
     figures.publish_received += batch.count
     figures.publish_bytes_received += len(batch.data)
     if batch.qos == 0:
-        connection.broker.send(batch, route)
+        connection.broker.publish(batch, route)
         return
     data = batch.data
     high = bytes([data[at] for at in batch.ids_at])
@@ -289,7 +292,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         batch = Batch(
             shape.topic, packets, 0, False, None, None, origin, count, size, shape.payload_at, shape.form
         )
-        broker.send(batch, broker.subscriptions.route(shape.topic))
+        broker.publish(batch)
         return
     properties = shape.properties
     refused = shape.refused
@@ -347,25 +350,82 @@ def _publish_acknowledged(
             before = batch.part(0, allowed)
             _publish_acknowledged(connection, before, route, high[:allowed], low[:allowed], refused)
         raise error
-    batches = [batch]
-    if batch.qos == 2 and not refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
-        batches = _first_time(connection, batch, ids)
-    matched = False
-    if not refused:
-        for fresh in batches:
-            matched = (broker.publish(fresh) if route is None else broker.send(fresh, route)) or matched
-    reason = refused
-    if not reason and not matched and batches:
-        reason = Reason.NO_MATCHING_SUBSCRIBERS
-    if connection.form != FORM_V5:
-        reason = 0  # 3.1.1 knows no way to refuse a message but to take it and drop it
-    if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
-        kind = fields.PUBACK if batch.qos == 1 else fields.PUBREC
-        for message_id in ids:
-            connection.reply(Ack(kind, message_id, reason, {"reason_string": describe(reason)}))
+    reply = _Reply(connection, batch.qos, ids, high, low)
+    if refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
+        broker.journal.in_turn(lambda: reply.send(refused))
         return
-    connection.write(_acks(0x40 if batch.qos == 1 else 0x50, high, low, reason))
-    broker.figures.packets_sent += len(high)
+    if batch.qos == 1:
+        broker.publish(batch, route, reply.done)
+        return
+    session = connection.session
+    assert session is not None
+    fresh = _first_time(connection, batch, ids)
+    reply.left = len(fresh)
+    if not fresh:  # all have come before, and may not be safe yet
+        broker.journal.in_turn(lambda: reply.send(0) if (session.incoming or set()).issuperset(ids) else None)
+        return
+    if session.lasting:
+        broker.journal.save_incoming(session)
+    for part, part_ids in fresh:
+        reply.fresh = part_ids if len(fresh) == 1 else ids
+        broker.publish(part, route, reply.done, part_ids if session.lasting else None)
+
+
+class _Reply:
+    """The acknowledgement of a batch, to be sent when it is safe."""
+
+    __slots__ = ("_connection", "_high", "_ids", "_low", "_matched", "_qos", "_session", "fresh", "left")
+
+    def __init__(
+        self, connection: Connection, qos: int, ids: tuple[int, ...], high: bytes, low: bytes
+    ) -> None:
+        self._connection = connection
+        self._session = connection.session
+        self._qos = qos
+        self._ids = ids
+        self._high = high
+        self._low = low
+        self._matched = False
+        self.left = 1
+        """Parts of the batch that are not safe yet."""
+        self.fresh: Sequence[int] = ()
+        """The ids of QoS 2 messages that came for the first time."""
+
+    def done(self, matched: bool, fault: Fault | None) -> None:
+        """Note that a part is safe, or cannot be made so."""
+        if fault is not None:
+            self._failed(fault)
+            return
+        self._matched = self._matched or matched
+        self.left -= 1
+        if self.left == 0:
+            self.send(0 if self._matched else Reason.NO_MATCHING_SUBSCRIBERS)
+
+    def _failed(self, fault: Fault) -> None:
+        """Refuse messages that cannot be kept; 3.1.1 knows no way to but silence."""
+        session = self._session
+        if session is not None and session.incoming is not None:
+            session.incoming.difference_update(self.fresh)
+        first, self.left = self.left > 0, -1
+        if first and self._connection.form == FORM_V5:
+            reason = Reason.QUOTA_EXCEEDED if fault.full else Reason.UNSPECIFIED_ERROR
+            self.send(reason, fault.text)
+
+    def send(self, reason: int, text: str = "") -> None:
+        """Acknowledge, or refuse with a reason, all messages; unless the client has left meanwhile."""
+        connection = self._connection
+        if connection.session is not self._session:
+            return
+        if connection.form != FORM_V5:
+            reason = 0  # 3.1.1 knows no way to refuse a message but to take it and drop it
+        if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
+            kind = fields.PUBACK if self._qos == 1 else fields.PUBREC
+            for message_id in self._ids:
+                properties = {"reason_string": text or describe(reason)}
+                connection.reply(Ack(kind, message_id, reason, properties))
+            return
+        connection.write(_acks(0x40 if self._qos == 1 else 0x50, self._high, self._low, reason))
+        connection.broker.figures.packets_sent += len(self._high)
 
 
 def _unretainable(connection: Connection, shape: Shape) -> int:
@@ -404,7 +464,9 @@ def _allowed(
     return len(ids), None
 
 
-def _first_time(connection: Connection, batch: Batch, ids: tuple[int, ...]) -> list[Batch]:
+def _first_time(
+    connection: Connection, batch: Batch, ids: tuple[int, ...]
+) -> list[tuple[Batch, Sequence[int]]]:
     """Note the ids of QoS 2 messages, and return those that have not come before [MQTT-4.3.3-10]."""
     session = connection.session
     assert session is not None
@@ -414,12 +476,12 @@ def _first_time(connection: Connection, batch: Batch, ids: tuple[int, ...]) -> l
     unique = set(ids)
     if incoming.isdisjoint(unique) and len(unique) == len(ids):
         incoming |= unique
-        return [batch]
-    batches = []
+        return [(batch, ids)]
+    batches: list[tuple[Batch, Sequence[int]]] = []
     for index, message_id in enumerate(ids):
         if message_id not in incoming:
             incoming.add(message_id)
-            batches.append(batch.part(index, index + 1))
+            batches.append((batch.part(index, index + 1), (message_id,)))
     return batches
 
 
@@ -474,22 +536,43 @@ def acknowledged(connection: Connection, first: int, acks: bytes) -> None:
         session.complete(ids)
     elif first == 0x50:
         if session.received(ids):
-            connection.answer(acks, 0x62)
+            _answer(connection, session, acks, 0x62)
         else:
             for message_id in ids:  # [MQTT-4.3.3-4]
                 known = session.received((message_id,))
-                connection.reply(Ack(fields.PUBREL, message_id, 0 if known else _UNKNOWN))
+                _answer_one(connection, session, fields.PUBREL, message_id, known)
     else:
         incoming = session.incoming
         if incoming is not None and incoming.issuperset(ids):
             incoming.difference_update(ids)  # [MQTT-4.3.3-12]
-            connection.answer(acks, 0x70)
+            if session.lasting:
+                connection.broker.journal.save_incoming(session)
+            _answer(connection, session, acks, 0x70)
         else:
             for message_id in ids:
                 known = incoming is not None and message_id in incoming
-                if incoming is not None:
+                if known and incoming is not None:
                     incoming.discard(message_id)
-                connection.reply(Ack(fields.PUBCOMP, message_id, 0 if known else _UNKNOWN))
+                    if session.lasting:
+                        connection.broker.journal.save_incoming(session)
+                _answer_one(connection, session, fields.PUBCOMP, message_id, known)
+
+
+def _answer(connection: Connection, session: Session, acks: bytes, first: int) -> None:
+    """Answer a run of acknowledgements with the next step, when this one cannot be forgotten any more."""
+    _when_safe(connection, session, lambda: connection.answer(acks, first))
+
+
+def _answer_one(connection: Connection, session: Session, kind: int, message_id: int, known: bool) -> None:
+    answer = Ack(kind, message_id, 0 if known else _UNKNOWN)
+    _when_safe(connection, session, lambda: connection.reply(answer))
+
+
+def _when_safe(connection: Connection, session: Session, call: Callable[[], object]) -> None:
+    """Call when the session's state is safe; not before the acknowledgements of what came before."""
+    journal = connection.broker.journal
+    wait = journal.after if session.lasting else journal.in_turn
+    wait(lambda: call() if connection.session is session else None)
 
 
 _UNKNOWN = Reason.PACKET_IDENTIFIER_NOT_FOUND

@@ -1,0 +1,143 @@
+"""Pull: named consumers that fetch messages from the log when they like, and acknowledge them.
+
+A consumer has a filter, and a place in each stream that lasts. A message is given out once, to whoever
+fetches; it comes again only if it is not acknowledged in time, or if the broker went down before it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyrite.broker.journal import Piece, Stream, Wanted
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.broker.message import Batch
+
+ACKNOWLEDGE_WITHIN = 30.0
+"""Seconds after which a message that was fetched and not acknowledged is given out again."""
+MAX_FETCH = 10_000
+"""Messages in one fetch."""
+MAX_PENDING = 100_000
+"""Messages of one consumer that may be fetched and not acknowledged."""
+
+
+class Place(NamedTuple):
+    """Where a message lies: in which stream, at which offset. As text it is what a client acknowledges."""
+
+    stream: Stream
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.stream.name}:{self.offset}"
+
+
+Fetched = list[tuple[Place, "Batch"]]
+
+
+class Consumer:
+    """One named consumer."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        topic_filter: bytes,
+        positions: dict[Stream, int],
+        pending: Sequence[Place] = (),
+        within: float = ACKNOWLEDGE_WITHIN,
+    ) -> None:
+        self.broker = broker
+        self.name = name
+        self.topic_filter = topic_filter
+        self.positions = positions
+        """From where on each stream has not been given out yet."""
+        self.within = within
+        self.pending: dict[Place, float] = dict.fromkeys(pending, 0.0)
+        """What was given out and is not acknowledged, and when it is to be given out again."""
+        self._wanted = Wanted([topic_filter])
+        self._asked: list[tuple[int, Callable[[Fetched], object]]] = []
+        self._busy = False
+
+    def fetch(self, most: int, answer: Callable[[Fetched], object]) -> None:
+        """Give out up to `most` messages: those overdue first, then new ones, in the log's order."""
+        self._asked.append((min(most, MAX_FETCH, MAX_PENDING - len(self.pending)), answer))
+        self._next()
+
+    def _next(self) -> None:
+        """Serve one fetch after the other, so that no message is given out twice."""
+        if self._busy or not self._asked:
+            return
+        self._busy = True
+        most, answer = self._asked.pop(0)
+        found: Fetched = []
+
+        def finish() -> None:
+            due = self.broker.now + self.within
+            for place, _ in found:
+                self.pending[place] = due
+            self.broker.journal.save_consumer(self)
+            self._busy = False
+            answer(found)
+            self._next()
+
+        def more() -> None:
+            for stream in self.broker.journal.streams:
+                position = self.positions.setdefault(stream, 0)
+                if position < stream.routed and len(found) < most:
+                    self.broker.journal.read(
+                        stream,
+                        position,
+                        stream.routed,
+                        self._wanted,
+                        lambda piece, of=stream: take(of, piece),  # type: ignore[misc]
+                    )
+                    return
+            finish()
+
+        def take(stream: Stream, piece: Piece) -> None:
+            self.positions[stream] = piece.next_offset
+            for batch in piece.batches:
+                free = most - len(found)
+                if batch.count > free:
+                    self.positions[stream] = batch.offset + free
+                    batch = batch.part(0, free)
+                found.extend(
+                    (Place(stream, batch.offset + at), batch.part(at, at + 1)) for at in range(batch.count)
+                )
+                if len(found) == most:
+                    if batch.offset + batch.count < self.positions[stream]:
+                        self.positions[stream] = batch.offset + batch.count
+                    break
+            more()
+
+        overdue = [place for place, due in self.pending.items() if due <= self.broker.now][:most]
+        by_stream: dict[Stream, list[int]] = {}
+        for place in sorted(overdue, key=lambda one: (one.stream.number, one.offset)):
+            by_stream.setdefault(place.stream, []).append(place.offset)
+
+        def again() -> None:
+            if not by_stream:
+                more()
+                return
+            stream, offsets = by_stream.popitem()
+
+            def fetched(batches: dict[int, Batch]) -> None:
+                for offset in offsets:
+                    batch = batches.get(offset)
+                    if batch is None:  # the log does not keep it any longer
+                        self.pending.pop(Place(stream, offset), None)
+                    elif Place(stream, offset) in self.pending:
+                        found.append((Place(stream, offset), batch))
+                again()
+
+            self.broker.journal.fetch(stream, offsets, fetched)
+
+        again()
+
+    def acknowledge(self, places: Sequence[Place], done: Callable[[int], object]) -> None:
+        """Note that messages were dealt with; `done` is told how many of them were known, when it is safe."""
+        known = sum(self.pending.pop(place, None) is not None for place in places)
+        self.broker.journal.save_consumer(self)
+        self.broker.journal.after(lambda: done(known))

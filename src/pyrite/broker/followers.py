@@ -1,0 +1,298 @@
+"""Those who read the log: from a position, through filters, until they have caught up with what comes in.
+
+A session that was away or is slow, a subscription that asked for the past, a shared subscription that no one
+had room for: to each the log is read a piece at a time, as there is room; no more than a piece is in memory.
+They have caught up when they have been given everything that was routed; the next message to be routed is
+theirs as it comes. As all this happens in one thread, nothing can come in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pyrite.broker.journal import Piece, Stream, Wanted
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.broker.message import Batch
+    from pyrite.broker.session import Session
+    from pyrite.broker.subscriptions import SharedGroup, Subscription
+
+
+ROUNDS = 8
+LITTLE = 1_000
+"""Messages that may be read in the broker's own thread, after so many rounds of reading."""
+OVERHEAD = 64
+"""More bytes than a packet has besides topic and payload, mostly."""
+
+
+class Follower:
+    """Reads streams from positions on, and gives what is found to someone who may have no room at times."""
+
+    all_at_once = False
+    """Whether a stream that was caught up with must be read on until all are."""
+
+    def __init__(self, broker: Broker, positions: dict[Stream, int]) -> None:
+        self.broker = broker
+        self.positions = positions
+        """From where on each stream is still to be read; those caught up with are not in it."""
+        self._waiting: deque[Batch] = deque()
+        """What was read and not yet taken."""
+        self._reading = False
+        self._stopped = False
+        self._pumping = False
+        self._rounds = 0
+
+    def stop(self) -> None:
+        """Read no more; what is being read now is for no one."""
+        self._stopped = True
+        self.positions.update(self.reached_positions())
+        self._waiting.clear()
+
+    def reached_positions(self) -> dict[Stream, int]:
+        """Return up to where what was read has been taken."""
+        reached = dict(self.positions)
+        for batch in self._waiting:
+            if batch.stream is not None:
+                reached[batch.stream] = min(batch.offset, reached.get(batch.stream, batch.offset))
+        return reached
+
+    def pump(self) -> None:
+        """Go on reading, if there is room and nothing is being read."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while not self._stopped and not self._reading and self.has_room():
+                if self._waiting:
+                    self._take_one()
+                    continue
+                behind = self._behind()
+                if behind is None:
+                    self._stopped = True
+                    self.caught_up()
+                else:
+                    self._read(*behind)
+        finally:
+            self._pumping = False
+
+    def _take_one(self) -> None:
+        batch = self._waiting[0]
+        if batch.expires_at is not None and batch.expires_at <= self.broker.now:
+            taken = batch.count  # [MQTT-3.3.2-5]
+        else:
+            taken = self.take(batch)
+        if taken == batch.count:
+            self._waiting.popleft()
+        elif taken:
+            self._waiting[0] = batch.part(taken, batch.count)
+
+    def _behind(self) -> tuple[Stream, int] | None:
+        """Return a stream of which there is more to read, and from where on; the others are live now."""
+        for stream, position in list(self.positions.items()):
+            if position < stream.routed:
+                return stream, position
+            if not self.all_at_once:
+                del self.positions[stream]
+        return None
+
+    def _read(self, stream: Stream, position: int) -> None:
+        self._reading = True
+
+        def answer(piece: Piece) -> None:
+            self._reading = False
+            if not self._stopped:
+                self.positions[stream] = piece.next_offset
+                self._waiting.extend(piece.batches)
+                self.pump()
+
+        # Of several busy streams one would always be a little behind, were the last of it not read at once.
+        self._rounds += 1
+        last = self.all_at_once and self._rounds > ROUNDS and stream.routed - position < LITTLE
+        self.broker.journal.read(stream, position, stream.routed, self.wanted(), answer, at_once=last)
+
+    # What kinds of followers differ in
+
+    def wanted(self) -> Wanted:
+        """Return which messages to look for."""
+        raise NotImplementedError
+
+    def has_room(self) -> bool:
+        """Tell whether more can be taken."""
+        raise NotImplementedError
+
+    def take(self, batch: Batch) -> int:
+        """Take a batch, and return how many of its messages were taken."""
+        raise NotImplementedError
+
+    def caught_up(self) -> None:
+        """Go on with what comes in."""
+        raise NotImplementedError
+
+
+class CatchUp(Follower):
+    """Sends a session what it missed while it was away, or too slow. Its positions are the session's."""
+
+    def __init__(self, broker: Broker, session: Session) -> None:
+        assert session.positions is not None
+        super().__init__(broker, session.positions)
+        self._session = session
+        self._wanted: Wanted | None = None
+        self._version = -1
+
+    def wanted(self) -> Wanted:
+        """Return the filters of the session's own subscriptions."""
+        version = self.broker.subscriptions.version
+        if self._wanted is None or version != self._version:
+            filters = [one.topic_filter for one in self._session.subscriptions.values() if one.group is None]
+            self._wanted = Wanted(filters, least_qos=1)
+            self._version = version
+        return self._wanted
+
+    def has_room(self) -> bool:
+        """Tell whether the session can take more."""
+        return self._session.has_room
+
+    def take(self, batch: Batch) -> int:
+        """Send a batch to the session, or have it wait there."""
+        self._session.take_from_log(batch)
+        return batch.count
+
+    def caught_up(self) -> None:
+        """Have the session take messages as they come."""
+        self._session.positions = None
+        self._session.follower = None
+
+
+class Replay(Follower):
+    """Sends a subscription the past, before it takes part in what comes in."""
+
+    all_at_once = True  # the subscription goes live as a whole
+
+    def __init__(
+        self,
+        broker: Broker,
+        key: bytes,
+        subscription: Subscription,
+        positions: dict[Stream, int],
+        seen: dict[Stream, int] | None = None,
+    ) -> None:
+        super().__init__(broker, positions)
+        self.key = key
+        self.subscription = subscription
+        self._seen = seen or {}
+        """Offsets below which QoS 0 messages were sent already, before the subscription fell behind."""
+        self.reached = dict(positions)
+        """Up to where messages have been sent: what is saved."""
+        subscription.aside = True
+        subscription.replay = self
+
+    def wanted(self) -> Wanted:
+        """Return the subscription's filter."""
+        return Wanted([self.subscription.topic_filter])
+
+    def has_room(self) -> bool:
+        """Tell whether the session can take more, and the client's connection too."""
+        session = self.subscription.session
+        return session.has_room and session.link is not None and session.link.is_roomy
+
+    def take(self, batch: Batch) -> int:
+        """Send a batch for the subscription."""
+        subscription = self.subscription
+        session, stream = subscription.session, batch.stream
+        assert stream is not None
+        if subscription.no_local and batch.origin == session.client_id:
+            return batch.count
+        qos = min(batch.qos, subscription.qos)
+        if qos:
+            session.offer_from_log(batch, qos, subscription)
+            return batch.count
+        if batch.qos == 0 and batch.offset < self._seen.get(stream, 0):
+            return batch.count
+        assert session.link is not None
+        count = min(batch.count, max(1, session.link.room // (batch.stride + OVERHEAD + len(batch.topic))))
+        session.link.forward(batch.part(0, count), subscription)
+        if not session.queued_messages:
+            self.reached[stream] = batch.offset + count
+        return count
+
+    def sent(self, stream: Stream, offset: int) -> None:
+        """Note how far the client has been sent messages, for the case of a crash."""
+        self.reached[stream] = offset
+        self.broker.journal.save_subscription(self.subscription.session, self.key, self.subscription)
+
+    def again(self) -> Replay:
+        """Return what goes on where this one was stopped."""
+        return Replay(self.broker, self.key, self.subscription, dict(self.reached), self._seen)
+
+    def caught_up(self) -> None:
+        """Send what is on its way into the log and was routed already, and take part from now on."""
+        subscription = self.subscription
+        session = subscription.session
+        for stream in self.broker.journal.streams:
+            for batch in self.broker.journal.unrouted(stream):
+                if batch.offset >= self._seen.get(stream, 0):
+                    for part in batch.parts():
+                        own = subscription.no_local and part.origin == session.client_id
+                        if not own and session.link is not None and self.wanted()(part.topic):
+                            session.link.forward(part, subscription)
+        self.broker.go_live(self.key, subscription)
+
+
+class GroupReader(Follower):
+    """Deals the members of a shared subscription what none of them had room for, or was there for."""
+
+    def __init__(self, broker: Broker, group: SharedGroup) -> None:
+        super().__init__(broker, group.positions)
+        self._group = group
+
+    def wanted(self) -> Wanted:
+        """Return the group's filter."""
+        return Wanted([self._group.topic_filter], least_qos=1)
+
+    def has_room(self) -> bool:
+        """Tell whether any member can take more."""
+        return any(member.session.capacity for member in self._group.members)
+
+    def pump(self) -> None:
+        """Deal what came back first, then what is in the log."""
+        group = self._group
+        while group.returned and self.has_room():
+            batch = group.returned[0]
+            if batch.absent:
+                self._fetch(batch)
+                return
+            taken = self.take(batch)
+            if taken < batch.count:
+                group.returned[0] = batch.part(taken, batch.count)
+                return
+            del group.returned[0]
+        super().pump()
+
+    def _fetch(self, place: Batch) -> None:
+        """Read what came back as a mere place in the log."""
+        assert place.stream is not None
+        if self._reading:
+            return
+        self._reading = True
+
+        def fetched(found: dict[int, Batch]) -> None:
+            self._reading = False
+            if place in self._group.returned:
+                at = self._group.returned.index(place)
+                self._group.returned[at : at + 1] = found.values()
+            self.pump()
+
+        offsets = range(place.offset, place.offset + place.count)
+        self.broker.journal.fetch(place.stream, offsets, fetched)
+
+    def take(self, batch: Batch) -> int:
+        """Deal a batch to the members that have room."""
+        return self.broker.deal_out(batch, self._group)
+
+    def caught_up(self) -> None:
+        """Have the group take part in what comes in."""
+        self._group.reader = None
+        self.broker.groups_behind.discard(self._group)
+        self.broker.journal.save_group(self._group)

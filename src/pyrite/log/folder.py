@@ -1,0 +1,84 @@
+"""The data folder: its format, and its lock.
+
+DIR/format            which format this is
+DIR/lock              held by the broker that uses the folder
+DIR/state.sqlite      sessions, subscriptions, retained messages, ...
+DIR/streams/NAME/     the segments of a stream
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+FORMAT = "pyrite data, format 1\n"
+
+
+class FolderError(Exception):
+    """The data folder cannot be used; the message says why."""
+
+
+class DataFolder:
+    """A data folder that is ours alone until it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise FolderError(f"{path}: cannot be used for data: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(self._lock, 32).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise FolderError(
+                f"{path}: another broker uses this folder"
+                + (f" (process {holder})" if holder else "")
+                + "; stop it, or give this one a folder of its own with --data"
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"{os.getpid()}\n".encode())
+        try:
+            self._check_format()
+            self.streams.mkdir(exist_ok=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_format(self) -> None:
+        file = self.path / "format"
+        if file.exists():
+            found = file.read_text(encoding="utf-8", errors="replace")
+            if found != FORMAT:
+                raise FolderError(
+                    f"{self.path}: holds {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}"
+                )
+            return
+        others = [one.name for one in self.path.iterdir() if one.name != "lock"]
+        if others:
+            raise FolderError(
+                f"{self.path}: is no data folder of Pyrite's, and is not empty (it holds {others[0]!r})"
+            )
+        temporary = file.with_suffix(".tmp")
+        temporary.write_text(FORMAT, encoding="utf-8")
+        temporary.replace(file)
+
+    @property
+    def streams(self) -> Path:
+        """Where the streams are."""
+        return self.path / "streams"
+
+    @property
+    def state(self) -> Path:
+        """Where the state is."""
+        return self.path / "state.sqlite"
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        if self._lock >= 0:
+            os.ftruncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = -1

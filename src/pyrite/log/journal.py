@@ -1,0 +1,687 @@
+"""The journal on disk: group commit of messages and state, and what the broker reads of both.
+
+Everything that arrives while the last group is being written is the next group: for each stream one record
+batch, one write, one fdatasync; and one transaction of the state, if anyone waits for it. This happens in a
+thread of its own. Then, in the event loop's thread, the group is settled: messages with QoS 1 and 2 are
+routed and acknowledged, and whoever waited for state to be safe goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import sqlite3
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from pyrite.broker.consumers import Consumer
+from pyrite.broker.journal import Done, Fault, Journal, Piece, Stream, Wanted
+from pyrite.broker.message import Batch
+from pyrite.broker.session import Session
+from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.broker.timers import NO_SLOT
+from pyrite.broker.topics import matches
+from pyrite.log import state as database
+from pyrite.log.columns import Entry
+from pyrite.log.files import Files
+from pyrite.log.folder import DataFolder
+from pyrite.log.options import StreamOptions
+from pyrite.log.reading import RawPiece, fetch, read_piece
+from pyrite.log.restoring import dump_properties, restore
+from pyrite.log.segment import Damage
+from pyrite.log.state import Change, State
+from pyrite.log.stream import StreamReader
+from pyrite.log.workers import Worker
+from pyrite.log.writer import StreamWriter
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+
+logger = logging.getLogger(__name__)
+
+LINGER = 0.01
+"""Seconds that messages no one waits for gather before they are written."""
+GATHER = 2 * 1024 * 1024
+"""Bytes of them that are written without waiting longer."""
+MAX_PENDING = 64 * 1024 * 1024
+"""Bytes that may wait to be written before no more is read from clients."""
+LAZY = 1.0
+"""Seconds in which state that no one waits for is written."""
+SWEEP = 60.0
+"""Seconds between two notes of how far sessions have come that are connected and were sent nothing."""
+MAX_ROWS = 32
+"""Rows of a session's steps after which they are written anew, as one."""
+TURN = 0.002
+"""Seconds that a group is settled for at a time."""
+
+
+class Waiter(NamedTuple):
+    """Who waits for a group to be safe: a batch to be routed, with whom to tell; or a call."""
+
+    batch: Batch | None
+    done: Done | None
+    call: Callable[[], object] | None = None
+    for_state: bool = False
+    """Whether it is the state that must be safe."""
+
+
+class Group:
+    """What is written together."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Stream, list[Entry]] = {}
+        self.waiters: list[Waiter] = []
+        self.changes: list[Change] | None = None
+        """Changes of the state, if any are written with this group."""
+        self.size = 0
+        self.since = 0.0
+        self.waits = False
+        """Whether someone waits for it."""
+        self.with_state = False
+        """Whether someone waits for the state to be safe."""
+        self.faults: dict[Stream, Fault] = {}
+        self.state_fault: Fault | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.waiters or self.with_state)
+
+
+class DiskJournal(Journal):
+    """Keeps everything in a data folder."""
+
+    lasting = True
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        options: Sequence[StreamOptions],
+        files: Files | None = None,
+        writing: Worker | None = None,
+        reading: Worker | None = None,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], object]], object] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.slot = NO_SLOT
+        self._files = files or Files()
+        self._writing = writing or Worker()
+        self._reading = reading or Worker()
+        self._wall = wall
+        self._clock = clock
+        self._later = later
+        """Has something called after some seconds; without it, messages do not linger."""
+        self._armed = False
+        self.damages: list[str] = []
+        """What was found damaged at the start, in words."""
+        self._state = State(folder.state)
+        numbers = self._state.streams([one.name for one in options])
+        self.writers: dict[Stream, StreamWriter] = {}
+        self._readers: dict[Stream, StreamReader] = {}
+        self._readers_here: dict[Stream, StreamReader] = {}
+        self._applied: dict[Stream, int] = {}
+        for one in options:
+            where = folder.streams / one.name
+            writer = StreamWriter(self._files, where, one)
+            number, applied = numbers[one.name]
+            end = max(writer.opened.end, applied)  # offsets are never given twice
+            stream = Stream(number, one.name, [text.encode() for text in one.topics], end)
+            self.writers[stream] = writer
+            self._readers[stream] = StreamReader(where)
+            self._readers_here[stream] = StreamReader(where)
+            self._applied[stream] = applied if applied >= 0 else end
+            self.damages.extend(map(str, writer.opened.damages))
+        self.streams = tuple(self.writers)
+        self._by_number = {stream.number: stream for stream in self.streams}
+        self._last_time = 0
+        self._group = Group()
+        self._unsettled: deque[Group] = deque()
+        """Groups that are being written, or settled."""
+        self._busy = False
+        self._pending = 0
+        """Bytes that wait to be written."""
+        self._settling: deque[tuple[Group, Waiter]] = deque()
+        self._turn_comes = False
+        self._changes: list[Change] = []
+        self._incoming: dict[Session, None] = {}
+        self._deliveries: dict[Session, None] = {}
+        self._groups: dict[SharedGroup, None] = {}
+        self._rows: dict[Session, int] = {}
+        self._stale: deque[Session] = deque()
+        self._swept = 0.0
+        self.fault: Fault | None = None
+        """Why nothing can be written at present, if so."""
+        self.damages_read = 0
+        """How many damaged batches were come across while reading."""
+        self._reported: set[Damage] = set()
+        self._broker: Broker | None = None
+
+    @property
+    def broker(self) -> Broker:
+        """The broker that this is the journal of."""
+        assert self._broker is not None
+        return self._broker
+
+    # Messages
+
+    def stream_for(self, topic: bytes) -> Stream | None:
+        """Return the first stream that captures a topic."""
+        for stream in self.streams:
+            if any(matches(one, topic) for one in stream.filters):
+                return stream
+        return None
+
+    def append(
+        self, stream: Stream, batch: Batch, done: Done | None, packet_ids: Sequence[int] | None
+    ) -> None:
+        """Put a batch into a stream. HOT."""
+        batch.stream = stream
+        batch.offset = stream.next_offset
+        stream.next_offset += batch.count
+        now = int(self._wall() * 1e6)
+        if now <= self._last_time:
+            now = self._last_time + 1
+        self._last_time = now
+        group = self._group
+        entries = group.entries.get(stream)
+        if entries is None:
+            entries = group.entries[stream] = []
+        entries.append(Entry(batch, now, packet_ids))
+        size = len(batch.data)
+        group.size += size
+        self._pending += size
+        if batch.qos:
+            group.waiters.append(Waiter(batch, done))
+            group.waits = True
+        if self._pending > MAX_PENDING:
+            self.full = True
+
+    def unrouted(self, stream: Stream) -> list[Batch]:
+        """Return the QoS 0 batches of a stream that are not in the log as far as the broker knows."""
+        return [
+            entry.batch
+            for group in (*self._unsettled, self._group)
+            for entry in group.entries.get(stream, ())
+            if not entry.batch.qos
+        ]
+
+    def in_turn(self, call: Callable[[], object]) -> None:
+        """Call when everyone who waited before has been told."""
+        if self._group.waits or self._busy or self._settling:
+            self._wait(Waiter(None, None, call))
+        else:
+            call()
+
+    def after(self, call: Callable[[], object]) -> None:
+        """Call when everything that was noted so far is safe."""
+        if self._has_changes() or any(group.with_state for group in self._unsettled):
+            self._group.with_state = True
+            self._wait(Waiter(None, None, call, for_state=True))
+        else:
+            self.in_turn(call)
+
+    def _wait(self, waiter: Waiter) -> None:
+        self._group.waiters.append(waiter)
+        self._group.waits = True
+        self._wake()
+
+    def _has_changes(self) -> bool:
+        return bool(self._changes or self._incoming or self._deliveries or self._groups)
+
+    def _wake(self) -> None:
+        """Have `kick` called soon."""
+        if not self._turn_comes and self._broker is not None:
+            self._turn_comes = True
+            self._broker.interrupted(self)
+
+    def go_on(self) -> None:
+        """Settle more of what was written."""
+        self._turn_comes = False
+        self._settle_some()
+
+    # The group commit
+
+    def kick(self) -> None:
+        """Write what has gathered, unless something is being written, or no one waits for it yet."""
+        group = self._group
+        if self._busy or not group:
+            return
+        if not group.waits and self._later is not None and group.size < GATHER and not group.with_state:
+            if not group.since:
+                group.since = self._clock()
+            if self._clock() - group.since < LINGER:
+                if not self._armed:
+                    self._armed = True
+                    self._later(LINGER, self._lingered)
+                return
+        self._group = Group()
+        if group.with_state:
+            group.changes = self._take_changes()
+        self._busy = True
+        self._unsettled.append(group)
+        self._writing.run(partial(self._write, group), self._written)
+
+    def _lingered(self) -> None:
+        self._armed = False
+        self.kick()
+
+    def _write(self, group: Group) -> Group:
+        """Write a group, and make it safe as far as someone waits for it. In the writing thread."""
+        for stream, entries in group.entries.items():
+            try:
+                promised = group.waits and any(entry.batch.qos for entry in entries)
+                self.writers[stream].append(entries, promised)
+            except OSError as error:
+                group.faults[stream] = _fault(error, f"stream {stream.name}")
+            except Exception as error:
+                logger.exception("stream %s: internal error", stream.name)
+                group.faults[stream] = Fault(False, f"internal error: {error}")
+        if group.changes is not None:
+            try:
+                self._state.commit(group.changes)
+            except (sqlite3.Error, OSError) as error:
+                group.state_fault = _fault(error, "the state of sessions")
+        return group
+
+    def _written(self, group: Group) -> None:
+        """Settle a group that was written, or could not be. In the event loop's thread."""
+        self._busy = False
+        for stream, entries in group.entries.items():
+            if stream in group.faults:
+                lost = sum(entry.batch.count for entry in entries if not entry.batch.qos)
+                self.broker.figures.log_lost += lost
+            last = entries[-1].batch
+            group.waiters.append(Waiter(None, None, partial(_set_routed, stream, last.offset + last.count)))
+        waiters = group.waiters
+        if group.state_fault is not None:
+            # What was to be written is tried again with the next group; and who waits for it goes on waiting.
+            assert group.changes is not None
+            self._changes = group.changes + self._changes
+            self._group.waiters[:0] = [one for one in waiters if one.for_state]
+            waiters = [one for one in waiters if not one.for_state]
+        waiters.append(Waiter(None, None, partial(self._is_settled, group)))
+        self._settling.extend((group, waiter) for waiter in waiters)
+        self._judge(group)
+        self._settle_some()
+
+    def _is_settled(self, group: Group) -> None:
+        self._unsettled.remove(group)
+        self._pending -= group.size
+        if self.full and self._pending < MAX_PENDING // 2:
+            self.full = False
+            self.broker.unchoke()
+        if group.state_fault is None:
+            self.kick()  # else it is tried again when the time comes
+
+    def _settle_some(self) -> None:
+        """Route and acknowledge what is safe, for a turn."""
+        settling, broker = self._settling, self.broker
+        until = broker.clock() + TURN
+        count = 0
+        while settling:
+            group, waiter = settling.popleft()
+            try:
+                self._settle(group, waiter)
+            except Exception:  # a mistake with one must not keep the others waiting for ever
+                logger.exception("internal error while settling what was written")
+            count += 1
+            if count % 8 == 0 and broker.clock() > until:
+                self._wake()
+                break
+
+    def _settle(self, group: Group, waiter: Waiter) -> None:
+        batch, done = waiter.batch, waiter.done
+        if batch is None:
+            assert waiter.call is not None
+            waiter.call()
+            return
+        stream = batch.stream
+        assert stream is not None
+        fault = group.faults.get(stream)
+        matched = False
+        if fault is None:
+            stream.routed = batch.offset
+            matched = self.broker.distribute(batch)
+        stream.routed = batch.offset + batch.count
+        if done is not None:
+            done(matched, fault)
+
+    def _judge(self, group: Group) -> None:
+        """See whether the disk takes what it is given, and say so when that changes."""
+        fault = group.state_fault or next(iter(group.faults.values()), None)
+        if fault is not None:
+            if self.fault is None:
+                logger.error("%s; messages with QoS 1 and 2 are refused until it works again", fault.text)
+            self.fault = fault
+        elif self.fault is not None and (group.entries or group.changes is not None):
+            logger.warning("the log is written again (before: %s)", self.fault.text)
+            self.fault = None
+
+    def due(self) -> None:
+        """Every second: write state that no one waits for, sync what no one waits for, note positions."""
+        broker = self.broker
+        broker.timers.set(self, broker.now + LAZY)
+        self._sweep()
+        moved = any(stream.routed > self._applied[stream] for stream in self.streams)
+        if self._has_changes() or moved or self._group.waiters or self.fault is not None:
+            self._group.with_state = True
+            self.kick()
+        if not self._busy:
+            self._writing.run(self._sync, self._synced)
+
+    def _sync(self) -> Fault | None:
+        for stream, writer in self.writers.items():
+            try:
+                writer.sync_if_due()
+                writer.seal_if_due()
+            except OSError as error:
+                return _fault(error, f"stream {stream.name}")
+        return None
+
+    def _synced(self, fault: Fault | None) -> None:
+        if fault is not None:
+            logger.error("%s", fault.text)
+
+    def _sweep(self) -> None:
+        """Note how far sessions have come that were sent nothing, so that they need not read it all again."""
+        broker = self.broker
+        if not self._stale and broker.now - self._swept >= SWEEP:
+            self._swept = broker.now
+            self._stale.extend(
+                one for one in broker.sessions.values() if one.lasting and one.link is not None
+            )
+        for _ in range(min(1_000, len(self._stale))):
+            session = self._stale.popleft()
+            if session.noted is not None and session.link is not None:
+                self._rows[session] = MAX_ROWS
+                self._deliveries[session] = None
+
+    # State
+
+    def wall(self) -> float:
+        """Return the time in seconds since 1970."""
+        return self._wall()
+
+    def _take_changes(self) -> list[Change]:
+        """Return everything that is to be written of the state, as it is now."""
+        changes, self._changes = self._changes, []
+        for session in self._deliveries:
+            if session.noted is None:
+                continue
+            rows = self._rows.get(session, 0) + 1
+            if rows > MAX_ROWS:
+                changes.append((database.DROP_STEPS, (session.client_id,)))
+                changes.append((database.ADD_STEPS, (session.client_id, session.snapshot())))
+                rows = 1
+            elif session.noted:
+                changes.append((database.ADD_STEPS, (session.client_id, bytes(session.noted))))
+            session.noted.clear()
+            self._rows[session] = rows
+        for session in self._incoming:
+            if session.noted is not None:
+                ids = array("H", sorted(session.incoming or ())).tobytes()
+                changes.append((database.SAVE_INCOMING, (session.client_id, ids)))
+        for group in self._groups:
+            if group.members:
+                changes.append(
+                    (database.SAVE_GROUP, (group.name, group.topic_filter, self._group_state(group)))
+                )
+        self._deliveries.clear()
+        self._incoming.clear()
+        self._groups.clear()
+        for stream in self.streams:
+            if stream.routed != self._applied[stream]:
+                self._applied[stream] = stream.routed
+                changes.append((database.SAVE_STREAM, (stream.number, stream.name, stream.routed)))
+        return changes
+
+    def _numbers(self, positions: dict[Stream, int]) -> dict[int, int]:
+        return {stream.number: position for stream, position in positions.items()}
+
+    def _group_state(self, group: SharedGroup) -> str:
+        positions = {stream: stream.routed for stream in self.streams}
+        positions.update(group.positions)
+        if group.reader is not None:
+            positions.update(group.reader.reached_positions())
+        returned = [
+            [batch.stream.number, batch.offset, batch.count]
+            for batch in group.returned
+            if batch.stream is not None
+        ]
+        return json.dumps({"positions": self._numbers(positions), "returned": returned})
+
+    def save_session(self, session: Session) -> None:
+        """Note that there is a session, and when it expires."""
+        expires_at = None
+        if session.expires_at is not None:
+            expires_at = self._wall() + session.expires_at - self.broker.now
+        self._changes.append((database.SAVE_SESSION, (session.client_id, session.expiry, expires_at)))
+
+    def drop_session(self, session: Session) -> None:
+        """Note that a session is over, with all that belongs to it."""
+        for dirty in (self._deliveries, self._incoming, self._rows):
+            dirty.pop(session, None)
+        for statement in (
+            database.DROP_SESSION,
+            database.DROP_SUBSCRIPTIONS,
+            database.DROP_STEPS,
+            database.DROP_INCOMING,
+        ):
+            self._changes.append((statement, (session.client_id,)))
+
+    def save_subscription(self, session: Session, key: bytes, subscription: Subscription) -> None:
+        """Note a subscription."""
+        options: dict[str, Any] = {
+            "qos": subscription.qos,
+            "no_local": subscription.no_local,
+            "retain_as_published": subscription.retain_as_published,
+            "retain_handling": subscription.retain_handling,
+            "identifiers": subscription.identifiers,
+            "lossless": subscription.lossless,
+            "since": None if subscription.since is None else self._numbers(subscription.since),
+        }
+        if subscription.replay is not None:
+            options["replay"] = self._numbers(subscription.replay.reached)
+        self._changes.append((database.SAVE_SUBSCRIPTION, (session.client_id, key, json.dumps(options))))
+
+    def drop_subscription(self, session: Session, key: bytes) -> None:
+        """Note that a subscription is over."""
+        self._changes.append((database.DROP_SUBSCRIPTION, (session.client_id, key)))
+
+    def save_incoming(self, session: Session) -> None:
+        """Note that the ids of a session's unfinished QoS 2 messages have changed."""
+        self._incoming[session] = None
+
+    def save_deliveries(self, session: Session) -> None:
+        """Note that what was sent to a client, or acknowledged by it, has changed."""
+        self._deliveries[session] = None
+
+    def save_group(self, group: SharedGroup) -> None:
+        """Note how far a shared subscription has come."""
+        self._groups[group] = None
+
+    def drop_group(self, group: SharedGroup) -> None:
+        """Note that a shared subscription has no members left."""
+        self._groups.pop(group, None)
+        self._changes.append((database.DROP_GROUP, (group.name, group.topic_filter)))
+
+    def save_retained(self, batch: Batch) -> None:
+        """Note a retained message."""
+        message: dict[str, Any] = {"qos": batch.qos, "origin": batch.origin}
+        if batch.stream is not None:
+            message["stream"], message["offset"] = batch.stream.number, batch.offset
+        if batch.expires_at is not None:
+            message["expires_at"] = self._wall() + batch.expires_at - self.broker.now
+        if batch.properties is not None:
+            message["properties"] = dump_properties(batch.properties)
+        self._changes.append((database.SAVE_RETAINED, (batch.topic, json.dumps(message), batch.payload())))
+
+    def drop_retained(self, topic: bytes) -> None:
+        """Note that nothing is retained on a topic."""
+        self._changes.append((database.DROP_RETAINED, (topic,)))
+
+    def save_consumer(self, consumer: Consumer) -> None:
+        """Note a consumer, and how far it has come."""
+        state = {
+            "filter": consumer.topic_filter.decode(),
+            "positions": self._numbers(consumer.positions),
+            "pending": [[place.stream.number, place.offset] for place in consumer.pending],
+            "within": consumer.within,
+        }
+        self._changes.append((database.SAVE_CONSUMER, (consumer.name, json.dumps(state))))
+
+    def drop_consumer(self, name: str) -> None:
+        """Note that a consumer is over."""
+        self._changes.append((database.DROP_CONSUMER, (name,)))
+
+    # Reading
+
+    def read(
+        self,
+        stream: Stream,
+        offset: int,
+        stop: int,
+        wanted: Wanted,
+        answer: Callable[[Piece], object],
+        at_once: bool = False,
+    ) -> None:
+        """Read some of a stream's messages from `offset` on and before `stop`."""
+
+        def done(piece: RawPiece) -> None:
+            answer(Piece(self._placed(stream, piece), piece.next_offset))
+
+        if at_once:
+            done(read_piece(self._readers_here[stream], offset, stop, wanted, self._damaged))
+            return
+        reader = self._readers[stream]
+        self._reading.run(lambda: self._read_piece(reader, offset, stop, wanted), done)
+
+    def _read_piece(self, reader: StreamReader, offset: int, stop: int, wanted: Wanted) -> RawPiece:
+        try:
+            return read_piece(reader, offset, stop, wanted, self._damaged)
+        except OSError as error:
+            logger.error("stream %s: cannot be read at offset %d: %s", reader.name, offset, error)
+            time.sleep(0.1)
+            return RawPiece([], offset)
+
+    def _placed(self, stream: Stream, piece: RawPiece) -> list[Batch]:
+        return [
+            batch
+            for batch in (self.place(stream, *found) for found in piece.found)
+            if batch.expires_at is None or batch.expires_at > self.broker.now
+        ]
+
+    def place(self, stream: Stream, batch: Batch, offset: int, when: int) -> Batch:
+        """Tell a batch from the log where it is from, and when it expires on the broker's clock."""
+        batch.lies_in(stream, offset)
+        properties = batch.properties
+        if properties is not None and properties.message_expiry is not None:
+            left = when / 1e6 + properties.message_expiry - self._wall()
+            batch.expires_at = self.broker.now + left
+        return batch
+
+    def fetch(
+        self, stream: Stream, offsets: Sequence[int], answer: Callable[[dict[int, Batch]], object]
+    ) -> None:
+        """Read single messages of a stream, by offset."""
+        reader = self._readers[stream]
+
+        def job() -> dict[int, tuple[Batch, int]]:
+            try:
+                return fetch(reader, offsets, self._damaged)
+            except OSError as error:
+                logger.error("stream %s: cannot be read: %s", stream.name, error)
+                return {}
+
+        def done(found: dict[int, tuple[Batch, int]]) -> None:
+            answer(
+                {offset: self.place(stream, batch, offset, when) for offset, (batch, when) in found.items()}
+            )
+
+        self._reading.run(job, done)
+
+    def offset_at(self, stream: Stream, when: float, answer: Callable[[int], object]) -> None:
+        """Find the first message that came at `when` (seconds since 1970) or later."""
+        reader, routed = self._readers[stream], stream.routed
+        self._reading.run(lambda: min(reader.offset_at(int(when * 1e6)), routed), answer)
+
+    def earliest(self, stream: Stream) -> int:
+        """Return the offset of the oldest message that is kept."""
+        return min(self._readers_here[stream].first, stream.routed)
+
+    def _damaged(self, damage: Damage) -> None:
+        """Report damage, once."""
+        if damage not in self._reported:
+            self._reported.add(damage)
+            self.damages_read += 1
+            logger.error("damaged: %s", damage)
+
+    # Start and end
+
+    def restore(self, broker: Broker) -> None:
+        """Give a new broker the state that was kept."""
+        self._broker = broker
+        self.damages.extend(restore(self, broker, self._state))
+        broker.timers.set(self, broker.now + LAZY)
+
+    @property
+    def applied(self) -> dict[Stream, int]:
+        """Up to where the state includes what messages did to it."""
+        return self._applied
+
+    def read_all(self, stream: Stream, offset: int) -> Iterator[pa.RecordBatch]:
+        """Yield everything from an offset on, in this thread: for the start, when no one waits yet."""
+        for piece in self._readers_here[stream].read(offset, stream.routed):
+            if isinstance(piece, Damage):
+                self._damaged(piece)
+            else:
+                yield piece
+
+    def close(self) -> None:
+        """Write everything that is left, and let go of the folder."""
+        group = self._group
+        self._group = Group()
+        group.with_state = True
+        group.waits = True
+        if self._broker is not None:
+            group.changes = self._take_changes()
+            self._writing.run(partial(self._write, group), lambda _: None)
+        self._writing.stop()
+        self._reading.stop()
+        for stream, writer in self.writers.items():
+            try:
+                writer.close()
+            except OSError as error:
+                logger.error("stream %s: %s", stream.name, error)
+        self._state.close()
+        self.folder.close()
+
+
+def _set_routed(stream: Stream, offset: int) -> None:
+    stream.routed = offset
+
+
+def _fault(error: OSError | sqlite3.Error, what: str) -> Fault:
+    if isinstance(error, OSError):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return Fault(full, f"{what} cannot be written: {error.strerror or error}")
+    full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+    return Fault(full, f"{what} cannot be written: {error}")
+
+
+def open_journal(data: Path, options: Sequence[StreamOptions], **parts: Any) -> DiskJournal:
+    """Open a data folder, made if it is not there."""
+    folder = DataFolder(data)
+    try:
+        return DiskJournal(folder, options, **parts)
+    except BaseException:
+        folder.close()
+        raise

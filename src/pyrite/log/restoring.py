@@ -1,0 +1,186 @@
+"""Bringing the broker's state back when it starts: from the database, and from the end of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyrite.broker import deliveries
+from pyrite.broker.consumers import Consumer, Place
+from pyrite.broker.followers import Replay
+from pyrite.broker.journal import Stream
+from pyrite.broker.message import AbsentBatch, Batch, Properties
+from pyrite.broker.session import Session
+from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.broker.topics import split_shared
+from pyrite.log.columns import runs
+from pyrite.log.state import Kept, State
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.log.journal import DiskJournal
+
+
+def restore(journal: DiskJournal, broker: Broker, state: State) -> list[str]:
+    """Give a new broker the state that was kept; return what of it was damaged."""
+    _Restorer(journal, broker).restore(state.load())
+    return state.damages
+
+
+class _Restorer:
+    def __init__(self, journal: DiskJournal, broker: Broker) -> None:
+        self._journal = journal
+        self._broker = broker
+        self._by_number = {stream.number: stream for stream in journal.streams}
+        self._wall = journal.wall()
+
+    def restore(self, kept: Kept) -> None:
+        broker = self._broker
+        sessions: dict[str, Session] = {}
+        for client_id, expiry, expires_at in kept.sessions:
+            session = sessions[client_id] = broker.restore_session(client_id, expiry)
+            if expires_at is not None:
+                session.expires_at = broker.now + expires_at - self._wall
+        steps: dict[str, bytearray] = {}
+        for client_id, written in kept.deliveries:
+            steps.setdefault(client_id, bytearray()).extend(written)
+        for client_id, session in sessions.items():
+            self._deliveries(session, bytes(steps.get(client_id, b"")))
+        groups: dict[SharedGroup, None] = {}
+        for client_id, key, options in kept.subscriptions:
+            if client_id in sessions:
+                group = self._subscription(sessions[client_id], key, options)
+                if group is not None:
+                    groups[group] = None
+        for client_id, ids in kept.incoming:
+            if client_id in sessions:
+                sessions[client_id].incoming = set(ids)
+        for topic, message, payload in kept.retained:
+            self._retained(topic, message, payload)
+        states = {(name, topic_filter): state for name, topic_filter, state in kept.groups}
+        for group in groups:
+            self._group(group, states.get((group.name, group.topic_filter)))
+        for name, consumer in kept.consumers:
+            self._consumer(name, consumer)
+        for stream, applied in self._journal.applied.items():
+            if applied < stream.routed:
+                self._redo(stream, applied)
+        for session in sessions.values():
+            broker.restored(session)
+
+    def _streams(self, numbers: dict[str, int]) -> dict[Stream, int]:
+        """Return positions by stream: in JSON they are by number, as a text."""
+        known = self._by_number
+        found = {known[int(one)]: at for one, at in numbers.items() if int(one) in known}
+        return {stream: min(at, stream.routed) for stream, at in found.items()}
+
+    def _deliveries(self, session: Session, written: bytes) -> None:
+        positions, flights = deliveries.play(written[: len(written) - len(written) % deliveries.SIZE])
+        known = self._by_number
+        session.restore(
+            {
+                stream: min(positions.get(stream.number, stream.routed), stream.routed)
+                for stream in self._journal.streams
+            },
+            {
+                message_id: None if place is None else (known[place[0]], place[1], place[2])
+                for message_id, place in flights.items()
+                if place is None or place[0] in known
+            },
+        )
+
+    def _subscription(self, session: Session, key: bytes, options: dict[str, Any]) -> SharedGroup | None:
+        group_name, topic_filter = split_shared(key)
+        subscription = Subscription(
+            session,
+            topic_filter,
+            options["qos"],
+            options["no_local"],
+            options["retain_as_published"],
+            options["retain_handling"],
+            tuple(options["identifiers"]),
+        )
+        subscription.lossless = options["lossless"]
+        if options["since"] is not None:
+            subscription.since = self._streams(options["since"])
+        self._broker.restore_subscription(key, subscription, group_name)
+        if "replay" in options:
+            self._broker.subscriptions.remove(subscription)
+            replay = Replay(self._broker, key, subscription, self._streams(options["replay"]))
+            session.replays = [*(session.replays or ()), replay]
+        return subscription.group
+
+    def _group(self, group: SharedGroup, state: dict[str, Any] | None) -> None:
+        if state is None:
+            return
+        positions = self._streams(state["positions"])
+        group.positions.update({stream: at for stream, at in positions.items() if at < stream.routed})
+        group.returned.extend(
+            AbsentBatch(self._by_number[number], offset, count)
+            for number, offset, count in state["returned"]
+            if number in self._by_number
+        )
+        self._broker.restored_group(group)
+
+    def _retained(self, topic: bytes, message: dict[str, Any], payload: bytes) -> None:
+        properties = message.get("properties")
+        batch = Batch(
+            topic,
+            payload,
+            message["qos"],
+            True,
+            None if properties is None else load_properties(properties),
+            origin=message["origin"],
+        )
+        if "expires_at" in message:
+            batch.expires_at = self._broker.now + message["expires_at"] - self._wall
+        if message.get("stream") in self._by_number:
+            batch.lies_in(self._by_number[message["stream"]], message["offset"])
+        self._broker.retained[topic] = batch
+
+    def _consumer(self, name: str, state: dict[str, Any]) -> None:
+        known = self._by_number
+        pending = [Place(known[number], at) for number, at in state["pending"] if number in known]
+        positions = self._streams(state["positions"])
+        self._broker.consumers[name] = Consumer(
+            self._broker, name, state["filter"].encode(), positions, pending, state["within"]
+        )
+
+    def _redo(self, stream: Stream, applied: int) -> None:
+        """Do again what messages did to the state, as far as it does not include them yet."""
+        broker, journal = self._broker, self._journal
+        for rows in journal.read_all(stream, applied):
+            ids = rows.column(7)
+            if ids.null_count < len(ids):
+                clients = rows.column(6).to_pylist()
+                for client_id, packet_id in zip(clients, ids.to_pylist(), strict=True):
+                    session = broker.sessions.get(client_id)
+                    if packet_id is not None and session is not None:
+                        session.incoming = session.incoming or set()
+                        session.incoming.add(packet_id)
+                        journal.save_incoming(session)
+            for batch, offset, when in runs(rows.filter(rows.column(5))):
+                last = batch.part(batch.count - 1, batch.count)
+                broker.retain(journal.place(stream, last, offset + batch.count - 1, when))
+
+
+def dump_properties(properties: Properties) -> dict[str, Any]:
+    """Return properties as JSON can hold them."""
+    data = properties.correlation_data
+    return {
+        "payload_format": properties.payload_format,
+        "message_expiry": properties.message_expiry,
+        "content_type": properties.content_type,
+        "response_topic": properties.response_topic,
+        "correlation_data": None if data is None else data.hex(),
+        "user_properties": properties.user_properties,
+    }
+
+
+def load_properties(values: dict[str, Any]) -> Properties:
+    """Make properties of what `dump_properties` returned."""
+    data = values["correlation_data"]
+    pairs = tuple((key, value) for key, value in values["user_properties"])
+    return Properties(
+        **values
+        | {"correlation_data": None if data is None else bytes.fromhex(data), "user_properties": pairs}
+    )

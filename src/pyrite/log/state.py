@@ -1,0 +1,225 @@
+"""The broker's state beside the log: SQLite in WAL mode, written in the same group commit.
+
+Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions and consumers. Up to
+which offset of each stream the state includes what messages did to it (retained messages, ids of QoS 2
+messages) is noted with it (`applied`); what came later is found in the log when the broker starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from xxhash import xxh3_64
+
+Change = tuple[str, tuple[Any, ...]]
+"""A statement and its values."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS streams (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL,
+    applied INTEGER NOT NULL, proof INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sessions (client_id TEXT PRIMARY KEY, expiry INTEGER NOT NULL, expires_at REAL,
+    proof INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS subscriptions (client_id TEXT NOT NULL, filter BLOB NOT NULL,
+    options TEXT NOT NULL, proof INTEGER NOT NULL, PRIMARY KEY (client_id, filter)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS incoming (client_id TEXT PRIMARY KEY, ids BLOB NOT NULL, proof INTEGER NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS deliveries (number INTEGER PRIMARY KEY, client_id TEXT NOT NULL,
+    steps BLOB NOT NULL, proof INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS deliveries_of ON deliveries (client_id);
+CREATE TABLE IF NOT EXISTS retained (topic BLOB PRIMARY KEY, message TEXT NOT NULL, payload BLOB NOT NULL,
+    proof INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS groups (name TEXT NOT NULL, filter BLOB NOT NULL, state TEXT NOT NULL,
+    proof INTEGER NOT NULL, PRIMARY KEY (name, filter)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
+    WITHOUT ROWID;
+"""
+# SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
+
+SAVE_STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)"
+SAVE_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)"
+DROP_SESSION = "DELETE FROM sessions WHERE client_id = ?"
+DROP_SUBSCRIPTIONS = "DELETE FROM subscriptions WHERE client_id = ?"
+SAVE_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?)"
+DROP_SUBSCRIPTION = "DELETE FROM subscriptions WHERE client_id = ? AND filter = ?"
+SAVE_INCOMING = "INSERT OR REPLACE INTO incoming VALUES (?, ?, ?)"
+DROP_INCOMING = "DELETE FROM incoming WHERE client_id = ?"
+ADD_STEPS = "INSERT INTO deliveries (client_id, steps, proof) VALUES (?, ?, ?)"
+DROP_STEPS = "DELETE FROM deliveries WHERE client_id = ?"
+SAVE_RETAINED = "INSERT OR REPLACE INTO retained VALUES (?, ?, ?, ?)"
+DROP_RETAINED = "DELETE FROM retained WHERE topic = ?"
+SAVE_GROUP = "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)"
+DROP_GROUP = "DELETE FROM groups WHERE name = ? AND filter = ?"
+SAVE_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
+DROP_CONSUMER = "DELETE FROM consumers WHERE name = ?"
+
+WAL_HEADER = 32
+WAL_FRAME_HEADER = 24
+
+
+def proof(values: Sequence[Any]) -> int:
+    """Return the checksum of a row."""
+    digest = xxh3_64()
+    for value in values:
+        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.intdigest() >> 1  # SQLite's integers have a sign
+
+
+class Kept(NamedTuple):
+    """Everything that the state holds, as it was written."""
+
+    sessions: list[tuple[Any, ...]]
+    subscriptions: list[tuple[str, bytes, dict[str, Any]]]
+    incoming: list[tuple[str, array[int]]]
+    deliveries: Iterable[tuple[Any, ...]]
+    retained: Iterable[tuple[bytes, dict[str, Any], bytes]]
+    groups: list[tuple[str, bytes, dict[str, Any]]]
+    consumers: list[tuple[str, dict[str, Any]]]
+
+
+class State:
+    """The database. Opened in the thread that starts the broker, then used by the one that writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.damages: list[str] = []
+        """What was found wrong with the database."""
+        header_is_bad = _has_bad_wal_header(path)
+        try:
+            self._open()
+            self._check()
+        except sqlite3.DatabaseError as error:
+            self.damages.append(f"{path.name}: {error}; it is set aside, and sessions begin anew")
+            self._set_aside()
+            self._open()
+            return
+        if header_is_bad or self._lost_commits():
+            self.damages.append(f"{path.name}-wal: damaged; the last changes of sessions may be lost")
+
+    def _open(self) -> None:
+        self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.execute("PRAGMA cell_size_check = ON")
+        self._database.executescript(_SCHEMA)
+
+    def _check(self) -> None:
+        found = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise sqlite3.DatabaseError(" ".join(str(found).split()))
+
+    def _set_aside(self) -> None:
+        """Keep a damaged database for whoever wants to look at it, and begin another."""
+        self._database.close()
+        number = 1
+        while (aside := self._path.with_name(f"{self._path.name}.damaged-{number}")).exists():
+            number += 1
+        self._path.rename(aside)
+        for end in ("-wal", "-shm"):
+            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+
+    def _lost_commits(self) -> bool:
+        """Tell whether the write-ahead log holds commits that SQLite does not see, as a frame is damaged."""
+        used = self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+        try:
+            raw = self._path.with_name(self._path.name + "-wal").read_bytes()
+        except FileNotFoundError:
+            return False
+        size = WAL_FRAME_HEADER + int.from_bytes(raw[8:12], "big")
+        salts = raw[16:24]
+        for at in range(WAL_HEADER + used * size, len(raw) - size + 1, size):
+            if raw[at + 8 : at + 16] == salts and raw[at + 4 : at + 8] != bytes(4):
+                return True
+        return False
+
+    def _rows(self, table: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that prove themselves; the others are reported and removed."""
+        try:
+            for row in self._database.execute(f"SELECT * FROM {table}").fetchall():  # noqa: S608
+                values = row[1:-1] if table == "deliveries" else row[:-1]
+                if proof(values) == row[-1]:
+                    yield values
+                else:
+                    self.damages.append(f"{self._path.name}: a row of {table} is damaged: {values[0]!r}")
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            self.damages.append(f"{self._path.name}: {table}: {error}")
+
+    def streams(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the number of each stream, given once and for all, and up to where it was applied.
+
+        That is -1 if it cannot be known, as a row is damaged.
+        """
+        before = len(self.damages)
+        known = {name: (number, applied) for number, name, applied in self._rows("streams")}
+        unknown = -1 if len(self.damages) > before else 0
+        taken = [row[0] for row in self._database.execute("SELECT number FROM streams").fetchall()]
+        for name in names:
+            if name not in known:
+                number = max([0, *taken]) + 1
+                taken.append(number)
+                known[name] = (number, unknown)
+                self.commit([(SAVE_STREAM, (number, name, 0))])
+        return known
+
+    def load(self) -> Kept:
+        """Return everything there is."""
+        return Kept(
+            list(self._rows("sessions")),
+            [(client, of, json.loads(options)) for client, of, options in self._rows("subscriptions")],
+            [(client, array("H", ids)) for client, ids in self._rows("incoming")],
+            self._rows("deliveries"),
+            ((topic, json.loads(message), payload) for topic, message, payload in self._rows("retained")),
+            [(name, of, json.loads(state)) for name, of, state in self._rows("groups")],
+            [(name, json.loads(state)) for name, state in self._rows("consumers")],
+        )
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Make changes, all or none, and return when they are safe."""
+        database = self._database
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            at = 0
+            while at < len(changes):
+                statement = changes[at][0]
+                stop = at + 1
+                while stop < len(changes) and changes[stop][0] is statement:
+                    stop += 1
+                rows = [values for _, values in changes[at:stop]]
+                if statement.startswith("INSERT"):
+                    rows = [(*values, proof(values)) for values in rows]
+                database.executemany(statement, rows)
+                at = stop
+            database.execute("COMMIT")
+        except sqlite3.Error:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Close the database, its changes all in one file."""
+        self._database.close()
+
+
+def _has_bad_wal_header(path: Path) -> bool:
+    """Tell whether the write-ahead log begins with what SQLite would not take for its beginning."""
+    try:
+        with path.with_name(path.name + "-wal").open("rb") as file:
+            header = file.read(WAL_HEADER)
+    except FileNotFoundError:
+        return False
+    if len(header) < WAL_HEADER:
+        return False  # nothing was ever committed to it
+    order: Literal["big", "little"] = "big" if header[3] & 1 else "little"
+    first = second = 0
+    for at in range(0, 24, 8):
+        first += int.from_bytes(header[at : at + 4], order) + second & 0xFFFF_FFFF
+        first &= 0xFFFF_FFFF
+        second += int.from_bytes(header[at + 4 : at + 8], order) + first
+        second &= 0xFFFF_FFFF
+    return header[24:32] != first.to_bytes(4, "big") + second.to_bytes(4, "big")

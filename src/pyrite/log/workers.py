@@ -1,0 +1,59 @@
+"""Who does what takes time: a thread of its own beside the event loop, or the caller himself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+class Worker:
+    """Does a job at once, in the thread that asks: for tools, and for tests that want to see every step."""
+
+    def run(self, job: Callable[[], Result], then: Callable[[Result], object]) -> None:
+        """Do a job; `then` is told the result, in the thread that asked."""
+        then(job())
+
+    def stop(self) -> None:
+        """Finish what was asked for, and do no more."""
+
+
+class ThreadWorker(Worker):
+    """Does one job after the other in a thread. Jobs handle their own errors."""
+
+    def __init__(self, name: str, post: Callable[[Callable[[], object]], object]) -> None:
+        self._post = post
+        """Has something called in the event loop's thread."""
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, job: Callable[[], Result], then: Callable[[Result], object]) -> None:
+        """Do a job when those before it are done; `then` is told the result, in the event loop's thread."""
+
+        def work() -> None:
+            result = job()
+            self._post(lambda: then(result))
+
+        self._jobs.put(work)
+
+    def _work(self) -> None:
+        while True:
+            work = self._jobs.get()
+            if work is None:
+                return
+            try:
+                work()
+            except Exception:
+                logger.exception("internal error in the log")
+
+    def stop(self) -> None:
+        """Finish what was asked for, and end the thread."""
+        self._jobs.put(None)
+        self._thread.join()

@@ -1,0 +1,146 @@
+"""A stream on disk, for writing: the active segment, sealing it, starting the next. One thread uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyrite.log import columns
+from pyrite.log.columns import Entry
+from pyrite.log.files import Files
+from pyrite.log.options import StreamOptions
+from pyrite.log.segment import Damage, SegmentWriter, recover
+from pyrite.log.stream import StreamReader
+
+
+class Opened(NamedTuple):
+    """What was found when a stream was opened."""
+
+    segments: int
+    first: int
+    end: int
+    size: int
+    dropped: int
+    damages: list[Damage]
+
+    def __str__(self) -> str:
+        text = f"{self.end - self.first:,} messages in {self.segments} segments, {self.size / 1e6:,.1f} MB"
+        if self.dropped:
+            text += f"; dropped {self.dropped:,} bytes at the end that were never acknowledged"
+        return text
+
+
+class StreamWriter:
+    """Writes one stream."""
+
+    def __init__(self, files: Files, folder: Path, options: StreamOptions) -> None:
+        self._files = files
+        self._folder = folder
+        self.options = options
+        folder.mkdir(exist_ok=True)
+        files.sync_folder(folder.parent)
+        self._segment: SegmentWriter | None = None
+        self._unsynced_since = 0.0
+        self._sealed: list[Path] = []
+        self.opened = self._open()
+
+    def _open(self) -> Opened:
+        for leftover in self._folder.glob("*.tmp"):
+            self._files.remove(leftover)
+        reader = StreamReader(self._folder)
+        segments = reader.segments()
+        size = sum(segment.path.stat().st_size for segment in segments)
+        if not segments:
+            return Opened(0, 0, 0, 0, 0, [])
+        last = segments[-1]
+        dropped, damages, end = 0, [], -1
+        if last.path.suffix == ".arrow":
+            found = recover(self._files, self._folder.name, last.path)
+            dropped, damages = found.dropped, found.damages
+            end = last.base
+            if len(found.records):
+                end = int(found.records["first"][-1] + found.records["count"][-1])
+            if not found.sealed:
+                self._segment = SegmentWriter(self._files, self._folder, last.base)
+                self._segment.resume(found.records)
+        else:
+            end = last.end()
+        return Opened(len(segments), segments[0].base, end, size - dropped, dropped, damages)
+
+    def append(self, entries: Sequence[Entry], promised: bool) -> None:
+        """Write what came together as one record batch; if it is `promised` to someone, it is safe then."""
+        batch = columns.build(entries, entries[0].batch.offset)
+        policy = self.options.fsync
+        sync = promised and policy == "always"
+        first = entries[0].batch.offset
+        if self._segment is not None and self._is_full():
+            self.seal()
+        if self._segment is None:
+            self._segment = SegmentWriter(self._files, self._folder, first)
+        try:
+            self._segment.append(batch, sync)
+        except OSError:
+            self._abandon()
+            raise
+        if sync:
+            self._unsynced_since = 0.0
+        elif policy != "never":
+            now = time.monotonic()
+            if not self._unsynced_since:
+                self._unsynced_since = now
+
+    def _is_full(self) -> bool:
+        segment = self._segment
+        assert segment is not None
+        if not segment.started:
+            return False
+        age = time.time() - segment.started / 1e6
+        return segment.size >= self.options.segment_bytes or age >= self.options.segment_age
+
+    def _abandon(self) -> None:
+        """Write no more to a file of which it is not known what is on the disk."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
+    def sync_if_due(self) -> None:
+        """Sync what no one waits for, once it has waited for long enough."""
+        since = self._unsynced_since
+        if since and time.monotonic() - since >= self.options.fsync_interval and self._segment is not None:
+            self._unsynced_since = 0.0
+            try:
+                self._segment.sync()
+            except OSError:
+                self._abandon()
+                raise
+
+    def seal_if_due(self) -> None:
+        """Seal a segment that is old enough, though nothing more comes."""
+        if self._segment is not None and self._is_full():
+            self.seal()
+
+    def seal(self) -> None:
+        """End the active segment; the next message begins another."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            try:
+                segment.seal()
+            except OSError:
+                segment.close()
+                raise
+
+    @property
+    def active(self) -> int:
+        """The offset at which the active segment begins; -1 if there is none."""
+        return self._segment.base if self._segment is not None else -1
+
+    def close(self) -> None:
+        """Make everything safe, and close."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            try:
+                segment.sync()
+            finally:
+                segment.close()
