@@ -38,6 +38,20 @@ SCHEMA = pa.schema(
 
 _PROPERTIES = SCHEMA.names[8:]
 _TIMESTAMP = SCHEMA.field("timestamp").type
+_LONG = 65_536
+_ZEROS = pa.py_buffer(bytes(_LONG))
+
+
+def _long_nothing(kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_list(kind):
+        return pa.nulls(_LONG, kind)
+    # Arrow's own has as many items as lists, and writes them all.
+    buffers = [pa.py_buffer(bytes(_LONG // 8)), pa.py_buffer(bytes(4 * _LONG + 4))]
+    return pa.Array.from_buffers(kind, _LONG, buffers, _LONG, 0, [pa.array([], kind.value_type)])
+
+
+_NULLS = [_long_nothing(field.type) for field in SCHEMA]
+"""Columns of nothing, for parts of them to be used: most messages have no properties."""
 
 
 class Entry(NamedTuple):
@@ -57,17 +71,23 @@ def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
     batches = [entry.batch for entry in entries]
     times = [entry.timestamp for entry in entries]
     payload, topic = _payloads_and_topics(batches, total)
+    qos = {batch.qos for batch in batches}
     columns: list[pa.Array] = [
-        pa.array(np.arange(first_offset, first_offset + total)),
         pa.Array.from_buffers(
-            _TIMESTAMP,
-            total,
-            [None, _spread(times, counts, total, np.int64)],
+            pa.int64(), total, [None, pa.py_buffer(np.arange(first_offset, first_offset + total))]
         ),
+        pa.Array.from_buffers(_TIMESTAMP, total, [None, _spread(times, counts, total, np.int64)]),
         topic,
         payload,
         pa.Array.from_buffers(
-            pa.int8(), total, [None, _spread([batch.qos for batch in batches], counts, total, np.int8)]
+            pa.int8(),
+            total,
+            [
+                None,
+                _ZEROS.slice(0, total)
+                if qos == {0} and total <= _LONG
+                else _spread([batch.qos for batch in batches], counts, total, np.int8),
+            ],
         ),
         _flags([batch.retain for batch in batches], counts, total),
         _texts([batch.origin for batch in batches], counts, total),
@@ -75,6 +95,11 @@ def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
         *_properties(batches, counts, total),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _nothing(number: int, total: int) -> pa.Array:
+    """Return column `number` for messages that have none of it."""
+    return _NULLS[number].slice(0, total) if total <= _LONG else pa.nulls(total, SCHEMA.field(number).type)
 
 
 def _spread(values: list[int], counts: list[int], total: int, kind: type[np.generic]) -> pa.Buffer:
@@ -88,7 +113,8 @@ def _spread(values: list[int], counts: list[int], total: int, kind: type[np.gene
 
 def _flags(values: list[bool], counts: list[int], total: int) -> pa.Array:
     if not any(values):
-        return pa.Array.from_buffers(pa.bool_(), total, [None, pa.py_buffer(bytes((total + 7) // 8))])
+        zeros = _ZEROS.slice(0, (total + 7) // 8) if total <= _LONG else pa.py_buffer(bytes(total))
+        return pa.Array.from_buffers(pa.bool_(), total, [None, zeros])
     return pa.array(np.repeat(np.array(values, np.bool_), counts))
 
 
@@ -186,7 +212,7 @@ def _mixed(batch: MixedBatch) -> pa.Array:
 
 def _packet_ids(entries: Sequence[Entry], total: int) -> pa.Array:
     if all(entry.packet_ids is None for entry in entries):
-        return pa.nulls(total, pa.int32())
+        return _nothing(7, total)
     ids: list[int | None] = []
     for entry in entries:
         ids.extend([None] * entry.batch.count if entry.packet_ids is None else entry.packet_ids)
@@ -195,7 +221,7 @@ def _packet_ids(entries: Sequence[Entry], total: int) -> pa.Array:
 
 def _properties(batches: list[Batch], counts: list[int], total: int) -> list[pa.Array]:
     if all(batch.properties is None for batch in batches):
-        return [pa.nulls(total, SCHEMA.field(name).type) for name in _PROPERTIES]
+        return [_nothing(number, total) for number in range(8, len(SCHEMA))]
     rows = pa.array(np.repeat(np.arange(len(batches)), counts))
     columns = []
     for name in _PROPERTIES:
@@ -242,6 +268,7 @@ def runs(rows: pa.RecordBatch, keep: np.ndarray[Any, Any] | None = None) -> Iter
     changes = (
         (np.diff(codes) != 0)
         | (np.diff(sizes) != 0)
+        | (sizes[1:] == 0)  # a batch has no stride of 0
         | (np.diff(qos) != 0)
         | (retain[1:] != retain[:-1])
         | (np.diff(origin_codes) != 0)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from mmap import mmap
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +32,9 @@ END = BEGIN + bytes(4)
 MARK = b"PYRITE\0\1"
 SEAL = 24
 """Bytes of mark, length and checksum."""
-COMPRESS_FROM = 8 * 1024
-"""Bytes of a record batch from which it is compressed; below, it costs more than it saves."""
+FEW = 64
+SMALL = 8 * 1024
+"""Messages, and bytes of their payloads, below which a record batch is not compressed: it is not worth it."""
 
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
@@ -53,6 +55,10 @@ RECORD = np.dtype(
 """A batch in an index: offsets, times, where it lies, its checksum; and the record's own."""
 
 
+_RECORD = Struct("<qqqqqqQI")
+Records = np.ndarray[Any, Any]
+
+
 class Damaged(Exception):
     """Bytes on disk are not what was written."""
 
@@ -67,7 +73,8 @@ class Frame(NamedTuple):
 
 def encode(batch: pa.RecordBatch) -> Frame:
     """Make the bytes of a record batch, with its checksum."""
-    if batch.nbytes < COMPRESS_FROM:
+    payloads = batch.column(3).buffers()[2]
+    if batch.num_rows < FEW and (payloads is None or payloads.size < SMALL):
         whole = memoryview(batch.serialize())
     else:
         sink = pa.BufferOutputStream()
@@ -140,31 +147,29 @@ def next_frame(data: memoryview, at: int) -> int:
     return at if at >= 0 else len(data)
 
 
-def record(batch: pa.RecordBatch, position: int, frame: Frame, synced: bool) -> np.ndarray[Any, Any]:
+def record(batch: pa.RecordBatch, position: int, frame: Frame, synced: bool) -> Records:
     """Make the index record of a batch."""
-    times = batch.column(1).view(pa.int64())
-    one = np.zeros(1, RECORD)
-    one[0] = (
-        batch.column(0)[0].as_py(),
-        batch.num_rows,
-        times[0].as_py(),
-        times[-1].as_py(),
-        position,
-        frame.size,
-        frame.checksum,
-        synced,
-        0,
+    first, last = batch.column(0)[0].as_py(), batch.num_rows - 1
+    times = batch.column(1)
+    return np.frombuffer(
+        pack_record(first, last + 1, times[0].value, times[last].value, position, frame, synced), RECORD
     )
-    prove(one)
-    return one
 
 
-def prove(records: np.ndarray[Any, Any]) -> None:
+def pack_record(
+    first: int, count: int, earliest: int, latest: int, position: int, frame: Frame, synced: bool
+) -> bytes:
+    """Make the bytes of an index record."""
+    head = _RECORD.pack(first, count, earliest, latest, position, frame.size, frame.checksum, synced)
+    return head + (xxh3_64_intdigest(head) & 0xFFFF_FFFF).to_bytes(4, "little")
+
+
+def prove(records: Records) -> None:
     """Write each record's own checksum into it."""
     records["proof"] = proofs(records)
 
 
-def proofs(records: np.ndarray[Any, Any]) -> Sequence[int]:
+def proofs(records: Records) -> Sequence[int]:
     """Return the checksum that each record should have."""
     raw = memoryview(records.tobytes())
     return [xxh3_64_intdigest(raw[at : at + 60]) & 0xFFFF_FFFF for at in range(0, len(raw), 64)]
