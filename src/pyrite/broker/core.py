@@ -75,6 +75,8 @@ class Broker:
         self._wake = wake
         self.clock = clock
         """A fine clock, only to see how long something takes."""
+        self.alert: Callable[[], object] = _no_wake
+        """Called when something happened that whoever watches the broker should know at once."""
         self._interrupted: list[Turn] = []
         self._choked: list[Link] = []
         self._dirty: list[Link] = []

@@ -15,6 +15,8 @@ class Figures:
         "connections_accepted",
         "connections_refused",
         "log_lost",
+        "longest_block",
+        "longest_log_block",
         "messages_dropped",
         "messages_stored",
         "packets_received",
@@ -37,6 +39,10 @@ class Figures:
         self.connections_refused = 0
         self.log_lost = 0
         """Messages with QoS 0 that the log could not keep, as the disk did not take them."""
+        self.longest_block = 0.0
+        """The longest time, in seconds, that the event loop was busy with one thing."""
+        self.longest_log_block = 0.0
+        """The same, for what the log had to be done in the event loop: routing and acknowledging."""
         self.messages_dropped = 0
         """Messages not sent to a client: its share of memory was full, or it takes none so large."""
         self.messages_stored = 0

@@ -89,6 +89,10 @@ class Journal:
     full = False
     """Whether so much waits to be written that no more should be read from clients."""
     streams: Sequence[Stream] = ()
+    fault: Fault | None = None
+    """Why nothing can be written at present, if so."""
+    damages_found = 0
+    """How many damaged places were come across."""
 
     # Messages
 

@@ -41,13 +41,25 @@ class System:
         self._loads: dict[tuple[str, int], float] = {}
         self._published: dict[str, str] = {}
         self._publish("version", f"pyrite version {version}")
+        broker.alert = self._tell_of_the_log
         self.due()
 
     def due(self) -> None:
         """Publish the figures, and again after the interval."""
         for name, value in self._figures():
             self._publish(name, value)
+        if self.broker.journal.lasting:
+            self._tell_of_the_log()
         self.broker.timers.set(self, self.broker.now + self.interval)
+
+    def _tell_of_the_log(self) -> None:
+        """Publish how the log is."""
+        journal = self.broker.journal
+        self._publish("log/error", journal.fault.text if journal.fault is not None else "none")
+        self._publish("log/damaged", str(journal.damages_found))
+        self._publish("log/lost", str(self.broker.figures.log_lost))
+        for stream in journal.streams:
+            self._publish(f"log/streams/{stream.name}/offset", str(stream.routed))
 
     def _publish(self, name: str, value: str) -> None:
         if self._published.get(name) != value:
@@ -59,6 +71,8 @@ class System:
         figures = broker.figures
         total, connected = len(broker.sessions), figures.connections
         retained = len(broker.retained)
+        yield "loop/longest block", f"{figures.longest_block * 1e3:.2f}"
+        yield "loop/longest block by the log", f"{figures.longest_log_block * 1e3:.2f}"
         yield "uptime", f"{int(broker.now - self._started)} seconds"
         for name, number in (
             ("clients/total", total),

@@ -157,10 +157,6 @@ class DiskJournal(Journal):
         self._rows: dict[Session, int] = {}
         self._stale: deque[Session] = deque()
         self._swept = 0.0
-        self.fault: Fault | None = None
-        """Why nothing can be written at present, if so."""
-        self.damages_read = 0
-        """How many damaged batches were come across while reading."""
         self._reported: set[Damage] = set()
         self._broker: Broker | None = None
 
@@ -360,10 +356,13 @@ class DiskJournal(Journal):
         if fault is not None:
             if self.fault is None:
                 logger.error("%s; messages with QoS 1 and 2 are refused until it works again", fault.text)
+                self.fault = fault
+                self.broker.alert()
             self.fault = fault
         elif self.fault is not None and (group.entries or group.changes is not None):
             logger.warning("the log is written again (before: %s)", self.fault.text)
             self.fault = None
+            self.broker.alert()
 
     def due(self) -> None:
         """Every second: write state that no one waits for, sync what no one waits for, note positions."""
@@ -621,7 +620,7 @@ class DiskJournal(Journal):
         """Report damage, once."""
         if damage not in self._reported:
             self._reported.add(damage)
-            self.damages_read += 1
+            self.damages_found += 1
             logger.error("damaged: %s", damage)
 
     # Start and end
@@ -630,6 +629,7 @@ class DiskJournal(Journal):
         """Give a new broker the state that was kept."""
         self._broker = broker
         self.damages.extend(restore(self, broker, self._state))
+        self.damages_found += len(self.damages)
         broker.timers.set(self, broker.now + LAZY)
 
     @property

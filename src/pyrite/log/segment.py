@@ -254,7 +254,8 @@ class ArrowSegment:
                 after = at + length
             found.append(np.array([one]))
             at = after
-        return Walk(np.concatenate(found), min(at, len(data)), damages)
+        end = min(at, len(data)) if len(data) >= len(frames.HEADER) else 0
+        return Walk(np.concatenate(found), end, damages)
 
     def _missing(self, data: memoryview, at: int, after: int, next_offset: int) -> Any:
         """Make the record of a damaged batch that the index does not know: it ends where the next begins."""

@@ -81,6 +81,7 @@ class Server:
 
     def _at_work(self, call: Callable[[], object]) -> None:
         """Do something, and send what comes of it."""
+        began = time.monotonic()
         self.awake = True
         try:
             call()
@@ -89,6 +90,10 @@ class Server:
             logger.exception("internal error")
         finally:
             self.sleep()
+            took = time.monotonic() - began
+            figures = self.broker.figures
+            figures.longest_log_block = max(figures.longest_log_block, took)
+            figures.longest_block = max(figures.longest_block, took)
 
     # The life of the server
 

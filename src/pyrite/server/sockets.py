@@ -249,7 +249,8 @@ class Poller:
         Not for long: the event loop has other things to do.
         """
         server, poll = self._server, self.epoll.poll
-        until = monotonic() + TURN
+        began = monotonic()
+        until = began + TURN
         server.awake = True
         try:
             ready = poll(0, EVENTS)
@@ -269,6 +270,9 @@ class Poller:
             logger.exception("internal error")
         finally:
             server.sleep()
+            took = monotonic() - began
+            if took > server.broker.figures.longest_block:
+                server.broker.figures.longest_block = took
 
     def _handle(self, ready: list[tuple[int, int]]) -> int:
         """Handle what the poll found, and return how many bytes came."""

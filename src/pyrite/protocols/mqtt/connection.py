@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker.access import Credentials, Exchange
 from pyrite.broker.link import NOTHING, Transport
+from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.timers import NO_SLOT
@@ -56,6 +57,17 @@ SIGN_OF_LIFE = 1_000
 """Bytes of a packet under way that count for the keep-alive: a large packet may take its time, not a drip."""
 CLOSING_TIME = 1.0
 """Seconds that a connection being closed has to take what was still to be sent."""
+
+
+class Extras(NamedTuple):
+    """What a SUBSCRIBE asks for beyond MQTT."""
+
+    start: Position | None
+    """From where on the past is to be sent before the present (user property `pyrite-from`)."""
+    lossless: bool
+    """Whether QoS 0 messages that there is no room for are to be sent later (`pyrite-lossless`)."""
+    wrong: str
+    """What is wrong with it, if anything is."""
 
 
 class Connection(Delivery):
@@ -337,14 +349,18 @@ class Connection(Delivery):
             raise ProtocolError(
                 Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "there are no subscription identifiers"
             )
+        extras = self._extras(packet)
         reasons: list[int] = []
         fresh: list[Subscription] = []
+        past: list[tuple[bytes, Subscription]] = []
         for wish in packet.wishes:
-            reason, subscription = self._add(wish, () if identifier is None else (identifier,))
+            reason, subscription = self._add(wish, () if identifier is None else (identifier,), extras)
             reasons.append(reason if self.version == V5 or reason < 0x80 else 0x80)
-            if subscription is not None:
+            if subscription is not None and extras.start is not None:
+                past.append((wish.topic_filter, subscription))
+            elif subscription is not None:
                 fresh.append(subscription)
-        answer = self._results(fields.SUBACK, packet.packet_id, reasons)
+        answer = self._results(fields.SUBACK, packet.packet_id, reasons, extras.wrong)
 
         def granted() -> None:
             self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
@@ -352,6 +368,25 @@ class Connection(Delivery):
                 self.backlog = chain(self.backlog or (), *map(self.broker.send_retained, fresh))
 
         self._when_safe(granted)
+        for key, subscription in past:
+            assert extras.start is not None
+            self.broker.replay_from(key, subscription, extras.start)
+
+    def _extras(self, packet: Subscribe) -> Extras:
+        """Read what a client asks for beyond MQTT, in user properties of its SUBSCRIBE."""
+        start: Position | None = None
+        lossless = False
+        for name, value in packet.properties.get("user_property", ()):
+            if name == "pyrite-lossless":
+                lossless = value.lower() in ("1", "true", "yes", "on")
+            elif name == "pyrite-from":
+                if not self.broker.journal.streams:
+                    return Extras(None, lossless, "there is no log to send the past from")
+                try:
+                    start = parse_position(value)
+                except ValueError as error:
+                    return Extras(None, lossless, f"pyrite-from: {error}")
+        return Extras(start, lossless, "")
 
     def _when_safe(self, call: Callable[[], object]) -> None:
         """Call when what the session was changed to is safe; at once if the session does not last."""
@@ -368,10 +403,14 @@ class Connection(Delivery):
 
         self.broker.journal.after(safe)
 
-    def _add(self, wish: Wish, identifiers: tuple[int, ...]) -> tuple[int, Subscription | None]:
-        """Grant or refuse one wish; return the reason, and the subscription if it wants retained messages."""
+    def _add(
+        self, wish: Wish, identifiers: tuple[int, ...], extras: Extras
+    ) -> tuple[int, Subscription | None]:
+        """Grant or refuse one wish; return the reason, and the subscription if it wants earlier messages."""
         broker, options, session = self.broker, self.options, self.session
         assert session is not None
+        if extras.wrong:
+            return Reason.IMPLEMENTATION_SPECIFIC_ERROR, None
         key = wish.topic_filter
         try:
             group, topic_filter = split_shared(key)
@@ -399,9 +438,11 @@ class Connection(Delivery):
             wish.retain_handling,
             identifiers,
         )
+        subscription.lossless = extras.lossless
         new = broker.subscribe(subscription, group, key)
         # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets no retained messages (4.8.2).
-        wants = group is None and (wish.retain_handling == 0 or (wish.retain_handling == 1 and new))
+        wants = wish.retain_handling == 0 or (wish.retain_handling == 1 and new) or extras.start is not None
+        wants = wants and group is None
         return qos, subscription if wants else None
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
@@ -418,11 +459,11 @@ class Connection(Delivery):
         answer = self._results(fields.UNSUBACK, packet.packet_id, reasons)
         self._when_safe(lambda: self.reply(answer))  # [MQTT-3.10.4-4], -5
 
-    def _results(self, kind: int, packet_id: int, reasons: list[int]) -> Suback:
+    def _results(self, kind: int, packet_id: int, reasons: list[int], text: str = "") -> Suback:
         worst = max(reasons)
         if worst < 0x80 or not self.problem_information:  # [MQTT-3.1.2-29]
             return Suback(kind, packet_id, reasons)
-        return Suback(kind, packet_id, reasons, {"reason_string": describe(worst)})
+        return Suback(kind, packet_id, reasons, {"reason_string": text or describe(worst)})
 
     def _acknowledged(self, packet: Ack) -> None:
         """Take an acknowledgement that says more than an id."""

@@ -1,0 +1,65 @@
+"""`pyrite log cat`: print the messages of a stream."""
+
+from __future__ import annotations
+
+import argparse
+import select as polling
+import sys
+
+from pyrite.cli.log import rows, running
+from pyrite.log.segment import FOREVER, Damage
+from pyrite.log.stream import StreamReader
+
+_POLL = 200
+"""Milliseconds after which `--follow` looks for more."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was asked for; 1 if some of it is damaged."""
+    reader = StreamReader(running.folders(args)[0])
+    try:
+        return _Cat(reader, args).run()
+    except KeyboardInterrupt:
+        return 0
+
+
+class _Cat:
+    def __init__(self, reader: StreamReader, args: argparse.Namespace) -> None:
+        self._reader = reader
+        self._filter: bytes | None = args.filter
+        self._format = rows.json_lines if args.json else rows.lines
+        self._follow: bool = args.follow
+        self._left: int = args.count or FOREVER
+        self._offset = running.resolve(args.start, reader)
+        self._stop = running.resolve(args.stop, reader)
+        self._output = sys.stdout.buffer
+        self._damaged = False
+
+    def run(self) -> int:
+        while self._left and self._offset < self._stop:
+            self._print_what_is_there()
+            self._output.flush()
+            if not self._follow or not self._left or self._reader_is_gone():
+                break
+        return 1 if self._damaged else 0
+
+    def _print_what_is_there(self) -> None:
+        for piece in self._reader.read(self._offset, self._stop):
+            if isinstance(piece, Damage):
+                self._output.flush()
+                running.report(piece)
+                self._damaged = True
+                self._offset = piece.last + 1
+                continue
+            self._offset = piece.column(0)[-1].as_py() + 1
+            batch = running.select(piece, self._filter).slice(0, self._left)
+            self._output.writelines(self._format(batch))
+            self._left -= batch.num_rows
+            if not self._left:
+                return
+
+    def _reader_is_gone(self) -> bool:
+        """Wait a moment, and tell whether whoever reads our output has gone away."""
+        poller = polling.poll()
+        poller.register(self._output.fileno(), 0)
+        return bool(poller.poll(_POLL))

@@ -1,0 +1,80 @@
+"""`pyrite log compact`: turn the segments of streams to Parquet, and merge small ones."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from pyrite.cli.log import running
+from pyrite.log import tiering
+from pyrite.log.files import Files
+from pyrite.log.folder import DataFolder
+from pyrite.log.segment import ArrowSegment, Damage, SegmentWriter, recover
+from pyrite.log.stream import StreamReader
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compact what was named; 1 if something in it is damaged."""
+    found = running.folders(args)
+    damaged = False
+    with closing(DataFolder(args.data)):
+        for folder in found:
+            stream = _Stream(folder, args.compression, args.segment_bytes)
+            stream.compact()
+            damaged |= stream.damaged
+    return 1 if damaged else 0
+
+
+class _Stream:
+    def __init__(self, folder: Path, compression: str, segment_bytes: int) -> None:
+        self._files = Files()
+        self._folder = folder
+        self._reader = StreamReader(folder)
+        self._compression = compression
+        self._segment_bytes = segment_bytes
+        self.damaged = False
+
+    def compact(self) -> None:
+        before = self._size()
+        tiering.tidy(self._files, self._folder, self._report)
+        self._seal()
+        waiting = [
+            one for one in self._reader.segments() if isinstance(one, ArrowSegment) and len(one.records())
+        ]
+        with running.progress(f"{self._folder.name}: to Parquet") as show:
+            for number, segment in enumerate(waiting, 1):
+                tiering.to_parquet(self._files, segment.stream, segment.path, self._compression, self._report)
+                show(number, len(waiting))
+        runs = tiering.mergeable(self._reader.segments(), self._segment_bytes, eager=True)
+        merged = 0
+        with running.progress(f"{self._folder.name}: merging") as show:
+            for number, each in enumerate(runs, 1):
+                if tiering.merge(self._files, each, self._compression, self._report):
+                    merged += len(each)
+                show(number, len(runs))
+        print(
+            f"{self._folder.name}: {len(waiting)} to Parquet, {merged} merged; "
+            f"{decimal(before)} before, {decimal(self._size())} now"
+        )
+
+    def _seal(self) -> None:
+        """End the last segment as the broker would have, if it holds anything."""
+        segments = self._reader.segments()
+        if not segments or not isinstance(segments[-1], ArrowSegment):
+            return
+        last = segments[-1]
+        recovered = recover(self._files, last.stream, last.path)
+        if not recovered.sealed and len(recovered.records):
+            writer = SegmentWriter(self._files, self._folder, last.base)
+            writer.resume(recovered.records)
+            writer.seal()
+
+    def _report(self, damage: Damage) -> None:
+        self.damaged = True
+        running.report(damage)
+
+    def _size(self) -> int:
+        return sum(path.stat().st_size for path in self._folder.iterdir())

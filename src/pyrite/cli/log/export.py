@@ -1,0 +1,116 @@
+"""`pyrite log export`: write messages of a stream to a Parquet, CSV or JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from pyrite.cli.log import rows, running
+from pyrite.log import parquet
+from pyrite.log.columns import SCHEMA
+from pyrite.log.segment import Damage
+from pyrite.log.stream import StreamReader
+
+_ENDINGS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_COLUMNS = [
+    each for name in SCHEMA.names for each in ((name, f"{name}_base64") if name in rows.BYTES else (name,))
+]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file; 1 if something that belongs into it is damaged."""
+    form = args.format or _ENDINGS.get(Path(args.file).suffix.lower())
+    if form is None:
+        raise running.UsageError(
+            f"{args.file}: its ending tells no format; give --format, or one of {', '.join(_ENDINGS)}"
+        )
+    export = _Export(StreamReader(running.folders(args)[0]), args)
+    write = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
+    if args.file == "-":
+        if form == "parquet" and sys.stdout.isatty():
+            raise running.UsageError("Parquet is not for terminals; name a file")
+        write(sys.stdout.buffer, export.batches())
+    else:
+        _to_file(Path(args.file), args.force, lambda file: write(file, export.batches()))
+    where = "standard output" if args.file == "-" else args.file
+    print(f"{export.written:,} messages written to {where}", file=sys.stderr)
+    return 1 if export.damaged else 0
+
+
+class _Export:
+    """The messages that were asked for."""
+
+    def __init__(self, reader: StreamReader, args: argparse.Namespace) -> None:
+        self._reader = reader
+        self._filter: bytes | None = args.filter
+        self._start = max(reader.first, running.resolve(args.start, reader))
+        self._stop = min(reader.end, running.resolve(args.stop, reader))
+        self.written = 0
+        self.damaged = False
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        total = max(0, self._stop - self._start)
+        with running.progress("exporting") as show:
+            for piece in self._reader.read(self._start, self._stop):
+                if isinstance(piece, Damage):
+                    running.report(piece)
+                    self.damaged = True
+                    continue
+                batch = running.select(piece, self._filter)
+                self.written += batch.num_rows
+                yield batch
+                show(piece.column(0)[-1].as_py() + 1 - self._start, total)
+
+
+def _to_file(path: Path, force: bool, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file under another name, and give it its own when it is complete and safe."""
+    if path.exists() and not force:
+        raise running.LogError(f"{path} is there already; --force replaces it")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists() and not force:
+            raise running.LogError(f"{path} has appeared meanwhile; --force replaces it")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _parquet(file: BinaryIO, batches: Iterator[pa.RecordBatch]) -> None:
+    with parquet.writer(file, "zstd") as writer:
+        for batch in parquet.row_groups(batches, gaps=True):
+            writer.write_batch(batch, batch.num_rows)
+
+
+def _json(file: BinaryIO, batches: Iterator[pa.RecordBatch]) -> None:
+    for batch in batches:
+        file.writelines(rows.json_lines(batch))
+
+
+def _csv(file: BinaryIO, batches: Iterator[pa.RecordBatch]) -> None:
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    try:
+        writer = csv.DictWriter(text, _COLUMNS)
+        writer.writeheader()
+        for batch in batches:
+            for message in rows.objects(batch):
+                for name in ("retain", "user_properties"):
+                    if name in message:
+                        message[name] = json.dumps(message[name], ensure_ascii=False)
+                writer.writerow(message)
+        text.flush()
+    finally:
+        text.detach()

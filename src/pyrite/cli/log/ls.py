@@ -1,0 +1,89 @@
+"""`pyrite log ls`: the streams of a data folder, and their segments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from pyrite.cli.log.rows import text_of
+from pyrite.cli.log.running import folders
+from pyrite.log.stream import Segment, StreamReader
+
+_STREAM = ("stream", "segments", "first", "end", "messages", "earliest", "latest", "bytes")
+_SEGMENT = ("stream", "file", "form", "first", "last", "messages", "earliest", "latest", "bytes")
+
+Row = list[str | int]
+
+
+def run(args: argparse.Namespace) -> int:
+    """List what there is."""
+    found = folders(args)
+    if args.stream is None and not args.long:
+        _show(_STREAM, [_stream(folder) for folder in found])
+    else:
+        _show(_SEGMENT, [row for folder in found for row in _segments(folder)])
+    return 0
+
+
+def _stream(folder: Path) -> Row:
+    rows = _segments(folder)
+    segments = StreamReader(folder).segments()
+    end = segments[-1].end() if segments else 0
+    return [
+        folder.name,
+        len(rows),
+        rows[0][3] if rows else 0,
+        end,
+        sum(int(row[5]) for row in rows),
+        next((row[6] for row in rows if row[6]), ""),
+        next((row[7] for row in reversed(rows) if row[7]), ""),
+        sum(path.stat().st_size for path in folder.iterdir()),
+    ]
+
+
+def _segments(folder: Path) -> list[Row]:
+    rows = []
+    for segment in StreamReader(folder).segments():
+        try:
+            rows.append(_segment(segment))
+        except FileNotFoundError:
+            return _segments(folder)  # it has become Parquet, or was dropped: look again
+    return rows
+
+
+def _segment(segment: Segment) -> Row:
+    records = segment.records()
+    some = len(records) > 0
+    return [
+        segment.stream,
+        segment.path.name,
+        segment.path.suffix[1:],
+        segment.base,
+        segment.end() - 1,
+        int(records["count"].sum()),
+        text_of(int(records["earliest"][0])) if some else "",
+        text_of(int(records["latest"][-1])) if some else "",
+        segment.path.stat().st_size,
+    ]
+
+
+def _show(heads: Sequence[str], rows: Sequence[Row]) -> None:
+    if not sys.stdout.isatty():
+        for row in rows:
+            print(*row, sep="\t")
+        return
+    table = Table(box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(
+            head, justify="left" if head in ("stream", "file", "form") else "right", no_wrap=True
+        )
+    for row in rows:
+        shown = [f"{value:,}" if isinstance(value, int) else value for value in row]
+        table.add_row(*shown[:-1], decimal(int(row[-1])))
+    Console().print(table)

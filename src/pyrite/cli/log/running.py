@@ -1,0 +1,123 @@
+"""What the commands of `pyrite log` have in common: how they end, and how they reach the streams."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pyrite.broker.positions import Ago, Earliest, Latest, Offset, Position
+from pyrite.broker.topics import matches
+from pyrite.log.folder import FolderError
+from pyrite.log.segment import FOREVER, Damage
+from pyrite.log.stream import StreamReader
+from pyrite.log.verify import streams_in
+
+
+class LogError(Exception):
+    """The command cannot be carried out; the message says why."""
+
+
+class UsageError(LogError):
+    """The options do not go together."""
+
+
+def run(program: str, command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command so that whatever happens ends in a line and an exit code."""
+    try:
+        exit_code = command(args)
+        sys.stdout.flush()
+        return exit_code
+    except UsageError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except (LogError, FolderError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        give_output_up()
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return 130
+    return 1
+
+
+def give_output_up() -> None:
+    """Send what is still to be written nowhere, as its reader is gone; else Python complains at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def folders(args: argparse.Namespace) -> list[Path]:
+    """Return the folder of the stream that is named, or of all."""
+    data: Path = args.data
+    if not data.is_dir():
+        raise LogError(f"there is no folder {data}; --data names the one that the broker uses")
+    if not (data / "streams").is_dir():
+        raise LogError(f"{data} is no data folder of Pyrite's: it has no folder streams")
+    found = streams_in(data)
+    if args.stream is None:
+        return found
+    for folder in found:
+        if folder.name == args.stream:
+            return [folder]
+    names = ", ".join(folder.name for folder in found)
+    raise LogError(
+        f"there is no stream {args.stream!r} in {data}; "
+        + (f"there are: {names}" if names else "it has none")
+    )
+
+
+def resolve(position: Position | None, reader: StreamReader) -> int:
+    """Return the offset that a position stands for; the end of all offsets for none."""
+    if position is None:
+        return FOREVER
+    if isinstance(position, Earliest):
+        return 0
+    if isinstance(position, Latest):
+        return reader.end
+    if isinstance(position, Offset):
+        return position.offset
+    if isinstance(position, Ago):
+        return reader.offset_at(time.time_ns() // 1000 - position.microseconds)
+    return reader.offset_at(position.microseconds)
+
+
+def select(batch: pa.RecordBatch, topic_filter: bytes | None) -> pa.RecordBatch:
+    """Return the messages whose topics match; each distinct topic is looked at once."""
+    if topic_filter is None or topic_filter == b"#":
+        return batch
+    topics = batch.column(2).dictionary_encode()
+    wanted = np.array([matches(topic_filter, topic.encode()) for topic in topics.dictionary.to_pylist()])
+    if wanted.all():
+        return batch
+    return batch.filter(pa.array(wanted[topics.indices.to_numpy()]))
+
+
+def report(damage: Damage) -> None:
+    """Tell of a damage, on standard error."""
+    print(f"damaged: {damage}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error, if that is a terminal; yields what is told of (done, of how many)."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

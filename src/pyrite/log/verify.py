@@ -1,0 +1,228 @@
+"""Looks at every byte of a data folder, and says exactly what is damaged.
+
+It may run while a broker writes to the folder: it reads only, and what is just being written is no damage.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pyrite.log import frames, parquet
+from pyrite.log.frames import INDEX_HEADER, Damaged
+from pyrite.log.parquet import Contents, ParquetSegment, footer_of
+from pyrite.log.segment import (
+    FOREVER,
+    ArrowSegment,
+    Damage,
+    Records,
+    index_of,
+    is_sealed,
+    read_index,
+)
+from pyrite.log.stream import NAME, Segment, StreamReader
+from pyrite.log.tiering import DAMAGED
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes have been looked at, and how many there are."""
+
+_MOMENT = 0.1
+"""Seconds in which a write that has begun is finished."""
+
+
+def streams_in(data: Path) -> list[Path]:
+    """Return the folders of the streams in a data folder, by name."""
+    try:
+        return sorted(path for path in (data / "streams").iterdir() if NAME.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+
+
+def verify(
+    data: Path, stream: str | None = None, progress: Progress = lambda _done, _total: None
+) -> list[Damage]:
+    """Return what is damaged in a data folder; in one of its streams only, if that is named."""
+    folders = [data / "streams" / stream] if stream is not None else streams_in(data)
+    readers = [StreamReader(folder) for folder in folders]
+    total = sum(_size(segment.path) for reader in readers for segment in reader.segments())
+    done = 0
+    damages: list[Damage] = []
+    for reader in readers:
+        for damage, looked_at in _stream(reader):
+            done += looked_at
+            damages += damage
+            progress(done, max(done, total))
+    if stream is None:
+        damages += check_state(data / "state.sqlite")
+    return damages
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _stream(reader: StreamReader) -> Iterator[tuple[list[Damage], int]]:
+    """Yield the damages of each segment, and its size."""
+    seen: set[Path] = set()
+    while True:
+        segments = reader.segments()
+        limits = [*(segment.base for segment in segments[1:]), FOREVER]
+        fresh = [pair for pair in zip(segments, limits, strict=True) if pair[0].path not in seen]
+        if not fresh:
+            break
+        for segment, limit in fresh:
+            seen.add(segment.path)
+            try:
+                yield list(check_segment(segment, limit)), _size(segment.path)
+            except FileNotFoundError:
+                break  # it has become Parquet, or was dropped: look again
+    for path in sorted(reader.folder.glob(f"*.arrow{DAMAGED}")):
+        kept = ArrowSegment(reader.name, path)
+        yield kept.walk(read_index(kept.index)[0]).damages, 0
+
+
+def check_segment(segment: Segment, limit: int) -> Iterator[Damage]:
+    """Yield what is damaged in a segment; the next one begins at `limit`, or there is none: FOREVER."""
+    if isinstance(segment, ParquetSegment):
+        yield from _check_parquet(segment)
+    else:
+        yield from _check_arrow(segment, limit)
+
+
+# Arrow
+
+
+def _check_arrow(segment: ArrowSegment, limit: int) -> Iterator[Damage]:
+    known, _ = read_index(segment.index)
+    walk = segment.walk(known)
+    yield from walk.damages
+    reached = (
+        int(walk.records["first"][-1] + walk.records["count"][-1]) if len(walk.records) else segment.base
+    )
+    # The index has a record of a batch only when that was written whole.
+    beyond = known[known["first"] >= reached]
+    for one in beyond:
+        first, count = int(one["first"]), int(one["count"])
+        yield Damage(segment.stream, segment.path.name, first, first + count - 1, "a record batch is damaged")
+    if not len(beyond):
+        yield from _check_end(segment, walk.end, reached, limit)
+    yield from _check_index(segment, walk.records, limit < FOREVER or is_sealed(segment.path))
+
+
+def _check_end(segment: ArrowSegment, end: int, reached: int, limit: int) -> Iterator[Damage]:
+    """Look at what follows the last batch."""
+    rest = segment.path.stat().st_size - end
+    if rest <= 0 or (rest == len(frames.END) and is_sealed(segment.path)):
+        return
+    first, last = -1, -1
+    if limit < FOREVER:
+        reason = f"its last {rest} bytes are damaged"
+        if reached < limit:
+            first, last = reached, limit - 1
+    else:
+        time.sleep(_MOMENT)
+        again = segment.walk(read_index(segment.index)[0])
+        if again.end > end:
+            return  # it was being written
+        reason = f"its last {rest} bytes were never finished"
+    yield Damage(segment.stream, segment.path.name, first, last, reason)
+
+
+# Parquet
+
+
+def _check_parquet(segment: ParquetSegment) -> Iterator[Damage]:
+    def damage(path: Path, reason: str, first: int = -1, last: int = -1) -> Damage:
+        return Damage(segment.stream, path.name, first, last, reason)
+
+    path = segment.path
+    with path.open("rb") as file:
+        contents = Contents(path, file)
+        copy = parquet.read_footer(footer_of(path))
+        if copy is None:
+            yield damage(footer_of(path), "it is damaged" if footer_of(path).exists() else "it is missing")
+        elif _tail(file, len(copy)) != copy:
+            yield damage(path, "its footer is damaged, and the copy of it is taken")
+        if contents.metadata is not None and os.pread(file.fileno(), len(parquet.MAGIC), 0) != parquet.MAGIC:
+            yield damage(path, "its head is damaged")
+        yield from _check_index(segment, contents.records, True)
+        if contents.metadata is None and not len(contents.records):
+            yield from (piece for piece in segment.read(segment.base, FOREVER) if isinstance(piece, Damage))
+        for number, one in enumerate(contents.records):
+            first, count = int(one["first"]), int(one["count"])
+            try:
+                if one["synced"] and contents.metadata is not None:
+                    parquet.check(file, one)
+                else:
+                    parquet.decode(file, contents, number)
+            except Damaged as error:
+                yield damage(path, str(error), first, first + count - 1)
+
+
+def _tail(file: BinaryIO, length: int) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), length, max(0, size - length))
+
+
+# Both
+
+
+def _check_index(segment: Segment, records: Records, complete: bool) -> Iterator[Damage]:
+    """Compare an index with what it should be; only if it is to be `complete` may nothing be missing."""
+    path = index_of(segment.path)
+
+    def damage(reason: str) -> Damage:
+        return Damage(segment.stream, path.name, -1, -1, reason)
+
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        if complete and segment.path.exists():
+            yield damage("it is missing")
+        return
+    if raw[:64] != INDEX_HEADER:
+        yield damage("its head is damaged")
+    by_position = {int(one["position"]): one for one in records}
+    known, _ = read_index(path)
+    proven = {one.tobytes() for one in known}
+    at = int(records["position"][0]) if len(records) else 0
+    for number, start in enumerate(range(64, len(raw) - len(raw) % 64, 64)):
+        one = by_position.get(at)
+        if raw[start : start + 64] not in proven:
+            which = f"record {number}"
+            if one is not None:
+                which += f", of messages {one['first']} to {one['first'] + one['count'] - 1},"
+            yield damage(f"{which} is damaged")
+        if one is not None:
+            at += int(one["length"])
+    if complete:
+        number = (len(raw) - 64) // 64
+        if len(raw) % 64:
+            yield damage(f"its last {len(raw) % 64} bytes are damaged")
+        elif number < len(records):
+            yield damage(f"its last {len(records) - number} records are missing")
+
+
+# The state
+
+
+def check_state(path: Path) -> list[Damage]:
+    """Let SQLite check the file with sessions, subscriptions and retained messages."""
+    if not path.exists():
+        return []
+    try:
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            found = [str(row[0]) for row in database.execute("PRAGMA integrity_check")]
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        found = [str(error)]
+    return [Damage("", path.name, -1, -1, reason) for reason in found if reason != "ok"]
