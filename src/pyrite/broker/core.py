@@ -20,7 +20,7 @@ from pyrite.broker.journal import Done, Journal, Stream
 from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
-from pyrite.broker.positions import Ago, Earliest, Latest, Offset, Position, Time
+from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
@@ -260,10 +260,8 @@ class Broker:
                 self.replay(key, subscription, {one: min(offset, one.routed) for one in journal.streams})
             case Latest():
                 self.replay(key, subscription, {one: one.routed for one in journal.streams})
-            case Time(microseconds):
-                self._replay_since(key, subscription, microseconds / 1e6)
-            case Ago(microseconds):
-                self._replay_since(key, subscription, journal.wall() - microseconds / 1e6)
+            case _:
+                self._replay_since(key, subscription, position.seconds(journal.wall()))
 
     def _replay_since(self, key: bytes, subscription: Subscription, when: float) -> None:
         streams = self.journal.streams

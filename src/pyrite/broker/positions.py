@@ -39,12 +39,20 @@ class Time:
     microseconds: int
     """Since 1970."""
 
+    def seconds(self, now: float) -> float:
+        """Return the time that is meant, in seconds since 1970."""
+        return self.microseconds / 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class Ago:
     """The first message that came this long ago or later."""
 
     microseconds: int
+
+    def seconds(self, now: float) -> float:
+        """Return the time that is meant, in seconds since 1970."""
+        return now - self.microseconds / 1e6
 
 
 Position = Earliest | Latest | Offset | Time | Ago

@@ -22,6 +22,7 @@ from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.fields import Reader, check_utf8
 from pyrite.protocols.mqtt.packets import Ack
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, violation
+from pyrite.protocols.mqtt.requests import REQUESTS, Request
 
 if TYPE_CHECKING:
     from pyrite.broker.session import Session
@@ -118,6 +119,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         and shape.properties is None
         and not shape.refused
         and not connection.broker.access.checks_topics
+        and not topic.startswith(REQUESTS)
     )
     return shape
 
@@ -308,6 +310,10 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         refused = refused or Reason.NOT_AUTHORIZED
     if shape.retain and not broker.may_retain(shape.topic):
         refused = refused or _unretainable(connection, shape)
+    if shape.topic.startswith(REQUESTS) and not refused and packets[0] & 0x08 == 0:
+        for start in range(0, len(packets), size):
+            payload = packets[start + shape.payload_at : start + size]
+            Request(connection, shape.qos, properties).handle(shape.topic, payload)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)

@@ -1,0 +1,183 @@
+"""Pull over MQTT: requests to `$pyrite/consumers/NAME/ACTION`, answered on the request's response topic.
+
+    create   {"filter": "sensors/#", "from": "earliest", "within": 30}    make a consumer, or find it there
+    fetch    {"count": 100}                                               be given up to so many messages
+    ack      ["default:17", "default:18"]                                 say which have been dealt with
+    delete                                                                forget the consumer
+
+A request is a PUBLISH of MQTT 5 with a response topic; its correlation data comes back with the answer. The
+answer goes to the client that asked, on that topic, with the QoS of the request. Fetched messages come one by
+one, with user properties that say their topic (`pyrite-topic`) and place (`pyrite-place`), which is what to
+acknowledge; the last message of an answer is empty and says how many there were (`pyrite-count`), or what is
+wrong (`pyrite-error`).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, Fetched, Place
+from pyrite.broker.journal import Stream
+from pyrite.broker.message import Batch, Properties
+from pyrite.broker.positions import Earliest, Latest, Offset, parse_position
+from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.topics import InvalidTopic, check_filter
+
+if TYPE_CHECKING:
+    from pyrite.protocols.mqtt.connection import Connection
+
+REQUESTS = b"$pyrite/consumers/"
+
+
+class Wrong(Exception):
+    """A request that cannot be granted; the text says why."""
+
+
+class Request:
+    """One request, and the way its answer takes."""
+
+    def __init__(self, connection: Connection, qos: int, properties: Properties | None) -> None:
+        self._connection = connection
+        self._session = connection.session
+        self._qos = qos
+        self._topic = ""
+        self._correlation: bytes | None = None
+        if properties is not None:
+            self._topic = properties.response_topic or ""
+            self._correlation = properties.correlation_data
+
+    def handle(self, topic: bytes, payload: bytes) -> None:
+        """Do what is asked for."""
+        try:
+            name, slash, action = topic[len(REQUESTS) :].decode().rpartition("/")
+            if not slash or not name or action not in ("create", "fetch", "ack", "delete"):
+                raise Wrong("expected $pyrite/consumers/NAME/ and create, fetch, ack or delete")
+            if not self._connection.broker.journal.streams:
+                raise Wrong("there is no log to fetch messages from")
+            try:
+                wishes = json.loads(payload) if payload else {}
+            except ValueError as error:
+                raise Wrong(f"the payload is not JSON: {error}") from None
+            if action == "create":
+                self._create(name, wishes)
+                return
+            consumer = self._connection.broker.consumers.get(name)
+            if consumer is None:
+                raise Wrong(f"there is no consumer {name!r}: create it first")
+            self._check_access(consumer.topic_filter)
+            if action == "fetch":
+                self._fetch(consumer, wishes)
+            elif action == "ack":
+                self._acknowledge(consumer, wishes)
+            else:
+                self._delete(consumer)
+        except Wrong as error:
+            self._end(("pyrite-error", str(error)))
+
+    def _check_access(self, topic_filter: bytes) -> None:
+        connection = self._connection
+        access = connection.broker.access
+        if access.checks_topics and not access.may_subscribe(connection.credentials, topic_filter.decode()):
+            raise Wrong("not authorized for the consumer's topics")
+
+    def _create(self, name: str, wishes: Any) -> None:
+        if not isinstance(wishes, dict) or not isinstance(wishes.get("filter"), str):
+            raise Wrong('expected {"filter": a topic filter, ...}')
+        broker = self._connection.broker
+        topic_filter = wishes["filter"].encode()
+        try:
+            check_filter(topic_filter, broker.limits.max_topic_levels)
+        except InvalidTopic as error:
+            raise Wrong(str(error)) from None
+        self._check_access(topic_filter)
+        within = wishes.get("within", ACKNOWLEDGE_WITHIN)
+        if not isinstance(within, int | float) or isinstance(within, bool) or within <= 0:
+            raise Wrong('expected "within" to be a number of seconds')
+        there = broker.consumers.get(name)
+        if there is not None:
+            if there.topic_filter != topic_filter:
+                raise Wrong(f"consumer {name!r} is there, with the filter {there.topic_filter.decode()!r}")
+            self._end(("pyrite-count", "0"))
+            return
+        positions: dict[Stream, int] = {}
+        streams = broker.journal.streams
+
+        def found(stream: Stream, offset: int) -> None:
+            positions[stream] = min(offset, stream.routed)
+            if len(positions) == len(streams) and name not in broker.consumers:
+                consumer = Consumer(broker, name, topic_filter, positions, within=float(within))
+                broker.consumers[name] = consumer
+                broker.journal.save_consumer(consumer)
+                broker.journal.after(lambda: self._end(("pyrite-count", "0")))
+
+        try:
+            start = parse_position(str(wishes.get("from", "earliest")))
+        except ValueError as error:
+            raise Wrong(str(error)) from None
+        for stream in streams:
+            match start:
+                case Earliest():
+                    found(stream, broker.journal.earliest(stream))
+                case Latest():
+                    found(stream, stream.routed)
+                case Offset(offset):
+                    found(stream, offset)
+                case _:
+                    when = start.seconds(broker.journal.wall())
+                    broker.journal.offset_at(stream, when, partial(found, stream))
+
+    def _fetch(self, consumer: Consumer, wishes: Any) -> None:
+        count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_FETCH:
+            raise Wrong(f'expected {{"count": a number from 1 to {MAX_FETCH}}}')
+        consumer.fetch(count, self._fetched)
+
+    def _fetched(self, fetched: Fetched) -> None:
+        for place, batch in fetched:
+            known = batch.properties or Properties()
+            about = (("pyrite-topic", batch.topic.decode()), ("pyrite-place", str(place)))
+            properties = Properties(
+                known.payload_format,
+                None,
+                known.content_type,
+                None,
+                self._correlation,
+                (
+                    *known.user_properties,
+                    ("pyrite-topic", batch.topic.decode()),
+                    ("pyrite-place", str(place)),
+                ),
+            )
+            self._answer(batch.payload(), properties)
+        self._end(("pyrite-count", str(len(fetched))))
+
+    def _acknowledge(self, consumer: Consumer, wishes: Any) -> None:
+        texts = wishes.get("places") if isinstance(wishes, dict) else wishes
+        if not isinstance(texts, list):
+            raise Wrong('expected a list of places, such as ["default:17"]')
+        streams = {stream.name: stream for stream in self._connection.broker.journal.streams}
+        places = []
+        for text in texts:
+            name, _, offset = str(text).rpartition(":")
+            if name not in streams or not offset.isdecimal():
+                raise Wrong(f"{text!r} is no place: expected the pyrite-place of a message that was fetched")
+            places.append(Place(streams[name], int(offset)))
+        consumer.acknowledge(places, lambda known: self._end(("pyrite-count", str(known))))
+
+    def _delete(self, consumer: Consumer) -> None:
+        broker = self._connection.broker
+        del broker.consumers[consumer.name]
+        broker.journal.drop_consumer(consumer.name)
+        broker.journal.after(lambda: self._end(("pyrite-count", "0")))
+
+    def _end(self, result: tuple[str, str]) -> None:
+        self._answer(b"", Properties(correlation_data=self._correlation, user_properties=(result,)))
+
+    def _answer(self, payload: bytes, properties: Properties) -> None:
+        session = self._session
+        if self._topic and session is not None and self._connection.session is session:
+            topic = self._topic.encode()
+            batch = Batch(topic, payload, self._qos, properties=properties)
+            session.deliver(batch, Subscription(session, topic, self._qos))
