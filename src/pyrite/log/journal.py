@@ -39,6 +39,7 @@ from pyrite.log.restoring import dump_properties, restore
 from pyrite.log.segment import Damage
 from pyrite.log.state import Change, State
 from pyrite.log.stream import StreamReader
+from pyrite.log.upkeep import Upkeep
 from pyrite.log.workers import Worker
 from pyrite.log.writer import StreamWriter
 
@@ -55,6 +56,8 @@ MAX_PENDING = 64 * 1024 * 1024
 """Bytes that may wait to be written before no more is read from clients."""
 LAZY = 1.0
 """Seconds in which state that no one waits for is written."""
+UPKEEP = 2.0
+"""Seconds between two looks at what is to be done to sealed segments."""
 SWEEP = 60.0
 """Seconds between two notes of how far sessions have come that are connected and were sent nothing."""
 MAX_ROWS = 32
@@ -106,6 +109,7 @@ class DiskJournal(Journal):
         files: Files | None = None,
         writing: Worker | None = None,
         reading: Worker | None = None,
+        upkeep: Worker | None = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], object]], object] | None = None,
@@ -115,6 +119,7 @@ class DiskJournal(Journal):
         self._files = files or Files()
         self._writing = writing or Worker()
         self._reading = reading or Worker()
+        self._keeping = upkeep or Worker()
         self._wall = wall
         self._clock = clock
         self._later = later
@@ -127,6 +132,9 @@ class DiskJournal(Journal):
         self.writers: dict[Stream, StreamWriter] = {}
         self._readers: dict[Stream, StreamReader] = {}
         self._readers_here: dict[Stream, StreamReader] = {}
+        self._upkeep: list[Upkeep] = []
+        self._upkept = 0.0
+        self._keeps_up = False
         self._applied: dict[Stream, int] = {}
         for one in options:
             where = folder.streams / one.name
@@ -137,6 +145,7 @@ class DiskJournal(Journal):
             self.writers[stream] = writer
             self._readers[stream] = StreamReader(where)
             self._readers_here[stream] = StreamReader(where)
+            self._upkeep.append(Upkeep(self._files, where, one, self._damaged))
             self._applied[stream] = applied if applied >= 0 else end
             self.damages.extend(map(str, writer.opened.damages))
         self.streams = tuple(self.writers)
@@ -375,6 +384,17 @@ class DiskJournal(Journal):
             self.kick()
         if not self._busy:
             self._writing.run(self._sync, self._synced)
+        if not self._keeps_up and broker.now - self._upkept >= UPKEEP:
+            self._keeps_up = True
+            self._keeping.run(self._keep_up, self._kept_up)
+
+    def _keep_up(self) -> None:
+        for upkeep in self._upkeep:
+            upkeep.work(self._wall())
+
+    def _kept_up(self, _: None) -> None:
+        self._keeps_up = False
+        self._upkept = self.broker.now
 
     def _sync(self) -> Fault | None:
         for stream, writer in self.writers.items():
@@ -656,6 +676,7 @@ class DiskJournal(Journal):
             self._writing.run(partial(self._write, group), lambda _: None)
         self._writing.stop()
         self._reading.stop()
+        self._keeping.stop()
         for stream, writer in self.writers.items():
             try:
                 writer.close()

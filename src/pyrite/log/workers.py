@@ -27,9 +27,15 @@ class Worker:
 class ThreadWorker(Worker):
     """Does one job after the other in a thread. Jobs handle their own errors."""
 
-    def __init__(self, name: str, post: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        post: Callable[[Callable[[], object]], object],
+        prepare: Callable[[], object] | None = None,
+    ) -> None:
         self._post = post
         """Has something called in the event loop's thread."""
+        self._prepare = prepare
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -44,6 +50,8 @@ class ThreadWorker(Worker):
         self._jobs.put(work)
 
     def _work(self) -> None:
+        if self._prepare is not None:
+            self._prepare()
         while True:
             work = self._jobs.get()
             if work is None:

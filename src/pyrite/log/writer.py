@@ -96,8 +96,14 @@ class StreamWriter:
         assert segment is not None
         if not segment.started:
             return False
-        age = time.time() - segment.started / 1e6
-        return segment.size >= self.options.segment_bytes or age >= self.options.segment_age
+        # Retention drops whole segments, so they must not be larger or older than what it leaves.
+        options = self.options
+        most, oldest = options.segment_bytes, options.segment_age
+        if options.retention_bytes:
+            most = min(most, options.retention_bytes // 4)
+        if options.retention_age:
+            oldest = min(oldest, options.retention_age / 4)
+        return segment.size >= most or time.time() - segment.started / 1e6 >= oldest
 
     def _abandon(self) -> None:
         """Write no more to a file of which it is not known what is on the disk."""

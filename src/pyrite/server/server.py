@@ -23,6 +23,7 @@ from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.system import System
 from pyrite.log.journal import DiskJournal, open_journal
+from pyrite.log.upkeep import be_nice
 from pyrite.log.workers import ThreadWorker
 from pyrite.protocols.mqtt.connection import CLOSING_TIME, Connection
 from pyrite.protocols.mqtt.reasons import Reason
@@ -76,6 +77,7 @@ class Server:
             config.stream,
             writing=ThreadWorker("pyrite-log", post),
             reading=ThreadWorker("pyrite-read", post),
+            upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
             later=lambda seconds, call: loop.call_later(seconds, self._at_work, call),
         )
 

@@ -144,11 +144,7 @@ class Request:
                 known.content_type,
                 None,
                 self._correlation,
-                (
-                    *known.user_properties,
-                    ("pyrite-topic", batch.topic.decode()),
-                    ("pyrite-place", str(place)),
-                ),
+                known.user_properties + about,
             )
             self._answer(batch.payload(), properties)
         self._end(("pyrite-count", str(len(fetched))))

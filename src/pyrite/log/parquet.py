@@ -1,0 +1,416 @@
+"""A segment in Parquet: written once, never changed, checked on every read.
+
+    NAME.parquet           the messages, in row groups; whatever reads Parquet reads it
+    NAME.parquet.index     a record a row group (frames.RECORD), with the checksum of its bytes
+    NAME.parquet.footer    a mark, a checksum, and a copy of the Parquet file's footer
+
+Parquet's own checksums cover the pages, but neither their headers nor the footer, without which nothing can
+be read. The two files beside it cover all of it, and each can be lost: without the index the pages are
+checked by their own checksums, and without the copy the file's own footer is taken.
+
+Within a row group offsets follow one another; where some are missing, another row group begins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from pyrite.log import frames
+from pyrite.log.columns import SCHEMA
+from pyrite.log.files import Files
+from pyrite.log.frames import RECORD, Damaged
+from pyrite.log.segment import FOREVER, Damage, Records, cut, index_of, read_index, write_index
+
+ROWS = 64 * 1024
+"""Rows after which a row group ends; it has at most twice as many."""
+BYTES = 64 * 1024 * 1024
+"""Bytes in memory after which a row group ends."""
+KEPT = BYTES
+"""Bytes of row groups that a reader keeps in memory, beside the one it reads."""
+
+MAGIC = b"PAR1"
+FOOTER_HEADER = b"PYRITE footer 1\n"
+_END = b"pyrite.end"
+_PAIRS = ["user_properties.list.element.key", "user_properties.list.element.value"]
+_DISTINCT = ("offset", "timestamp", "payload", "retain", "correlation_data", "user_properties")
+_OPTIONAL = [field.name for field in SCHEMA if field.nullable]
+_MEASURED = [name for name in SCHEMA.names if name not in ("payload", "user_properties")] + _PAIRS
+
+
+def footer_of(path: Path) -> Path:
+    """Return the path of the copy of a Parquet file's footer."""
+    return path.with_name(path.name + ".footer")
+
+
+def row_groups(batches: Iterable[pa.RecordBatch], gaps: bool = False) -> Iterator[pa.RecordBatch]:
+    """Put record batches together to the size of row groups.
+
+    Offsets follow one another in each, unless `gaps` are allowed.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = after = 0
+    for batch in batches:
+        while batch.num_rows:
+            first = batch.column(0)[0].as_py()
+            if waiting and (rows >= ROWS or size >= BYTES or (first != after and not gaps)):
+                yield pa.concat_batches(waiting)
+                waiting, rows, size = [], 0, 0
+            piece = batch.slice(0, 2 * ROWS - rows)
+            batch = batch.slice(piece.num_rows)
+            waiting.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+            after = piece.column(0)[-1].as_py() + 1
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def writer(sink: object, compression: str) -> pq.ParquetWriter:
+    """Open what writes Parquet as segments have it: plain enough for every reader, with all checksums."""
+    return pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression=compression,
+        use_dictionary=[name for name in SCHEMA.names if name not in _DISTINCT] + _PAIRS,
+        column_encoding={"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
+        write_statistics=_MEASURED,
+        write_page_checksum=True,
+        sorting_columns=[pq.SortingColumn(0)],
+    )
+
+
+class _Sink:
+    """The file that pyarrow writes to, by way of `Files`; with a checksum of what came since the last cut."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self._descriptor = files.open(path)
+        self._digest = xxh3_64()
+        self._pieces: list[bytes] | None = None
+        self.closed = False
+        self.position = 0
+
+    def write(self, data: bytes) -> int:
+        if not self.closed:
+            self._files.write(self._descriptor, [data])
+            self._digest.update(data)
+            self.position += len(data)
+            if self._pieces is not None:
+                self._pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def cut(self) -> int:
+        """Return the checksum of what was written since the last time."""
+        checksum = self._digest.intdigest()
+        self._digest.reset()
+        return checksum
+
+    def keep(self) -> list[bytes]:
+        """Keep what is written from now on."""
+        self._pieces = []
+        return self._pieces
+
+    def finish(self) -> None:
+        self._files.sync(self._descriptor)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; what pyarrow still writes after an error goes nowhere."""
+        if not self.closed:
+            self.closed = True
+            self._files.close(self._descriptor)
+
+
+def write(files: Files, path: Path, batches: Iterable[pa.RecordBatch], end: int, compression: str) -> None:
+    """Write a segment that ends before offset `end`; it is there, and safe, when this returns, or not at all.
+
+    Whatever an interruption leaves has a name that ends in .tmp, or belongs to a Parquet file that is not
+    there. It is harmless, and goes at the next try.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    files.remove(temporary)
+    sink = _Sink(files, temporary)
+    try:
+        records, footer = _write(sink, batches, end, compression)
+        sink.finish()
+        write_index(files, index_of(path), records)
+        _write_footer(files, footer_of(path), footer)
+        files.rename(temporary, path)
+    except BaseException:
+        sink.close()
+        files.remove(temporary)
+        raise
+    files.sync_folder(path.parent)
+
+
+def _write(
+    sink: _Sink, batches: Iterable[pa.RecordBatch], end: int, compression: str
+) -> tuple[Records, bytes]:
+    parquet = writer(sink, compression)
+    try:
+        found = [np.zeros(0, RECORD)]
+        sink.cut()
+        for batch in row_groups(batches):
+            position = sink.position
+            parquet.write_table(pa.Table.from_batches([batch]), row_group_size=batch.num_rows)
+            size = sink.position - position
+            found.append(frames.record(batch, position, frames.Frame([], size, sink.cut()), True))
+        footer = sink.keep()
+        parquet.add_key_value_metadata({_END: str(end)})
+        parquet.close()
+    except BaseException:
+        sink.close()
+        parquet.close()
+        raise
+    return np.concatenate(found), b"".join(footer)
+
+
+def _write_footer(files: Files, path: Path, footer: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    files.remove(temporary)
+    descriptor = files.open(temporary)
+    try:
+        checksum = xxh3_64_intdigest(footer).to_bytes(8, "little")
+        files.write(descriptor, [FOOTER_HEADER, checksum, footer])
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(temporary, path)
+
+
+def read_footer(path: Path) -> bytes | None:
+    """Return the footer in a copy, unless it is damaged or not there."""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    start = len(FOOTER_HEADER) + 8
+    footer = raw[start:]
+    checksum = xxh3_64_intdigest(footer).to_bytes(8, "little")
+    return footer if raw[:start] == FOOTER_HEADER + checksum else None
+
+
+def own_footer(file: BinaryIO) -> bytes:
+    """Return the footer of the Parquet file itself, as far as it can be found."""
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(os.pread(file.fileno(), 4, max(0, size - 8)), "little") + 8
+    return os.pread(file.fileno(), length, size - length) if len(MAGIC) + length <= size else b""
+
+
+class Contents:
+    """What a Parquet segment's footer and index say of it."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        known, bad = read_index(index_of(path))
+        footer = read_footer(footer_of(path)) or own_footer(file)
+        try:
+            self.metadata: pq.FileMetaData | None = pq.read_metadata(pa.BufferReader(MAGIC + footer))
+            whole = not bad and len(known) == self.metadata.num_row_groups
+            self.records = known if whole else _records(self.metadata, known)
+            self.end = int(self.metadata.metadata[_END])
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+            self.metadata = None
+            self.records = known
+            self.end = int(known["first"][-1] + known["count"][-1]) if len(known) else int(path.name[:20])
+
+
+def _records(metadata: pq.FileMetaData, known: Records) -> Records:
+    """Return a record for each row group: of the index, or made anew, and then not marked as `synced`."""
+    by_position = {int(one["position"]): one for one in known}
+    records = np.zeros(metadata.num_row_groups, RECORD)
+    for number in range(len(records)):
+        group = metadata.row_group(number)
+        first, last = group.column(0), group.column(group.num_columns - 1)
+        position = first.dictionary_page_offset or first.data_page_offset
+        end = (last.dictionary_page_offset or last.data_page_offset) + last.total_compressed_size
+        one = by_position.get(position)
+        if one is not None and one["length"] == end - position and one["count"] == group.num_rows:
+            records[number] = one
+            continue
+        times = group.column(1).statistics
+        start = first.statistics.min
+        length = end - position
+        records[number] = (start, group.num_rows, times.min_raw, times.max_raw, position, length, 0, 0, 0)
+    frames.prove(records)
+    return records
+
+
+class _Window:
+    """A part of a file, in memory, that passes for the whole; so that what was checked is what is decoded."""
+
+    closed = False
+
+    def __init__(self, data: bytes, position: int, size: int) -> None:
+        self._data = memoryview(data)
+        self._start = position
+        self._size = size
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset if whence == os.SEEK_SET else self._size + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int) -> memoryview:
+        begin = self._at - self._start
+        self._at += size
+        return self._data[begin : begin + size] if begin >= 0 else memoryview(b"")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Decoded:
+    """The row groups decoded last: whoever reads a little at a time gets most of it from here."""
+
+    def __init__(self) -> None:
+        self._batches: dict[tuple[str, int], pa.RecordBatch] = {}
+
+    def get(self, name: str, number: int) -> pa.RecordBatch | None:
+        """Return a row group, if it is here."""
+        batch = self._batches.pop((name, number), None)
+        if batch is not None:
+            self._batches[name, number] = batch
+        return batch
+
+    def put(self, name: str, number: int, batch: pa.RecordBatch) -> None:
+        """Keep a row group, and as many others as there is room for."""
+        room = KEPT - batch.nbytes
+        kept = {(name, number): batch}
+        for key, each in reversed(list(self._batches.items())):
+            room -= each.nbytes
+            if room < 0:
+                break
+            kept[key] = each
+        self._batches = dict(reversed(kept.items()))
+
+
+class ParquetSegment:
+    """A segment that has become Parquet, for reading; by any process."""
+
+    def __init__(self, stream: str, path: Path, decoded: Decoded | None = None) -> None:
+        self.stream = stream
+        self.path = path
+        self.base = int(path.name[:20])
+        self._known: tuple[Records, int] | None = None
+        self._decoded = decoded if decoded is not None else Decoded()
+
+    @property
+    def index(self) -> Path:
+        """The file with the index."""
+        return index_of(self.path)
+
+    def _load(self) -> tuple[Records, int]:
+        if self._known is None:
+            with self.path.open("rb") as file:
+                contents = Contents(self.path, file)
+            self._known = contents.records, contents.end
+        return self._known
+
+    def records(self) -> Records:
+        """Return the index: one record a row group."""
+        return self._load()[0]
+
+    def end(self) -> int:
+        """Return the offset after the last message, including those that were lost before it was written."""
+        return self._load()[1]
+
+    def read(self, offset: int, stop: int) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield the record batches with messages from `offset` on and before `stop`, and what is damaged."""
+        with self.path.open("rb") as file:
+            contents = Contents(self.path, file)
+            records = contents.records
+            if contents.metadata is None and not len(records):
+                last = max(self.base, stop - 1 if stop < FOREVER else contents.end)
+                reason = "its footers and its index are damaged"
+                yield Damage(self.stream, self.path.name, self.base, last, reason)
+                return
+            at = max(0, int(np.searchsorted(records["first"], offset, "right")) - 1)
+            for number in range(at, len(records)):
+                first, count = int(records["first"][number]), int(records["count"][number])
+                if first >= stop:
+                    return
+                if first + count <= offset:
+                    continue
+                batch = self._decoded.get(self.path.name, number)
+                if batch is None:
+                    try:
+                        batch = decode(file, contents, number)
+                    except Damaged as error:
+                        yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
+                        continue
+                    self._decoded.put(self.path.name, number, batch)
+                yield cut(batch, first, offset, stop)
+
+
+def check(file: BinaryIO, one: np.void) -> bytes:
+    """Return the bytes of a row group, once they have proved themselves."""
+    length = int(one["length"])
+    try:
+        data = os.pread(file.fileno(), length, int(one["position"]))
+    except OSError as error:
+        raise Damaged(f"a row group cannot be read: {error.strerror}") from None
+    if len(data) != length:
+        raise Damaged("a row group is cut off")
+    if one["synced"] and xxh3_64_intdigest(data) != one["checksum"]:
+        raise Damaged("the checksum of a row group is wrong")
+    return data
+
+
+def decode(file: BinaryIO, contents: Contents, number: int) -> pa.RecordBatch:
+    """Return the messages of a row group, once its bytes have proved themselves. HOT."""
+    one = contents.records[number]
+    metadata = contents.metadata
+    data = check(file, one)
+    if metadata is None:
+        raise Damaged("the footer is damaged, and its copy too")
+    try:
+        group = metadata.row_group(number)
+        absent = _absent(group)
+        window = _Window(data, int(one["position"]), os.fstat(file.fileno()).st_size)
+        parquet = pq.ParquetFile(
+            pa.PythonFile(window, mode="r"),
+            metadata=metadata,
+            pre_buffer=False,
+            page_checksum_verification=not one["synced"],
+        )
+        names = [name for name in SCHEMA.names if name not in absent]
+        table = parquet.read_row_group(number, names, use_threads=False)
+        columns = [
+            pa.nulls(group.num_rows, field.type)
+            if field.name in absent
+            else table.column(field.name).combine_chunks()
+            for field in SCHEMA
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"a row group cannot be decoded: {error}") from None
+    offsets = batch.column(0)
+    first, count = int(one["first"]), int(one["count"])
+    if len(offsets) != count or offsets[0].as_py() != first or offsets[-1].as_py() != first + count - 1:
+        raise Damaged("a row group does not hold what the index says")
+    return batch
+
+
+def _absent(group: pq.RowGroupMetaData) -> set[str]:
+    """Return the columns without a value in a row group: not to decode them saves a fifth of the time."""
+    absent = set(_OPTIONAL)
+    for number in range(len(SCHEMA) - len(_OPTIONAL), group.num_columns):
+        column = group.column(number)
+        statistics = column.statistics
+        if statistics is None or statistics.null_count != column.num_values:
+            absent.discard(column.path_in_schema.partition(".")[0])
+    return absent

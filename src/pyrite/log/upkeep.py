@@ -1,0 +1,95 @@
+"""What is done to a stream's sealed segments in the background: Parquet, merging, retention."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyrite.log import tiering
+from pyrite.log.files import Files
+from pyrite.log.options import StreamOptions
+from pyrite.log.segment import ArrowSegment, Damage, is_sealed
+from pyrite.log.stream import Segment, StreamReader
+
+logger = logging.getLogger(__name__)
+
+
+def be_nice() -> None:
+    """Have the calling thread give way to the others of the process."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    except (AttributeError, OSError):
+        pass  # where threads have no priority of their own, it is done without
+
+
+class Upkeep:
+    """Looks after one stream. Whatever it does, readers find every message once."""
+
+    def __init__(
+        self, files: Files, folder: Path, options: StreamOptions, report: Callable[[Damage], None]
+    ) -> None:
+        self._files = files
+        self._options = options
+        self._report = report
+        self._reader = StreamReader(folder)
+
+    def work(self, wall: float | None = None) -> None:
+        """Do what is to be done now; a failure is logged, and tried again the next time."""
+        try:
+            self._retain(time.time() if wall is None else wall)
+            self._convert()
+            self._merge()
+        except OSError as error:
+            logger.warning("stream %s: upkeep: %s", self._reader.name, error.strerror or error)
+
+    def _sealed(self) -> list[Segment]:
+        """Return the segments that nothing more is written to."""
+        segments = self._reader.segments()
+        last = segments[-1:] if segments and not _is_over(segments[-1]) else []
+        return segments[: len(segments) - len(last)]
+
+    def _convert(self) -> None:
+        for segment in self._sealed():
+            if isinstance(segment, ArrowSegment):
+                tiering.to_parquet(
+                    self._files, segment.stream, segment.path, self._options.compression, self._report
+                )
+
+    def _merge(self) -> None:
+        options = self._options
+        for run in tiering.mergeable(self._reader.segments(), options.segment_bytes, options.segment_age):
+            tiering.merge(self._files, run, options.compression, self._report)
+
+    def _retain(self, wall: float) -> None:
+        """Drop the oldest segments, as far as they are too old or too large together."""
+        options = self._options
+        sealed = self._sealed()
+        dropped: list[Segment] = []
+        if options.retention_age:
+            oldest = (wall - options.retention_age) * 1e6
+            while sealed and _latest(sealed[0]) < oldest:
+                dropped.append(sealed.pop(0))
+        if options.retention_bytes:
+            sizes = [segment.path.stat().st_size for segment in self._reader.segments()]
+            total = sum(sizes)
+            while sealed and total > options.retention_bytes:
+                total -= sealed[0].path.stat().st_size
+                dropped.append(sealed.pop(0))
+        for segment in dropped:
+            tiering.remove(self._files, segment.path)
+        if dropped:
+            last = dropped[-1].path.name
+            logger.info("stream %s: retention dropped all up to segment %s", self._reader.name, last)
+
+
+def _is_over(segment: Segment) -> bool:
+    return not isinstance(segment, ArrowSegment) or is_sealed(segment.path)
+
+
+def _latest(segment: Segment) -> int:
+    records = segment.records()
+    return int(records["latest"][-1]) if len(records) else 0
