@@ -18,22 +18,22 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from . import brokers, generator, machine, plot, report, scenarios, terminal
+from . import brokers, disk, generator, machine, plot, report, scenarios, terminal
 from .brokers import Broker
 from .comparison import Comparison
 from .generator import HERE, MeasurementError
 from .measure import Series, ceiling, run_once
-from .scenarios import Scenario
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks                                     everything: about 13 minutes; writes RESULTS.md
-  python -m benchmarks --quick                             one run of one second each: about 2 minutes
-  python -m benchmarks --only qos0,qos1 --brokers pyrite   two scenarios, Pyrite alone
-  python -m benchmarks --only fan-out --runs 3 --seconds 5
+  python -m benchmarks                                     everything: about 28 minutes; writes RESULTS.md
+  python -m benchmarks --quick                             one run of one second each: about 5 minutes
+  python -m benchmarks --only qos0,qos1 --brokers pyrite   two scenarios, Pyrite alone, with its log
+  python -m benchmarks --only fan-out --runs 3 --seconds 5 --brokers "pyrite --ephemeral,mosquitto"
   benchmarks/.build/load --help                            the load generator itself, against any port
 
 Only a complete run (all scenarios, all brokers, not --quick) writes RESULTS.md and results.png.
+What pyrite and nats-sync keep on disk is in benchmarks/.build meanwhile, or in $TMPDIR if that is set.
 scenarios: """ + ", ".join(scenario.id for scenario in scenarios.ALL)
 
 
@@ -55,7 +55,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", metavar="IDS", help="these scenarios, separated by commas")
-    parser.add_argument("--brokers", metavar="NAMES", help="these brokers, of pyrite,nats,mosquitto,amqtt")
+    parser.add_argument(
+        "--brokers", metavar="NAMES", help="these brokers, of " + ",".join(b.name for b in brokers.ALL)
+    )
     parser.add_argument(
         "--runs", type=int, default=5, metavar="N", help="runs of each, the median counts (5)"
     )
@@ -88,14 +90,10 @@ def _present(wanted: set[str], console: Console) -> tuple[list[Broker], dict[str
     return present, versions, absent
 
 
-def _takes_part(broker: Broker, scenario: Scenario) -> bool:
-    return (broker.mqtt5 or not scenario.mqtt5) and (scenario.basic or not broker.slow)
-
-
 def _run_all(comparison: Comparison, present: Sequence[Broker], console: Console) -> None:
     by_id = {scenario.id: scenario for scenario in scenarios.ALL}
     run_ids = dict.fromkeys(scenario.run_id for scenario in comparison.scenarios)
-    plan = [(by_id[run_id], [b for b in present if _takes_part(b, by_id[run_id])]) for run_id in run_ids]
+    plan = [(by_id[run_id], [b for b in present if b.name in by_id[run_id].brokers]) for run_id in run_ids]
     ceilings = [scenario for scenario, _ in plan if scenario.id in scenarios.CEILINGS]
     columns = (
         TextColumn("{task.description}"),
@@ -113,7 +111,8 @@ def _run_all(comparison: Comparison, present: Sequence[Broker], console: Console
                 scenario, comparison.seconds, min(3, comparison.runs)
             )
             console.print(
-                f"{scenario.id:<20}{'(ceiling)':<11}{figures['out_per_second']:,.0f}/s out", highlight=False
+                f"{terminal.head(scenario.id, '(ceiling)')}{figures['out_per_second']:,.0f}/s out",
+                highlight=False,
             )
             progress.advance(task)
         for scenario, taking_part in plan:
@@ -150,7 +149,7 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks as the command line asks; return the exit status."""
     options = _arguments(argv)
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = Console(width=None if sys.stdout.isatty() else 140)
     ids = _chosen(options.only, [scenario.id for scenario in scenarios.ALL], "scenario")
     names = _chosen(options.brokers, [broker.name for broker in brokers.ALL], "broker")
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -161,6 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     comparison = Comparison(chosen, versions, options.runs, options.seconds, machine.describe(), absent)
     try:
         generator.compile_generator()
+        disk.folder()  # complains at once, where it is no real disk
         _run_all(comparison, present, console)
         if complete:
             comparison.routing = _measure_routing(console)
@@ -170,7 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("stopped; no broker is left running, nothing is written")
         return 130
-    console.print(terminal.table(comparison))
+    for table in terminal.tables(comparison):
+        console.print(table)
     if disturbance := comparison.disturbance():
         console.print(f"[yellow]{disturbance}[/]")
     for sentence in comparison.faults():

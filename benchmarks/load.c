@@ -2,6 +2,7 @@
  *
  *   load throughput --port 1883 --qos 1 --window 1000     as fast as the broker delivers (closed loop)
  *   load paced      --port 1883 --rate 1000               a fixed rate, to measure latency
+ *   load catch-up   --port 1883 --qos 1 --window 1000     a session leaves, misses --messages, comes back for them
  *   load connect    --port 1883 --connections 9000        time to connect all; holds them until stdin closes
  *   load ceiling    --subscribers 100                     itself against a mere byte-forwarder, no broker
  *
@@ -11,7 +12,8 @@
  *
  * Closed loop: at most --window messages are published and not yet received by all who should receive them,
  * so no broker is driven into dropping. For QoS 1 and 2 a publisher also has at most --window messages
- * unacknowledged (or the broker's Receive Maximum, if that is less).
+ * unacknowledged (or the broker's Receive Maximum, if that is less). With --subscribers 0 that alone is the window,
+ * and the latency is that of the acknowledgement.
  *
  * The result is one JSON line on standard output. Exit status 1: something failed, said on standard error.
  */
@@ -74,6 +76,7 @@ typedef struct {
     uint32_t unacknowledged;
     uint16_t packet_id;
     uint8_t *pending_ids;        /* a bit for each packet id in use, to notice an acknowledgement of nothing */
+    uint64_t *sent_at;           /* by packet id; only where there are no subscribers */
 } Connection;
 
 typedef struct { uint64_t flow; uint32_t first, last; } Gap;   /* numbers skipped: lost, unless they come late */
@@ -81,12 +84,12 @@ typedef struct { uint64_t flow; uint32_t first, last; } Gap;   /* numbers skippe
 static struct {
     const char *mode, *host;
     int port, mqtt, properties, qos, one_packet_per_write, one_to_one;
-    uint32_t kinds, publishers, subscribers, topics, window, batch, connections, in_progress, payload;
+    uint32_t kinds, publishers, subscribers, topics, window, batch, connections, in_progress, payload, messages;
     double seconds, warmup, rate;
     const char *pids;
 } option = {.host = "127.0.0.1", .mqtt = 3, .kinds = 1, .publishers = 1, .subscribers = 1, .topics = 1, .window = 4096,
             .batch = 1, .connections = 1000, .in_progress = 64, .payload = 64, .seconds = 2, .warmup = 0.5,
-            .rate = 1000, .pids = ""};
+            .rate = 1000, .messages = 1000000, .pids = ""};
 
 static int epoll;
 static Connection *publishers, *subscribers, *turn_of;
@@ -99,8 +102,9 @@ static uint8_t input[READ_SIZE * 2];
 
 static uint64_t sent, expected, received, acknowledged;     /* over the whole run; expected: deliveries due */
 static uint64_t skipped, duplicated, out_of_order, misrouted, damaged, protocol_errors;
-static uint64_t measured_sent, measured_received, latency_max, late_max;
+static uint64_t measured_sent, measured_received, measured_acknowledged, latency_max, late_max;
 static int measuring;
+static int keeps_session, returning;     /* catch-up: subscribers have lasting sessions; and now come back to them */
 static uint64_t histogram[64 * 64];
 static uint32_t ready_count;
 
@@ -139,6 +143,11 @@ static double bucket_middle_us(unsigned bucket) {
     unsigned shift = bucket / 32 - 2;
     uint64_t low = (uint64_t)(bucket - (shift + 1) * 32) << shift;
     return ((double)low + (double)(1ull << shift) / 2) / 1e3;
+}
+
+static inline void record(uint64_t latency) {
+    histogram[bucket_of(latency)]++;
+    if (latency > latency_max) latency_max = latency;
 }
 
 static double percentile_us(double fraction) {
@@ -184,7 +193,7 @@ static size_t build_connect(uint8_t *to, const Connection *c) {
     sprintf(client_id, "load-%s-%u", c->is_subscriber ? "s" : "p", c->index);
     p = put_text(p, "MQTT");
     *p++ = option.mqtt == 5 ? 5 : 4;
-    *p++ = 2;                                   /* clean session / clean start */
+    *p++ = keeps_session && c->is_subscriber ? 0 : 2;    /* clean session / clean start */
     p = put16(p, 600);                          /* keep alive: longer than any run, so no PINGREQ is needed */
     if (option.mqtt == 5) *p++ = 0;             /* no properties */
     p = put_text(p, client_id);
@@ -342,10 +351,8 @@ static inline void on_message(Connection *c, const uint8_t *payload, size_t size
     next_sequence[flow] = sequence + 1;
     received++;
     if (measuring) {
-        uint64_t latency = now - time;
         measured_received++;
-        histogram[bucket_of(latency)]++;
-        if (latency > latency_max) latency_max = latency;
+        record(now - time);
     }
 }
 
@@ -355,12 +362,16 @@ static void answer(Connection *c, uint8_t type, const uint8_t *packet_id) {
     c->out.end += 4;
 }
 
-static void release(Connection *c, unsigned id) {
+static void release(Connection *c, unsigned id, uint64_t now) {
     uint8_t bit = (uint8_t)(1 << (id & 7));
     if (!(c->pending_ids[id >> 3] & bit)) { protocol_errors++; return; }
     c->pending_ids[id >> 3] &= (uint8_t)~bit;
     c->unacknowledged--;
     acknowledged++;
+    if (measuring) {
+        measured_acknowledged++;
+        if (c->sent_at) record(now - c->sent_at[id]);
+    }
 }
 
 /* MQTT 5: an acknowledgement longer than its packet id carries a reason code; 0x80 and above is a refusal. */
@@ -370,6 +381,8 @@ static void check_reason(const uint8_t *body, size_t size) {
 
 static void on_connack(Connection *c, const uint8_t *body, size_t size) {
     if (size < 2 || body[1]) fail("CONNACK to %s refuses: code %u", describe(c), size < 2 ? 0 : body[1]);
+    if (body[0] != (returning && c->is_subscriber))
+        fail("CONNACK to %s tells of %s", describe(c), returning ? "no session" : "a session from before");
     if (option.mqtt == 5 && size > 3) {          /* only Receive Maximum (0x21) matters; lengths by identifier */
         size_t at = 3, end = 3 + body[2];        /* a CONNACK with over 127 bytes of properties is not expected */
         while (at < end && end <= size) {
@@ -386,7 +399,7 @@ static void on_connack(Connection *c, const uint8_t *body, size_t size) {
             }
         }
     }
-    if (c->is_subscriber) {
+    if (c->is_subscriber && !returning) {
         c->out.end += build_subscribe(reserve(&c->out, 256), c);
         c->state = AWAIT_SUBACK;
     } else {
@@ -426,7 +439,7 @@ static void on_packet(Connection *c, uint8_t type, const uint8_t *body, size_t s
     case 4:
     case 7:
         check_reason(body, size);
-        release(c, (unsigned)(body[0] << 8 | body[1]));
+        release(c, (unsigned)(body[0] << 8 | body[1]), now);
         break;
     case 5:
         check_reason(body, size);
@@ -524,6 +537,7 @@ static void append_publish(Connection *c, uint64_t now) {
         put16(p + t->id_at, c->packet_id);
         c->pending_ids[c->packet_id >> 3] |= (uint8_t)(1 << (c->packet_id & 7));
         c->unacknowledged++;
+        if (c->sent_at) c->sent_at[c->packet_id] = now;
     }
     c->out.end += t->size;
     sent++;
@@ -539,6 +553,10 @@ static int may_publish(const Connection *c) {
 /* How many more messages the end-to-end window allows. Skipped numbers count as done: they will not come. */
 static uint64_t credit(void) {
     static uint64_t fan;
+    if (option.qos && (!option.subscribers || keeps_session)) {  /* nobody is there: only acknowledgements count */
+        uint64_t room = (uint64_t)option.window * option.publishers - (sent - acknowledged);
+        return keeps_session && room > option.messages - sent ? option.messages - sent : room;
+    }
     if (!fan) {
         for (uint32_t i = 0; i < option.publishers; i++) fan += receivers_of_topic[i % option.topics];
         fan = (fan + option.publishers - 1) / option.publishers;
@@ -628,14 +646,16 @@ static void report(Reading from, Reading to) {
     uint64_t lost = expected > received ? expected - received : 0;
     printf("{\"mode\": \"%s\", \"mqtt\": %d, \"qos\": %d, \"publishers\": %u, \"subscribers\": %u, \"topics\": %u, "
            "\"payload\": %u, \"window\": %u, \"seconds\": %.6f, \"messages_in\": %llu, \"messages_out\": %llu, "
-           "\"in_per_second\": %.1f, \"out_per_second\": %.1f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, "
+           "\"messages_acknowledged\": %llu, \"in_per_second\": %.1f, \"out_per_second\": %.1f, "
+           "\"acknowledged_per_second\": %.1f, \"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, "
            "\"lost\": %llu, \"duplicated\": %llu, \"out_of_order\": %llu, \"misrouted\": %llu, \"damaged\": %llu, "
            "\"protocol_errors\": %llu, \"unacknowledged\": %llu, \"total_sent\": %llu, \"total_received\": %llu, "
            "\"late_max_us\": %.1f, \"generator_cpu_seconds\": %.4f, \"broker_cpu_seconds\": %.4f, "
            "\"other_cpu_seconds\": %.4f}\n",
            option.mode, option.mqtt, option.qos, option.publishers, option.subscribers, option.topics, option.payload,
            option.window, seconds, (unsigned long long)measured_sent, (unsigned long long)measured_received,
-           (double)measured_sent / seconds, (double)measured_received / seconds, percentile_us(0.5),
+           (unsigned long long)measured_acknowledged, (double)measured_sent / seconds,
+           (double)measured_received / seconds, (double)measured_acknowledged / seconds, percentile_us(0.5),
            percentile_us(0.99), (double)latency_max / 1e3, (unsigned long long)lost, (unsigned long long)duplicated,
            (unsigned long long)out_of_order, (unsigned long long)misrouted, (unsigned long long)damaged,
            (unsigned long long)protocol_errors, (unsigned long long)(option.qos ? sent - acknowledged : 0),
@@ -658,6 +678,7 @@ static void set_up(void) {
         c->templates = c->turn = allocate(option.kinds, sizeof *c->templates);
         for (uint32_t kind = 0; kind < option.kinds; kind++) build_publish(&c->templates[kind], i, kind);
         if (option.qos) c->pending_ids = allocate(65536 / 8, 1);
+        if (option.qos && !option.subscribers) c->sent_at = allocate(65536, sizeof *c->sent_at);
     }
     turn_of = publishers;
 }
@@ -733,6 +754,42 @@ static void run_paced(void) {
     drain();                     /* what was sent in time is measured, however late it comes */
     measuring = 0;
     report(from, to);
+}
+
+/* Disconnect, and wait until the broker has closed its side: from then on it knows. */
+static void leave(Connection *c) {
+    struct timeval limit = {.tv_sec = 10};
+    ssize_t n;
+    if (write(c->fd, "\xe0\0", 2) != 2) fail("writing to %s: %s", describe(c), strerror(errno));
+    epoll_ctl(epoll, EPOLL_CTL_DEL, c->fd, NULL);
+    fcntl(c->fd, F_SETFL, 0);
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    while ((n = read(c->fd, input, READ_SIZE)) > 0) {}
+    if (n < 0) fail("the broker does not close the connection of %s: %s", describe(c), strerror(errno));
+    close(c->fd);
+    c->state = CLOSED;
+}
+
+/* Subscribers leave, --messages are published and acknowledged, and the subscribers come back. Measured is the time
+ * from then to the last message. */
+static void run_catch_up(void) {
+    if (!option.qos || option.mqtt == 5) fail("catch-up: only with --qos 1 or 2, and MQTT 3.1.1");
+    keeps_session = 1;
+    set_up();
+    for (uint32_t i = 0; i < option.subscribers; i++) leave(&subscribers[i]);
+    uint64_t before = 0, last_progress = now_ns();
+    while (acknowledged < option.messages) {
+        int more = publish();
+        if (!more) nap();
+        turn(more ? 0 : 20);
+        if (acknowledged != before) { before = acknowledged; last_progress = now_ns(); }
+        else if (now_ns() - last_progress > STALL) fail("no PUBACK came for %llu s", STALL / SECOND);
+    }
+    Reading from = reading();
+    measuring = returning = 1;
+    bring_up(subscribers, option.subscribers, 1);
+    drain();
+    report(from, reading());
 }
 
 static void run_connect(void) {
@@ -831,14 +888,14 @@ static void run_ceiling(void) {
 /* ---- the command line ---- */
 
 static const char usage[] =
-    "usage: load throughput|paced|connect|ceiling [options]\n"
+    "usage: load throughput|paced|catch-up|connect|ceiling [options]\n"
     "  --host ADDRESS          a loopback address (127.0.0.1)\n"
     "  --port PORT             the broker's port\n"
     "  --mqtt 3|5              MQTT 3.1.1 or 5.0 (3)\n"
     "  --properties            MQTT 5: publish with a content type and a user property\n"
     "  --qos 0|1|2             of publishes and subscriptions (0)\n"
     "  --publishers N          (1)\n"
-    "  --subscribers N         (1)\n"
+    "  --subscribers N         with 0, latency is that of acknowledgements (1)\n"
     "  --topics N              publisher i publishes to topic i mod N (1)\n"
     "  --one-to-one            subscriber i subscribes to topic i mod N; otherwise every one to all topics\n"
     "  --payload BYTES         at least 16 (64)\n"
@@ -849,12 +906,13 @@ static const char usage[] =
     "  --seconds S             measured time (2)\n"
     "  --warmup S              before it (0.5)\n"
     "  --rate R                paced: messages a second over all publishers (1000)\n"
+    "  --messages N            catch-up: how many are missed (1000000)\n"
     "  --connections N         connect: how many (1000)\n"
     "  --in-progress N         connections being opened at a time (64)\n"
     "  --pid PID[,PID]         processes of the broker, whose CPU time is to be reported\n";
 
 enum { HOST = 256, PORT, MQTT, PROPERTIES, QOS, PUBLISHERS, SUBSCRIBERS, TOPICS, ONE_TO_ONE, MIXED, PAYLOAD,
-       WINDOW, BATCH, ONE_PACKET, SECONDS, WARMUP, RATE, CONNECTIONS, IN_PROGRESS, PID, HELP };
+       WINDOW, BATCH, ONE_PACKET, SECONDS, WARMUP, RATE, MESSAGES, CONNECTIONS, IN_PROGRESS, PID, HELP };
 
 static const struct option long_options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"mqtt", 1, 0, MQTT}, {"properties", 0, 0, PROPERTIES},
@@ -862,8 +920,8 @@ static const struct option long_options[] = {
     {"topics", 1, 0, TOPICS}, {"one-to-one", 0, 0, ONE_TO_ONE}, {"mixed", 0, 0, MIXED}, {"payload", 1, 0, PAYLOAD},
     {"window", 1, 0, WINDOW}, {"batch", 1, 0, BATCH}, {"one-packet-per-write", 0, 0, ONE_PACKET},
     {"seconds", 1, 0, SECONDS}, {"warmup", 1, 0, WARMUP}, {"rate", 1, 0, RATE},
-    {"connections", 1, 0, CONNECTIONS}, {"in-progress", 1, 0, IN_PROGRESS}, {"pid", 1, 0, PID},
-    {"help", 0, 0, HELP}, {0, 0, 0, 0}};
+    {"messages", 1, 0, MESSAGES}, {"connections", 1, 0, CONNECTIONS}, {"in-progress", 1, 0, IN_PROGRESS},
+    {"pid", 1, 0, PID}, {"help", 0, 0, HELP}, {0, 0, 0, 0}};
 
 static uint32_t count_of(const char *name, uint32_t least, uint32_t most) {
     char *end;
@@ -892,6 +950,7 @@ static void read_command_line(int argc, char **argv) {
     case SECONDS: option.seconds = atof(optarg); break;
     case WARMUP: option.warmup = atof(optarg); break;
     case RATE: option.rate = atof(optarg); break;
+    case MESSAGES: option.messages = count_of("messages", 1, 1000000000); break;
     case CONNECTIONS: option.connections = count_of("connections", 1, 19000); break;
     case IN_PROGRESS: option.in_progress = count_of("in-progress", 1, 19000); break;
     case PID: option.pids = optarg; break;
@@ -921,6 +980,7 @@ int main(int argc, char **argv) {
     epoll = epoll_create1(EPOLL_CLOEXEC);
     if (!strcmp(option.mode, "throughput")) run_throughput();
     else if (!strcmp(option.mode, "paced")) run_paced();
+    else if (!strcmp(option.mode, "catch-up")) run_catch_up();
     else if (!strcmp(option.mode, "connect")) run_connect();
     else if (!strcmp(option.mode, "ceiling")) run_ceiling();
     else { fputs(usage, stderr); return 2; }

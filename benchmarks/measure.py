@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import generator
-from .brokers import Broker, running
+from . import disk, generator, loop, scan
+from .brokers import DATA, Broker, Running, running
 from .generator import Figures, MeasurementError
 from .scenarios import Scenario
 
@@ -61,22 +61,47 @@ def _rss(pids: Sequence[int], key: str = "VmRSS") -> int:
 
 def run_once(scenario: Scenario, broker: Broker, seconds: float) -> Figures:
     """Start the broker, put the scenario's load on it, stop it, and return every figure."""
+    seconds = max(seconds, broker.least_seconds)
     with running(broker) as started:
-        pids = _processes(started.pid)
-        mode, *rest = scenario.arguments
-        common = [*rest, "--port", str(started.port), "--pid", ",".join(map(str, pids))]
+        pids = _processes(started.process.pid)
+        times = ["--seconds", str(seconds), "--warmup", str(min(scenario.warmup, seconds))]
+        window = ["--window", "100"] if broker.slow else []
+        common = ["--port", str(started.port), "--pid", ",".join(map(str, pids)), *times, *window]
         try:
-            if mode == "connect":
-                return _connect_and_weigh(common, pids)
-            warmup = min(scenario.warmup, seconds)
-            times = ["--seconds", str(seconds), "--warmup", str(warmup)]
-            window = ["--window", "100"] if broker.slow else []
-            figures = generator.run([mode, *common, *times, *window])
+            if scenario.arguments[0] == "connect":
+                return _connect_and_weigh([*scenario.arguments[1:], *common], pids)
+            before = disk.bare_writes() if scenario.probe == "bare writes" else []
+            figures = generator.run([*scenario.arguments, *common])
+            if scenario.then:
+                second = generator.run([*scenario.then, *common])
+                figures |= {fault: figures[fault] + second[fault] for fault in FAULTS}
             figures["peak_memory"] = _rss(pids, "VmHWM")
         except (FileNotFoundError, ProcessLookupError):
             raise MeasurementError("the broker's process ended during the run") from None
-    figures["broker_us_per_message"] = 1e6 * figures["broker_cpu_seconds"] / max(1, figures["messages_out"])
+        match scenario.probe:
+            case "bare writes":
+                _compare_with_disk(figures, sorted([*before, *disk.bare_writes()]))
+            case "longest block":
+                figures["longest_block_ms"] = loop.longest_block_ms(started.port)
+            case "scan":
+                _scan(figures, started)
+    messages = figures["messages_out"] or figures["messages_acknowledged"]
+    figures["broker_us_per_message"] = 1e6 * figures["broker_cpu_seconds"] / max(1, messages)
     return _with_shares(figures)
+
+
+def _compare_with_disk(figures: Figures, bare: Sequence[float]) -> None:
+    figures["bare_write_us"] = statistics.median(bare)
+    figures["bare_write_p99_us"] = bare[len(bare) * 99 // 100]
+    figures["bare_writes"] = figures["p50_us"] / figures["bare_write_us"]
+
+
+def _scan(figures: Figures, started: Running) -> None:
+    """Read what the broker wrote, once it has ended; what was acknowledged and is not there is lost."""
+    started.stop()
+    figures |= scan.measure(started.folder / DATA)
+    surplus = figures["scanned"] - figures["total_sent"]
+    figures["lost" if surplus < 0 else "duplicated"] += abs(surplus)
 
 
 def _with_shares(figures: Figures) -> Figures:

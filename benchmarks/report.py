@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from .brokers import PYRITE
-from .comparison import PEERS, Comparison
+from . import disk
+from .comparison import Comparison
+from .scenarios import ALL, EPHEMERAL, ITSELF, PYRITE
 
 INTRODUCTION = """\
 Written by `make bench` (`python -m benchmarks`); not edited by hand. Each figure is the median of {runs}
@@ -15,10 +17,21 @@ generator for all, [load.c](load.c), on the same machine over loopback. Payloads
 said. The generator knows every message by publisher and sequence number, and keeps a bounded number of
 them under way, so no broker is made to drop any."""
 
+VIEWS = {
+    PYRITE: """\
+Pyrite as it comes: every message is written to the log, and a QoS 1 or 2 message is acknowledged when it is
+on the disk (fdatasync). nats-sync does the same, with `sync_interval: always`; nats as it comes, and
+mosquitto, acknowledge what only memory holds. Beside `pyrite --ephemeral` stands what share of its
+throughput Pyrite keeps with its log on.""",
+    EPHEMERAL: """\
+Pyrite with `--ephemeral`, which keeps nothing on a disk, as its peers here.""",
+}
+
 RATIOS = """\
 Pyrite's figure divided by the peer's; for latency, time and memory less is better. ✓ and ✗ tell whether
-the floor, in brackets, is reached. Rows without floors are for information. An asterisk: the generator
-was at least 90 % busy, so the broker might do more than shown.
+the floor, in brackets, is reached: of the ratio, or beside Pyrite's own figure, of that. Rows without floors
+are for information. An asterisk: the generator was at least 90 % busy, so the broker might do more than
+shown.
 
 Two things to know when reading them. In all scenarios but `qos0-mixed` and `qos1-mixed` a publisher
 repeats one topic and one payload size, and what follows one another alike is what Pyrite takes fastest.
@@ -26,11 +39,14 @@ And mosquitto's accept queue has 100 places: in `connect` clients come faster th
 away come again after a second; `connect-gentle` compares the brokers without it."""
 
 FIGURES = """\
-CPU is the broker's time per message delivered. Peak memory is the broker's largest resident size.
-Latency in a closed loop is mostly the number of messages under way divided by the throughput; only
-`many` is paced, and its latencies are those a client would see. `broker`, `generator` and `others` are
-the CPU time that the broker took, the generator's one thread, and whatever else ran on the machine
-meanwhile, as shares of one core. Others should be near 0 %: where they are not, figures are too low."""
+The spread, least to most, is of the figure that counts in the scenario. CPU is the broker's time per
+message delivered (without subscribers: acknowledged). Peak memory is the broker's largest resident size.
+Latency in a closed loop is mostly the number of messages under way divided by the throughput; only `many`
+and `qos1-single` show what a client would see. Without subscribers it is that of the PUBACK; in `catch-up`
+it includes the absence. `loop-block` shows its first load, `scan` the load that filled the log. `broker`,
+`generator` and `others` are the CPU time that the broker took, the generator's one thread, and whatever
+else ran on the machine meanwhile, as shares of one core. Others should be near 0 %: where they are not,
+figures are too low."""
 
 CEILING = """\
 The same load against no broker, the best of up to three runs: a forked process that only moves the bytes
@@ -41,9 +57,14 @@ less often, can exceed it."""
 
 BROKERS = """\
 How each broker is configured stands in [brokers.py](brokers.py). nats-server speaks MQTT 3.1.1 only,
-keeps QoS 1 and 2 messages in JetStream (here on a RAM disk, if there is one) and uses several cores.
-mosquitto keeps everything in memory. Pyrite runs with `--ephemeral`: it keeps nothing on a disk either.
-amqtt has a window of 100 messages and takes part in the basic scenarios only."""
+keeps QoS 1 and 2 messages in JetStream (here on a RAM disk, if there is one) and uses several cores;
+nats-sync is the same program with its store on the disk above, synced before each acknowledgement, and its
+runs take at least 6 s. mosquitto keeps everything in memory. amqtt has a window of 100 messages and takes
+part in the basic scenarios only."""
+
+DISK = """\
+Pyrite's log and the store of nats-sync are there. The bare write, of 1 KiB appended to a file and then
+fdatasync, is measured {count} times before and after each run of `qos1-single`."""
 
 ROUTING = """\
 The subscription tree alone, in one process (`python -m benchmarks.routing`). Half of the filters have
@@ -75,8 +96,7 @@ def markdown(comparison: Comparison) -> str:
         "",
         RATIOS,
         "",
-        *_ratio_rows(comparison),
-        "",
+        *_ratio_sections(comparison),
         "## Every figure",
         "",
         FIGURES,
@@ -89,6 +109,7 @@ def markdown(comparison: Comparison) -> str:
         "",
         *([f"- {sentence}" for sentence in faults] or ["None, with any broker, in any run."]),
         "",
+        *_disk_section(comparison),
         *_ceiling_section(comparison),
         *_routing_section(comparison),
         "## The machine and the brokers",
@@ -103,38 +124,42 @@ def markdown(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _ratio_rows(comparison: Comparison) -> list[str]:
-    peers = [peer for peer in PEERS if peer in comparison.versions]
-    header = [
-        "id",
-        "scenario",
-        "figure",
-        "pyrite",
-        *(title for peer in peers for title in (peer, f"pyrite / {peer}")),
-    ]
-    rows = []
-    for scenario in comparison.scenarios:
-        row = [f"`{scenario.id}`", scenario.title, scenario.metric.title]
-        row.append(comparison.figure_text(scenario, PYRITE.name))
-        for peer in peers:
-            row += [comparison.figure_text(scenario, peer), comparison.ratio_text(scenario, peer, "✓", "✗")]
-        rows.append(row)
-    return _rows(header, rows)
+def _ratio_sections(comparison: Comparison) -> list[str]:
+    lines = []
+    for ours, scenarios in comparison.views().items():
+        peers = comparison.peers(ours)
+        compared = [title for peer in peers for title in (peer, f"to {peer}")]
+        rows = []
+        for scenario in scenarios:
+            row = [f"`{scenario.id}`", scenario.title, scenario.metric.title]
+            row.append(
+                comparison.figure_text(scenario, ours) + comparison.verdict(scenario, ours, ITSELF, "✓", "✗")
+            )
+            for peer in peers:
+                row.append(comparison.figure_text(scenario, peer))
+                row.append(comparison.ratio_text(scenario, ours, peer, "✓", "✗"))
+            rows.append(row)
+        lines += [f"### {ours}", "", VIEWS[ours], ""]
+        lines += [*_rows(["id", "scenario", "figure", ours, *compared], rows), ""]
+    return lines
 
 
 def _figure_rows(comparison: Comparison) -> list[str]:
-    header = ["id", "broker", "in/s", "out/s", "out/s, least to most", "CPU/message", "p50", "p99", "max",
+    header = ["id", "broker", "in/s", "out/s", "least to most", "CPU/message", "p50", "p99", "max",
               "peak memory", "broker", "generator", "others"]  # fmt: skip
     rows = []
+    metrics = {scenario.id: scenario.metric for scenario in ALL}
     for (run_id, broker), series in comparison.series.items():
-        spread = series.spread("out_per_second")
+        metric = metrics[run_id]
+        spread = series.spread(metric.figure) if series.median("out_per_second") is not None else None
         if spread is None:
             continue
         values = {figure: series.median(figure) or 0 for figure in series.runs[0]}
         rows.append([
             f"`{run_id}`", broker, f"{values['in_per_second']:,.0f}", f"{values['out_per_second']:,.0f}",
-            f"{spread[0]:,.0f} to {spread[1]:,.0f}", f"{values['broker_us_per_message']:.2f} µs",
-            f"{values['p50_us']:,.0f} µs", f"{values['p99_us']:,.0f} µs", f"{values['max_us']:,.0f} µs",
+            f"{metric.write(spread[0])} to {metric.write(spread[1])}",
+            f"{values['broker_us_per_message']:.2f} µs", f"{values['p50_us']:,.0f} µs",
+            f"{values['p99_us']:,.0f} µs", f"{values['max_us']:,.0f} µs",
             f"{values['peak_memory'] / 2**20:.1f} MiB", f"{values['broker_busy']:.0%}",
             f"{values['generator_busy']:.0%}", f"{values['other_busy']:.0%}",
         ])  # fmt: skip
@@ -159,6 +184,23 @@ def _connection_rows(comparison: Comparison) -> list[str]:
             f"{values['generator_busy']:.0%}", f"{values['other_busy']:.0%}",
         ])  # fmt: skip
     return _rows(header, rows) if rows else []
+
+
+def _disk_section(comparison: Comparison) -> list[str]:
+    runs = [run for series in comparison.series.values() for run in series.runs if "bare_write_us" in run]
+    if not runs:
+        return []
+    middle = statistics.median(run["bare_write_us"] for run in runs)
+    p99 = statistics.median(run["bare_write_p99_us"] for run in runs)
+    return [
+        "## The disk",
+        "",
+        DISK.format(count=disk.BARE_WRITES),
+        "",
+        f"- {disk.filesystem(disk.folder())}",
+        f"- a bare write: median {middle:,.0f} µs, p99 {p99:,.0f} µs",
+        "",
+    ]
 
 
 def _ceiling_section(comparison: Comparison) -> list[str]:

@@ -6,48 +6,63 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
-from .brokers import PYRITE
-from .comparison import PEERS, Comparison
-from .scenarios import Scenario
+from .comparison import Comparison
+from .scenarios import ITSELF, Scenario
 
 
-def table(comparison: Comparison) -> Table:
-    """Return the table of Pyrite's ratios to each peer; without Pyrite, of the peers' figures."""
-    rows = Table(
-        title=f"Pyrite and its peers: median of {comparison.runs} run(s), {comparison.seconds:g} s each"
-    )
+def tables(comparison: Comparison) -> Iterable[Table]:
+    """Yield a table of ratios for each way of running Pyrite; without Pyrite, one of the peers' figures."""
+    how = f"median of {comparison.runs} run(s), {comparison.seconds:g} s each"
+    for ours, scenarios in comparison.views().items():
+        peers = comparison.peers(ours)
+        rows = _table(f"{ours}: {how}", [ours, *(f"to {peer}" for peer in peers)])
+        yes, no = "[green]✓[/]", "[red]✗[/]"
+        for scenario in scenarios:
+            figure = comparison.figure_text(scenario, ours)
+            verdict = comparison.verdict(scenario, ours, ITSELF, yes, no)
+            ratios = [comparison.ratio_text(scenario, ours, peer, yes, no) for peer in peers]
+            rows.add_row(scenario.id, figure + verdict, *ratios)
+        yield rows
+    if not comparison.views():
+        names = list(comparison.versions)
+        rows = _table(how, names)
+        for scenario in comparison.scenarios:
+            rows.add_row(scenario.id, *(comparison.figure_text(scenario, name) for name in names))
+        yield rows
+
+
+def _table(title: str, columns: Iterable[str]) -> Table:
+    rows = Table(title=title)
     rows.add_column("scenario", no_wrap=True)
-    names = [name for name in (PYRITE.name, *PEERS) if name in comparison.versions]
-    for name in names:
-        against = name != PYRITE.name and PYRITE.name in names
-        rows.add_column(f"to {name}" if against else name, justify="right", no_wrap=True)
-    for scenario in comparison.scenarios:
-        cells = [scenario.id]
-        for name in names:
-            if name != PYRITE.name and PYRITE.name in names:
-                cells.append(comparison.ratio_text(scenario, name, "[green]✓[/]", "[red]✗[/]"))
-            else:
-                cells.append(comparison.figure_text(scenario, name))
-        rows.add_row(*cells)
+    for column in columns:
+        rows.add_column(column, justify="right", no_wrap=True)
     return rows
+
+
+def head(scenario: str, broker: str) -> str:
+    """Return how a line about this scenario and broker begins."""
+    return f"{scenario:<20}{broker:<20}"
 
 
 def summary_line(comparison: Comparison, scenario: Scenario, broker: str) -> str:
     """Return one line about one scenario with one broker, for the terminal while the rest still runs."""
     series = comparison.of(scenario, broker)
     assert series is not None
-    head = f"{scenario.id:<20}{broker:<11}"
     if not series.runs:
-        return f"{head}failed: {series.failures[-1]}"
+        return f"{head(scenario.id, broker)}failed: {series.failures[-1]}"
     parts = [text for text in _details(comparison, scenario, broker) if text]
     faults = ", ".join(f"{count:,} {fault.replace('_', ' ')}" for fault, count in series.faults().items())
-    return head + ", ".join(parts) + (f"  !! {faults}" if faults else "")
+    return head(scenario.id, broker) + ", ".join(parts) + (f"  !! {faults}" if faults else "")
 
 
 def _details(comparison: Comparison, scenario: Scenario, broker: str) -> Iterable[str]:
     series = comparison.of(scenario, broker)
     assert series is not None
     forms = {
+        "scanned_per_second": "{:,.0f}/s read",
+        "longest_block_ms": "longest block {:.1f} ms",
+        "bare_writes": "{:.2f} bare writes",
+        "bare_write_us": "bare write {:,.0f} µs",
         "in_per_second": "{:,.0f}/s in",
         "out_per_second": "{:,.0f}/s out",
         "connections": "{:,.0f} connections",
@@ -65,4 +80,5 @@ def _details(comparison: Comparison, scenario: Scenario, broker: str) -> Iterabl
         yield f"{seconds:.3f} s" if seconds is not None else ""
     for figure, form in forms.items():
         value = series.median(figure)
-        yield form.format(value) if value is not None else ""
+        is_absent = value is None or (value == 0 and figure.endswith("per_second"))
+        yield "" if is_absent else form.format(value)

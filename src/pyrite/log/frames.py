@@ -75,17 +75,30 @@ def encode(batch: pa.RecordBatch) -> Frame:
     """Make the bytes of a record batch, with its checksum."""
     payloads = batch.column(3).buffers()[2]
     if batch.num_rows < FEW and (payloads is None or payloads.size < SMALL):
-        whole = memoryview(batch.serialize())
-    else:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA, options=_LZ4) as writer:
-            writer.write_batch(batch)
-        whole = memoryview(sink.getvalue())[len(HEADER) : -len(END)]
-    size = int.from_bytes(whole[4:8], "little")
-    length = len(whole) + SEAL
-    head = BEGIN + (size + SEAL).to_bytes(4, "little")
+        return seal(*_split(memoryview(batch.serialize())))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA, options=_LZ4) as writer:
+        writer.write_batch(batch)
+    return seal(*_split(memoryview(sink.getvalue())[len(HEADER) : -len(END)]))
+
+
+def _split(whole: memoryview) -> tuple[memoryview, memoryview]:
+    """Split Arrow's message into metadata and body."""
+    body = 8 + int.from_bytes(whole[4:8], "little")
+    return whole[8:body], whole[body:]
+
+
+def plain(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
+    """Return Arrow's metadata and body of a record batch, uncompressed."""
+    metadata, body = _split(memoryview(batch.serialize()))
+    return bytes(metadata), bytes(body)
+
+
+def seal(metadata: bytes | memoryview, body: bytes | memoryview) -> Frame:
+    """Put metadata and body of a message together, with mark, length and checksum in between."""
+    length = 8 + len(metadata) + SEAL + len(body)
+    head = BEGIN + (len(metadata) + SEAL).to_bytes(4, "little")
     start = MARK + length.to_bytes(8, "little")
-    metadata, body = whole[8 : 8 + size], whole[8 + size :]
     checksum = _checksum(head, metadata, start, body)
     return Frame([head, metadata, start, checksum.to_bytes(8, "little"), body], length, checksum)
 

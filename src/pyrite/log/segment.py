@@ -86,7 +86,14 @@ class SegmentWriter:
 
     def append(self, batch: pa.RecordBatch, sync: bool) -> None:
         """Write a record batch, and return when it is safe if `sync`; an error leaves nothing of it."""
-        frame = frames.encode(batch)
+        times = batch.column(1)
+        first, count = batch.column(0)[0].as_py(), batch.num_rows
+        self.append_frame(frames.encode(batch), first, count, (times[0].value, times[-1].value), sync)
+
+    def append_frame(
+        self, frame: frames.Frame, first: int, count: int, times: tuple[int, int], sync: bool
+    ) -> None:
+        """Write a record batch that is encoded already."""
         before = self.size
         try:
             self._files.write(self._segment, frame.pieces)
@@ -96,11 +103,9 @@ class SegmentWriter:
             self._files.truncate(self._segment, before)
             raise
         self.size = before + frame.size
-        self.next_offset += batch.num_rows
-        one = frames.record(batch, before, frame, sync)
-        if not self.started:
-            self.started = int(one["earliest"][0])
-        self._unindexed.append(one.tobytes())
+        self.next_offset = first + count
+        self.started = self.started or times[0]
+        self._unindexed.append(frames.pack_record(first, count, *times, before, frame, sync))
         self._write_index()
 
     def _write_index(self) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pyrite.log import columns
+from pyrite.log import columns, frames
 from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.options import StreamOptions
 from pyrite.log.segment import Damage, SegmentWriter, recover
+from pyrite.log.single import encode_single
 from pyrite.log.stream import StreamReader
 
 
@@ -71,16 +72,20 @@ class StreamWriter:
 
     def append(self, entries: Sequence[Entry], promised: bool) -> None:
         """Write what came together as one record batch; if it is `promised` to someone, it is safe then."""
-        batch = columns.build(entries, entries[0].batch.offset)
+        first = entries[0].batch.offset
+        frame = encode_single(entries[0], first) if len(entries) == 1 else None
+        if frame is None:
+            frame = frames.encode(columns.build(entries, first))
+        count = sum([entry.batch.count for entry in entries])
+        times = (entries[0].timestamp, entries[-1].timestamp)
         policy = self.options.fsync
         sync = promised and policy == "always"
-        first = entries[0].batch.offset
         if self._segment is not None and self._is_full():
             self.seal()
         if self._segment is None:
             self._segment = SegmentWriter(self._files, self._folder, first)
         try:
-            self._segment.append(batch, sync)
+            self._segment.append_frame(frame, first, count, times, sync)
         except OSError:
             self._abandon()
             raise
