@@ -40,6 +40,12 @@ _PROPERTIES = SCHEMA.names[8:]
 _TIMESTAMP = SCHEMA.field("timestamp").type
 _LONG = 65_536
 _ZEROS = pa.py_buffer(bytes(_LONG))
+_OFTEN = 64
+_SHORT = 256
+_KEPT = 32
+"""From how many messages on, up to which size, and for how many values what is repeated is kept."""
+_kept_texts: dict[bytes, pa.Array] = {}
+_kept_ends: dict[int, np.ndarray[Any, Any]] = {}
 
 
 def _long_nothing(kind: pa.DataType) -> pa.Array:
@@ -128,13 +134,36 @@ def _texts(values: Sequence[str | None], counts: list[int], total: int) -> pa.Ar
 
 
 def _repeated(value: str | bytes | None, total: int) -> pa.Array:
-    """Repeat one text."""
+    """Repeat one text; what is repeated often is kept, for parts of it to be used."""
     if value is None:
         return pa.nulls(total, pa.string())
     data = value.encode() if isinstance(value, str) else value
-    size = len(data)
-    ends = np.arange(0, (total + 1) * size, size, dtype=np.int32) if size else np.zeros(total + 1, np.int32)
-    return pa.StringArray.from_buffers(total, pa.py_buffer(ends), pa.py_buffer(data * total))
+    if not _OFTEN <= total <= _LONG or len(data) > _SHORT:
+        return _repeat(data, total)
+    kept = _kept_texts.get(data)
+    if kept is None:
+        if len(_kept_texts) >= _KEPT:
+            _kept_texts.clear()
+        kept = _kept_texts[data] = _repeat(data, _LONG)
+    return kept.slice(0, total)
+
+
+def _repeat(data: bytes, total: int) -> pa.Array:
+    return pa.StringArray.from_buffers(
+        total, pa.py_buffer(_ends(len(data), total)), pa.py_buffer(data * total)
+    )
+
+
+def _ends(size: int, total: int) -> np.ndarray[Any, Any]:
+    """Return where values of one size begin and end."""
+    if not _OFTEN <= total <= _LONG or size > _SHORT:
+        return np.arange(total + 1, dtype=np.int32) * np.int32(size)
+    kept = _kept_ends.get(size)
+    if kept is None:
+        if len(_kept_ends) >= _KEPT:
+            _kept_ends.clear()
+        kept = _kept_ends[size] = np.arange(_LONG + 1, dtype=np.int32) * np.int32(size)
+    return kept[: total + 1]
 
 
 def _payloads_and_topics(batches: list[Batch], total: int) -> tuple[pa.Array, pa.Array]:
@@ -151,30 +180,42 @@ def _payloads_and_topics(batches: list[Batch], total: int) -> tuple[pa.Array, pa
         )
         return pa.concat_arrays(payloads), _topics(list(chain.from_iterable(topics)))
     counts = [batch.count for batch in batches]
-    pieces: list[bytes | memoryview] = []
-    for batch in batches:
-        if batch.count == 1:
-            pieces.append(batch.data[batch.payload_at :] if batch.payload_at else batch.data)
-        else:
-            pieces.append(_packed(batch).data)
-    sizes = _spread_array([batch.stride - batch.payload_at for batch in batches], counts)
-    ends = np.zeros(total + 1, np.int32)
-    np.cumsum(sizes, out=ends[1:])
-    payload = pa.Array.from_buffers(
-        pa.binary(), total, [None, pa.py_buffer(ends), pa.py_buffer(b"".join(pieces))]
-    )
     names = [batch.topic for batch in batches]
-    first = names[0]
-    if all(name == first for name in names):
-        return payload, _repeated(first, total)
+    sizes = [batch.stride - batch.payload_at for batch in batches]
+    if len(set(sizes)) == 1 and total > len(batches):
+        payload = _binary(_ends(sizes[0], total), _together(batches, sizes[0], total))
+    else:
+        ends = np.zeros(total + 1, np.int32)
+        np.cumsum(np.repeat(np.array(sizes, np.int64), counts), out=ends[1:])
+        payload = _binary(ends, b"".join([_cut_out(batch) for batch in batches]))
+    if len(set(names)) == 1:
+        return payload, _repeated(names[0], total)
     topic = _topics(names)
     if total != len(names):
         topic = topic.take(pa.array(np.repeat(np.arange(len(names)), counts)))
     return payload, topic
 
 
-def _spread_array(values: list[int], counts: list[int]) -> np.ndarray[Any, Any]:
-    return np.repeat(np.array(values, np.int64), counts)
+def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, Any]:
+    """Copy payloads of one size from several batches to one place, without holding up other threads."""
+    out = np.empty((total, size), np.uint8)
+    at = 0
+    for batch in batches:
+        rows = np.frombuffer(batch.data, np.uint8).reshape(batch.count, batch.stride)
+        out[at : at + batch.count] = rows[:, batch.payload_at :]
+        at += batch.count
+    return out.reshape(-1)
+
+
+def _cut_out(batch: Batch) -> bytes | memoryview:
+    """Return the payloads of a batch, one after the other."""
+    if batch.count == 1:
+        return batch.data[batch.payload_at :] if batch.payload_at else batch.data
+    return _packed(batch).data
+
+
+def _binary(ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any] | bytes) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 def _topics(names: list[bytes]) -> pa.Array:
@@ -190,11 +231,7 @@ def _packed(batch: Batch) -> np.ndarray[Any, Any]:
 
 def _strided(batch: Batch) -> pa.Array:
     size = batch.stride - batch.payload_at
-    count = batch.count
-    if not size:
-        return pa.array([b""] * count, pa.binary())
-    ends = np.arange(0, (count + 1) * size, size, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(_packed(batch))])
+    return _binary(_ends(size, batch.count), _packed(batch) if size else b"")
 
 
 def _mixed(batch: MixedBatch) -> pa.Array:

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LINGER = 0.01
+LINGER = 0.02
 """Seconds that messages no one waits for gather before they are written."""
-GATHER = 2 * 1024 * 1024
+GATHER = 4 * 1024 * 1024
 """Bytes of them that are written without waiting longer."""
 MAX_PENDING = 64 * 1024 * 1024
 """Bytes that may wait to be written before no more is read from clients."""

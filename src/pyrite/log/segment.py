@@ -353,7 +353,7 @@ def recover(files: Files, stream: str, path: Path) -> Recovered:
 
 
 def is_sealed(path: Path) -> bool:
-    """Tell whether a segment, which holds something, was sealed."""
+    """Tell whether a segment was sealed."""
     with path.open("rb") as file:
-        file.seek(-len(frames.END), os.SEEK_END)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - len(frames.END)))
         return file.read() == frames.END

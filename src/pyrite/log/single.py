@@ -1,9 +1,9 @@
 """A record batch of a single message, without Arrow's help. HOT: for who publishes one message at a time.
 
 Building and encoding a record batch takes Arrow 150 to 200 µs, however small it is, and a publisher that
-waits for every acknowledgement waits for that too. But all batches of one message look alike if the lengths of
-topic, payload and client id are the same: only a few places differ. Where those are is found by having Arrow
-encode batches that differ in one of them each; from then on, the values are put into their places (7 µs).
+waits for every acknowledgement waits for that too. But all batches of one message look alike if the lengths
+of topic, payload and client id are the same: only a few places differ. Where those are is found by having
+Arrow encode batches that differ in one of them each; from then on, values are put into their places (7 µs).
 """
 
 from __future__ import annotations

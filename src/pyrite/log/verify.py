@@ -158,7 +158,7 @@ def _check_parquet(segment: ParquetSegment) -> Iterator[Damage]:
         for number, one in enumerate(contents.records):
             first, count = int(one["first"]), int(one["count"])
             try:
-                if one["synced"] and contents.metadata is not None:
+                if one["synced"] and copy is not None:
                     parquet.check(file, one)
                 else:
                     parquet.decode(file, contents, number)
