@@ -88,6 +88,10 @@ class Broker:
         self.now = now
         self.timers.advance(now)
 
+    def wake(self) -> None:
+        """Have `flush` called soon, unless whoever is at work calls it anyway."""
+        self._wake()
+
     def dirty(self, link: Link) -> None:
         """Note that `link` has something to send."""
         if not self._dirty:
@@ -360,10 +364,14 @@ class Broker:
         if before is not None and before.replay is not None:
             self._end_replay(before)
         session.subscriptions[key] = subscription
-        if self.journal.streams:
+        if before is not None:
+            subscription.since = before.since  # what it missed under the old one is still its due
+        elif self.journal.streams:
             subscription.since = {stream: stream.routed for stream in self.journal.streams}
         new = self.subscriptions.add(subscription, group_name) and before is None
         self._save_subscription(key, subscription)
+        if subscription.group is not None and session.lasting:
+            self.journal.save_group(subscription.group)  # or it would begin, after a crash, where that was
         return new
 
     def _save_subscription(self, key: bytes, subscription: Subscription) -> None:
@@ -441,6 +449,7 @@ class Broker:
         """
         session = self.sessions.get(client_id)
         if session is not None:
+            self.session_due(session)  # its time may have come since the last tick, or before a restart
             if session.link is not None:
                 link = session.link
                 link.displaced()
@@ -449,6 +458,7 @@ class Broker:
                 self.end_session(session)  # [MQTT-3.1.2-4]
         session = self.sessions.get(client_id)
         if session is not None:
+            session.expires_at = None
             return session, True
         session = self.sessions[client_id] = Session(self, client_id)
         return session, False
@@ -456,7 +466,7 @@ class Broker:
     def set_expiry(self, session: Session, expiry: int) -> None:
         """Set for how long a session outlives its connection, and note it if it outlives the process too."""
         session.expiry = expiry
-        if self.journal.lasting and expiry:
+        if self.journal.lasting and (expiry or session.lasting):
             if session.noted is None:
                 session.noted = bytearray(session.snapshot())
                 self.journal.save_deliveries(session)

@@ -199,6 +199,7 @@ class DiskJournal(Journal):
         entries = group.entries.get(stream)
         if entries is None:
             entries = group.entries[stream] = []
+            self.broker.wake()
         entries.append(Entry(batch, now, packet_ids))
         size = len(batch.data)
         group.size += size
@@ -236,16 +237,15 @@ class DiskJournal(Journal):
     def _wait(self, waiter: Waiter) -> None:
         self._group.waiters.append(waiter)
         self._group.waits = True
-        self._wake()
+        self.broker.wake()
 
     def _has_changes(self) -> bool:
         return bool(self._changes or self._incoming or self._deliveries or self._groups)
 
-    def _wake(self) -> None:
-        """Have `kick` called soon."""
-        if not self._turn_comes and self._broker is not None:
+    def _ask_for_a_turn(self) -> None:
+        if not self._turn_comes:
             self._turn_comes = True
-            self._broker.interrupted(self)
+            self.broker.interrupted(self)
 
     def go_on(self) -> None:
         """Settle more of what was written."""
@@ -339,7 +339,7 @@ class DiskJournal(Journal):
                 logger.exception("internal error while settling what was written")
             count += 1
             if count % 8 == 0 and broker.clock() > until:
-                self._wake()
+                self._ask_for_a_turn()
                 break
 
     def _settle(self, group: Group, waiter: Waiter) -> None:

@@ -1,12 +1,13 @@
 """A segment in Parquet: written once, never changed, checked on every read.
 
-    NAME.parquet           the messages, in row groups; whatever reads Parquet reads it
-    NAME.parquet.index     a record a row group (frames.RECORD), with the checksum of its bytes
-    NAME.parquet.footer    a mark, a checksum, and a copy of the Parquet file's footer
+    NAME.parquet           PAR1 | row groups | index | mark and checksum of the footer | footer
+    NAME.parquet.index                         index
+    NAME.parquet.footer                                mark and checksum of the footer | footer
 
-Parquet's own checksums cover the pages, but neither their headers nor the footer, without which nothing can
-be read. The two files beside it cover all of it, and each can be lost: without the index the pages are
-checked by their own checksums, and without the copy the file's own footer is taken.
+Whatever reads Parquet reads it. Parquet's own checksums cover the pages, but neither their headers nor the
+footer, without which nothing can be read. So there is an index, a record a row group (frames.RECORD) with
+the checksum of its bytes, and a checksum of the footer, where Parquet leaves room for such things. The two
+files beside it are copies, so that what is damaged once is still there.
 
 Within a row group offsets follow one another; where some are missing, another row group begins.
 """
@@ -14,7 +15,7 @@ Within a row group offsets follow one another; where some are missing, another r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,8 +27,8 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from pyrite.log import frames
 from pyrite.log.columns import SCHEMA
 from pyrite.log.files import Files
-from pyrite.log.frames import RECORD, Damaged
-from pyrite.log.segment import FOREVER, Damage, Records, cut, index_of, read_index, write_index
+from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
+from pyrite.log.segment import FOREVER, Damage, Records, cut, index_of, proven, read_index, write_whole
 
 ROWS = 64 * 1024
 """Rows after which a row group ends; it has at most twice as many."""
@@ -38,6 +39,7 @@ KEPT = BYTES
 
 MAGIC = b"PAR1"
 FOOTER_HEADER = b"PYRITE footer 1\n"
+_PROOF = len(FOOTER_HEADER) + 8
 _END = b"pyrite.end"
 _PAIRS = ["user_properties.list.element.key", "user_properties.list.element.value"]
 _DISTINCT = ("offset", "timestamp", "payload", "retain", "correlation_data", "user_properties")
@@ -94,17 +96,17 @@ class _Sink:
         self._files = files
         self._descriptor = files.open(path)
         self._digest = xxh3_64()
-        self._pieces: list[bytes] | None = None
+        self._held: list[bytes] | None = None
         self.closed = False
         self.position = 0
 
     def write(self, data: bytes) -> int:
-        if not self.closed:
+        if self._held is not None:
+            self._held.append(bytes(data))
+        elif not self.closed:
             self._files.write(self._descriptor, [data])
             self._digest.update(data)
             self.position += len(data)
-            if self._pieces is not None:
-                self._pieces.append(bytes(data))
         return len(data)
 
     def flush(self) -> None:
@@ -116,12 +118,14 @@ class _Sink:
         self._digest.reset()
         return checksum
 
-    def keep(self) -> list[bytes]:
-        """Keep what is written from now on."""
-        self._pieces = []
-        return self._pieces
+    def hold(self) -> list[bytes]:
+        """Write no more, but gather what comes."""
+        self._held = []
+        return self._held
 
-    def finish(self) -> None:
+    def finish(self, pieces: Sequence[bytes]) -> None:
+        """Write the end of the file, and make all of it safe."""
+        self._files.write(self._descriptor, pieces)
         self._files.sync(self._descriptor)
         self.close()
 
@@ -142,10 +146,10 @@ def write(files: Files, path: Path, batches: Iterable[pa.RecordBatch], end: int,
     files.remove(temporary)
     sink = _Sink(files, temporary)
     try:
-        records, footer = _write(sink, batches, end, compression)
-        sink.finish()
-        write_index(files, index_of(path), records)
-        _write_footer(files, footer_of(path), footer)
+        records, footer = _write_row_groups(sink, batches, end, compression)
+        sink.finish([INDEX_HEADER, records.tobytes(), footer])
+        write_whole(files, index_of(path), [INDEX_HEADER, records.tobytes()])
+        write_whole(files, footer_of(path), [footer])
         files.rename(temporary, path)
     except BaseException:
         sink.close()
@@ -154,9 +158,10 @@ def write(files: Files, path: Path, batches: Iterable[pa.RecordBatch], end: int,
     files.sync_folder(path.parent)
 
 
-def _write(
+def _write_row_groups(
     sink: _Sink, batches: Iterable[pa.RecordBatch], end: int, compression: str
 ) -> tuple[Records, bytes]:
+    """Write all but the end of the file; return its index, and its footer with mark and checksum."""
     parquet = writer(sink, compression)
     try:
         found = [np.zeros(0, RECORD)]
@@ -166,46 +171,50 @@ def _write(
             parquet.write_table(pa.Table.from_batches([batch]), row_group_size=batch.num_rows)
             size = sink.position - position
             found.append(frames.record(batch, position, frames.Frame([], size, sink.cut()), True))
-        footer = sink.keep()
+        held = sink.hold()
         parquet.add_key_value_metadata({_END: str(end)})
         parquet.close()
     except BaseException:
         sink.close()
         parquet.close()
         raise
-    return np.concatenate(found), b"".join(footer)
+    footer = b"".join(held)
+    return np.concatenate(found), FOOTER_HEADER + xxh3_64_intdigest(footer).to_bytes(8, "little") + footer
 
 
-def _write_footer(files: Files, path: Path, footer: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    files.remove(temporary)
-    descriptor = files.open(temporary)
+def footer_in(raw: bytes) -> bytes | None:
+    """Return the footer behind its mark and checksum, if it proves itself."""
+    footer = raw[_PROOF:]
+    checksum = xxh3_64_intdigest(footer).to_bytes(8, "little")
+    return footer if raw[:_PROOF] == FOOTER_HEADER + checksum else None
+
+
+def read_copy(path: Path) -> bytes | None:
+    """Return the footer that lies beside a Parquet file, unless it is damaged or not there."""
     try:
-        checksum = xxh3_64_intdigest(footer).to_bytes(8, "little")
-        files.write(descriptor, [FOOTER_HEADER, checksum, footer])
-        files.sync(descriptor)
-    finally:
-        files.close(descriptor)
-    files.rename(temporary, path)
-
-
-def read_footer(path: Path) -> bytes | None:
-    """Return the footer in a copy, unless it is damaged or not there."""
-    try:
-        raw = path.read_bytes()
+        return footer_in(footer_of(path).read_bytes())
     except OSError:
         return None
-    start = len(FOOTER_HEADER) + 8
-    footer = raw[start:]
-    checksum = xxh3_64_intdigest(footer).to_bytes(8, "little")
-    return footer if raw[:start] == FOOTER_HEADER + checksum else None
 
 
-def own_footer(file: BinaryIO) -> bytes:
-    """Return the footer of the Parquet file itself, as far as it can be found."""
+def read_own(file: BinaryIO) -> bytes | None:
+    """Return the footer in a Parquet file, unless it is damaged."""
     size = os.fstat(file.fileno()).st_size
-    length = int.from_bytes(os.pread(file.fileno(), 4, max(0, size - 8)), "little") + 8
-    return os.pread(file.fileno(), length, size - length) if len(MAGIC) + length <= size else b""
+    try:
+        length = _PROOF + int.from_bytes(os.pread(file.fileno(), 4, max(0, size - 8)), "little") + 8
+        return footer_in(os.pread(file.fileno(), length, size - length)) if length <= size else None
+    except OSError:
+        return None
+
+
+def read_own_index(file: BinaryIO, footer: bytes, count: int) -> bytes:
+    """Return the bytes of the index in a Parquet file; they lie before the footer."""
+    length = 64 * (count + 1)
+    start = os.fstat(file.fileno()).st_size - len(footer) - _PROOF - length
+    try:
+        return os.pread(file.fileno(), length, max(0, start))
+    except OSError:
+        return b""
 
 
 class Contents:
@@ -213,20 +222,22 @@ class Contents:
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         known, bad = read_index(index_of(path))
-        footer = read_footer(footer_of(path)) or own_footer(file)
-        try:
-            self.metadata: pq.FileMetaData | None = pq.read_metadata(pa.BufferReader(MAGIC + footer))
-            whole = not bad and len(known) == self.metadata.num_row_groups
-            self.records = known if whole else _records(self.metadata, known)
-            self.end = int(self.metadata.metadata[_END])
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-            self.metadata = None
-            self.records = known
+        self.footer = read_copy(path) or read_own(file)
+        self.metadata: pq.FileMetaData | None = None
+        self.records = known
+        if self.footer is None:
             self.end = int(known["first"][-1] + known["count"][-1]) if len(known) else int(path.name[:20])
+            return
+        self.metadata = pq.read_metadata(pa.BufferReader(MAGIC + self.footer))
+        self.end = int(self.metadata.metadata[_END])
+        count = self.metadata.num_row_groups
+        if bad or len(known) != count:
+            own, _ = proven(read_own_index(file, self.footer, count))
+            self.records = _records(self.metadata, np.concatenate([known, own]))
 
 
 def _records(metadata: pq.FileMetaData, known: Records) -> Records:
-    """Return a record for each row group: of the index, or made anew, and then not marked as `synced`."""
+    """Return a record for each row group: one that is known, or a new one, which is not `synced`."""
     by_position = {int(one["position"]): one for one in known}
     records = np.zeros(metadata.num_row_groups, RECORD)
     for number in range(len(records)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,9 +137,13 @@ class SegmentWriter:
 def read_index(path: Path) -> tuple[Records, int]:
     """Read an index: the records that prove themselves, and how many places of it are damaged."""
     try:
-        raw = path.read_bytes()
+        return proven(path.read_bytes())
     except FileNotFoundError:
         return NO_RECORDS, 0
+
+
+def proven(raw: bytes) -> tuple[Records, int]:
+    """Take an index apart: the records that prove themselves, and how many places of it are damaged."""
     records = np.frombuffer(raw[64 : len(raw) - len(raw) % 64], RECORD)
     bad = int(raw[:64] != INDEX_HEADER)
     if not len(records):
@@ -152,11 +156,16 @@ def read_index(path: Path) -> tuple[Records, int]:
 
 def write_index(files: Files, path: Path, records: Records) -> None:
     """Write an index anew, at one stroke."""
+    write_whole(files, path, [INDEX_HEADER, records.tobytes()])
+
+
+def write_whole(files: Files, path: Path, pieces: Sequence[bytes]) -> None:
+    """Write a small file anew, at one stroke."""
     temporary = path.with_name(path.name + ".tmp")
     files.remove(temporary)
     descriptor = files.open(temporary)
     try:
-        files.write(descriptor, [INDEX_HEADER, records.tobytes()])
+        files.write(descriptor, pieces)
         files.sync(descriptor)
     finally:
         files.close(descriptor)

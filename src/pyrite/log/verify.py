@@ -10,7 +10,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from pyrite.log import frames, parquet
 from pyrite.log.frames import INDEX_HEADER, Damaged
@@ -22,6 +21,7 @@ from pyrite.log.segment import (
     Records,
     index_of,
     is_sealed,
+    proven,
     read_index,
 )
 from pyrite.log.stream import NAME, Segment, StreamReader
@@ -91,7 +91,7 @@ def _stream(reader: StreamReader) -> Iterator[tuple[list[Damage], int]]:
 def check_segment(segment: Segment, limit: int) -> Iterator[Damage]:
     """Yield what is damaged in a segment; the next one begins at `limit`, or there is none: FOREVER."""
     if isinstance(segment, ParquetSegment):
-        yield from _check_parquet(segment)
+        yield from _check_parquet(segment, limit)
     else:
         yield from _check_arrow(segment, limit)
 
@@ -138,27 +138,34 @@ def _check_end(segment: ArrowSegment, end: int, reached: int, limit: int) -> Ite
 # Parquet
 
 
-def _check_parquet(segment: ParquetSegment) -> Iterator[Damage]:
-    def damage(path: Path, reason: str, first: int = -1, last: int = -1) -> Damage:
-        return Damage(segment.stream, path.name, first, last, reason)
+def _check_parquet(segment: ParquetSegment, limit: int) -> Iterator[Damage]:
+    def damage(file: Path, reason: str, first: int = -1, last: int = -1) -> Damage:
+        return Damage(segment.stream, file.name, first, last, reason)
 
     path = segment.path
     with path.open("rb") as file:
         contents = Contents(path, file)
-        copy = parquet.read_footer(footer_of(path))
+        records = contents.records
+        copy, own = parquet.read_copy(path), parquet.read_own(file)
         if copy is None:
             yield damage(footer_of(path), "it is damaged" if footer_of(path).exists() else "it is missing")
-        elif _tail(file, len(copy)) != copy:
-            yield damage(path, "its footer is damaged, and the copy of it is taken")
-        if contents.metadata is not None and os.pread(file.fileno(), len(parquet.MAGIC), 0) != parquet.MAGIC:
+        elif copy != own:
+            yield damage(path, "its footer is damaged, and the copy beside it is taken")
+        if contents.footer is None:
+            pieces = segment.read(segment.base, limit)
+            yield from (piece for piece in pieces if isinstance(piece, Damage))
+            return
+        if os.pread(file.fileno(), len(parquet.MAGIC), 0) != parquet.MAGIC:
             yield damage(path, "its head is damaged")
-        yield from _check_index(segment, contents.records, True)
-        if contents.metadata is None and not len(contents.records):
-            yield from (piece for piece in segment.read(segment.base, FOREVER) if isinstance(piece, Damage))
-        for number, one in enumerate(contents.records):
+        for reason in _wrong_in_index(
+            parquet.read_own_index(file, contents.footer, len(records)), records, True
+        ):
+            yield damage(path, f"in its index, {reason}")
+        yield from _check_index(segment, records, True)
+        for number, one in enumerate(records):
             first, count = int(one["first"]), int(one["count"])
             try:
-                if one["synced"] and copy is not None:
+                if one["synced"]:
                     parquet.check(file, one)
                 else:
                     parquet.decode(file, contents, number)
@@ -166,48 +173,37 @@ def _check_parquet(segment: ParquetSegment) -> Iterator[Damage]:
                 yield damage(path, str(error), first, first + count - 1)
 
 
-def _tail(file: BinaryIO, length: int) -> bytes:
-    size = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), length, max(0, size - length))
-
-
 # Both
 
 
 def _check_index(segment: Segment, records: Records, complete: bool) -> Iterator[Damage]:
-    """Compare an index with what it should be; only if it is to be `complete` may nothing be missing."""
+    """Look at the index beside a segment."""
     path = index_of(segment.path)
-
-    def damage(reason: str) -> Damage:
-        return Damage(segment.stream, path.name, -1, -1, reason)
-
     try:
-        raw = path.read_bytes()
+        reasons = _wrong_in_index(path.read_bytes(), records, complete)
     except FileNotFoundError:
-        if complete and segment.path.exists():
-            yield damage("it is missing")
-        return
-    if raw[:64] != INDEX_HEADER:
-        yield damage("its head is damaged")
-    by_position = {int(one["position"]): one for one in records}
-    known, _ = read_index(path)
-    proven = {one.tobytes() for one in known}
-    at = int(records["position"][0]) if len(records) else 0
+        reasons = ["it is missing"] if complete and segment.path.exists() else []
+    for reason in reasons:
+        yield Damage(segment.stream, path.name, -1, -1, reason)
+
+
+def _wrong_in_index(raw: bytes, records: Records, complete: bool) -> list[str]:
+    """Compare an index with what it should be; only if it is to be `complete`, none may be missing."""
+    wrong = ["the head is damaged"] if raw[:64] != INDEX_HEADER else []
+    good = {one.tobytes() for one in proven(raw)[0]}
     for number, start in enumerate(range(64, len(raw) - len(raw) % 64, 64)):
-        one = by_position.get(at)
-        if raw[start : start + 64] not in proven:
+        if raw[start : start + 64] not in good:
             which = f"record {number}"
-            if one is not None:
-                which += f", of messages {one['first']} to {one['first'] + one['count'] - 1},"
-            yield damage(f"{which} is damaged")
-        if one is not None:
-            at += int(one["length"])
-    if complete:
-        number = (len(raw) - 64) // 64
-        if len(raw) % 64:
-            yield damage(f"its last {len(raw) % 64} bytes are damaged")
-        elif number < len(records):
-            yield damage(f"its last {len(records) - number} records are missing")
+            if number < len(records):
+                first, count = int(records["first"][number]), int(records["count"][number])
+                which += f", of messages {first} to {first + count - 1},"
+            wrong.append(f"{which} is damaged")
+    missing = len(records) - (len(raw) - 64) // 64
+    if complete and len(raw) % 64:
+        wrong.append(f"the last {len(raw) % 64} bytes are damaged")
+    elif complete and missing > 0:
+        wrong.append(f"the last {missing} records are missing")
+    return wrong
 
 
 # The state
