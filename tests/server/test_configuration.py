@@ -38,6 +38,7 @@ max_retained_messages = 6
 max_waiting_bytes = 5
 max_queued_messages = 4
 max_queued_bytes = 9223372036854775807
+max_buffered_bytes = 2
 max_sessions = 3
 
 [mqtt]
@@ -55,6 +56,28 @@ server_reference = "other.example.org"
 check_payload_format = true
 authenticator = "module:factory"
 sys_interval = 0.0
+
+[[stream]]
+name = "sensors"
+topics = ["sensors/#", "alarms/+/fire"]
+retention_age = 604800.0
+retention_bytes = 1000000
+segment_bytes = 65536
+segment_age = 60.0
+fsync = "interval"
+fsync_interval = 0.5
+compression = "none"
+
+[[stream]]
+name = "default"
+topics = ["+/#"]
+retention_age = 1.0
+retention_bytes = 1
+segment_bytes = 1000000
+segment_age = 1.0
+fsync = "never"
+fsync_interval = 2.0
+compression = "snappy"
 """
 
 
@@ -76,6 +99,8 @@ def refused(folder: Path, text: str | bytes) -> str:
 def keys(table: dict[str, Any], prefix: str = "") -> set[str]:
     found = set()
     for name, value in table.items():
+        if isinstance(value, list) and isinstance(value[0], dict):
+            value = value[0]
         found |= keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name}
     return found
 
@@ -123,6 +148,15 @@ def test_keys_that_are_not_set_keep_their_defaults(tmp_path: Path) -> None:
     assert changed["limits"].pop("max_inflight") == 5
     del defaults["limits"]["max_inflight"]
     assert changed == defaults
+
+
+def test_the_default_stream_comes_last_unless_it_is_set(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text('[[stream]]\nname = "a"\ntopics = ["a/#"]\n')
+    streams = tomllib.loads(printed("--config", "pyrite.toml", cwd=tmp_path))["stream"]
+    assert [(one["name"], one["topics"]) for one in streams] == [("a", ["a/#"]), ("default", ["#"])]
+    (tmp_path / "pyrite.toml").write_text('[[stream]]\nname = "default"\ntopics = ["b/#"]\n')
+    streams = tomllib.loads(printed("--config", "pyrite.toml", cwd=tmp_path))["stream"]
+    assert [(one["name"], one["topics"]) for one in streams] == [("default", ["b/#"])]
 
 
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
@@ -226,6 +260,37 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "certificates required of no authority": (
         "[tls]\nrequire_client_certificate = true",
         ["tls.require_client_certificate", "true", "tls.client_ca"],
+    ),
+    "a stream without a name": ('[[stream]]\ntopics = ["#"]', ["[[stream]]", "name"]),
+    "a table where tables go": ('[stream]\nname = "x"', ["stream", "[[stream]]"]),
+    "a stream with an impossible name": (
+        '[[stream]]\nname = "../x"',
+        ["stream.name", "'../x'", "letters, digits, - and _"],
+    ),
+    "two streams of one name": (
+        '[[stream]]\nname = "x"\n[[stream]]\nname = "x"',
+        ["stream.name", "'x'", "another name"],
+    ),
+    "a stream without topics": ('[[stream]]\nname = "x"\ntopics = []', ["stream.topics", "[]", "filter"]),
+    "a stream of what is no filter": (
+        '[[stream]]\nname = "x"\ntopics = ["a/#/b"]',
+        ["stream.name", "'x'", "stream.topics", "'a/#/b'"],
+    ),
+    "an unknown key of a stream": (
+        '[[stream]]\nname = "x"\nretention = 3',
+        ["stream.retention", "3", "stream.retention_age"],
+    ),
+    "not one of the policies": (
+        '[[stream]]\nname = "x"\nfsync = "sometimes"',
+        ["stream.fsync", "'sometimes'", "always, interval, never"],
+    ),
+    "not one of the compressions": (
+        '[[stream]]\nname = "x"\ncompression = "zip"',
+        ["stream.compression", "'zip'", "zstd"],
+    ),
+    "a segment that is too small": (
+        '[[stream]]\nname = "x"\nsegment_bytes = 1000',
+        ["stream.segment_bytes", "1000", "65536"],
     ),
     "not TOML": ("listen = = 3\n", ["TOML", "line 1"]),
     "a key twice": ("data = '1'\ndata = '2'\n", ["TOML", "line 2"]),

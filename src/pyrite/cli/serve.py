@@ -11,7 +11,6 @@ import uvloop
 
 from pyrite.log.folder import FolderError
 from pyrite.server import config as configuration
-from pyrite.server.server import serve
 
 _EXAMPLES = """\
 examples:
@@ -67,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
+        from pyrite.server.server import serve  # with Arrow, which the other commands need not wait for
+
         uvloop.run(serve(config, _say))
     except configuration.ConfigError as error:
         print(f"pyrite serve: {error}", file=sys.stderr)

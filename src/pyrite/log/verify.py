@@ -213,8 +213,10 @@ def check_state(path: Path) -> list[Damage]:
     """Let SQLite check the file with sessions, subscriptions and retained messages."""
     if not path.exists():
         return []
+    # Where no broker has it open, it is read as it is: else SQLite would want to make files beside it.
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
         try:
             found = [str(row[0]) for row in database.execute("PRAGMA integrity_check")]
         finally:
