@@ -32,6 +32,8 @@ def _no_clock() -> float:
     return 0.0
 
 
+MANY = 16
+"""Receivers of a topic from which on it pays to know which of them are there."""
 SYSTEM = b"$SYS/"
 """How the topics begin on which the broker alone publishes; what it retains there is its own affair."""
 
@@ -68,6 +70,8 @@ class Broker:
         self.journal = journal or Journal()
         self.subscriptions = SubscriptionTree(self.journal.stream_for)
         self.consumers: dict[str, Consumer] = {}
+        self.presence = 0
+        """Changes whenever a client comes or goes."""
         self.groups_behind: set[SharedGroup] = set()
         """Shared subscriptions that wait for a member with room."""
         self.retained: TopicTree[Batch] = TopicTree()
@@ -174,7 +178,10 @@ class Broker:
 
     def send(self, batch: Batch, route: Route) -> bool:
         """Give a batch to everyone on its route; tell whether there is anyone. HOT."""
-        for target in route.targets:
+        targets = route.targets
+        if len(targets) > MANY and batch.stream is not None:
+            targets = route.present(self.presence)  # those who are away will read it from the log
+        for target in targets:
             session = target.session
             if target.no_local and session.client_id == batch.origin:
                 if target.own is not None:
@@ -500,6 +507,7 @@ class Broker:
     def attached(self, session: Session, link: Link, window: int) -> None:
         """Connect a session and a link: the client has been let in."""
         self.timers.cancel(session)
+        self.presence += 1
         session.attach(link, window)
         figures = self.figures
         figures.connections += 1
@@ -513,6 +521,7 @@ class Broker:
         if session.link is not link:
             return
         self.figures.connections -= 1
+        self.presence += 1
         session.detach()
         will = session.will
         if not send_will:

@@ -154,7 +154,7 @@ class SharedGroup:
 class Route:
     """Who gets the messages of a topic. Topics whose messages go to the same subscriptions share a route."""
 
-    __slots__ = ("__weakref__", "groups", "stream", "targets")
+    __slots__ = ("__weakref__", "_as_of", "_present", "groups", "stream", "targets")
 
     def __init__(
         self, targets: tuple[Subscription, ...], groups: tuple[SharedGroup, ...], stream: Stream | None
@@ -163,6 +163,15 @@ class Route:
         self.groups = groups
         self.stream = stream
         """The stream that captures these topics, if one does."""
+        self._present = targets
+        self._as_of = -1
+
+    def present(self, as_of: int) -> tuple[Subscription, ...]:
+        """Return the targets whose clients are connected; found anew when clients have come or gone."""
+        if self._as_of != as_of:
+            self._as_of = as_of
+            self._present = tuple([one for one in self.targets if one.session.link is not None])
+        return self._present
 
 
 def _no_stream(topic: bytes) -> Stream | None:

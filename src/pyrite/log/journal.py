@@ -305,7 +305,7 @@ class DiskJournal(Journal):
                 self.broker.figures.log_lost += lost
             last = entries[-1].batch
             group.waiters.append(Waiter(None, None, partial(_set_routed, stream, last.offset + last.count)))
-        waiters = group.waiters
+        waiters, group.waiters = group.waiters, []  # no cycle with the group: its bytes are to go
         if group.state_fault is not None:
             # What was to be written is tried again with the next group; and who waits for it goes on waiting.
             assert group.changes is not None

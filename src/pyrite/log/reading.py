@@ -40,7 +40,7 @@ def read_piece(
     found: list[Found] = []
     messages = size = scanned = 0
     gathered: list[pa.RecordBatch] = []
-    count = 0
+    count = weight = 0
     position = offset
     for piece in reader.read(offset, stop):
         if isinstance(piece, Damage):
@@ -48,13 +48,14 @@ def read_piece(
             continue
         gathered.append(piece)
         count += piece.num_rows
-        if count < GATHER:
+        weight += piece.column(3).nbytes
+        if count < GATHER and weight < PIECE_BYTES:
             continue
         position, number, number_bytes, rows = _look(gathered, wanted, found, PIECE_MESSAGES - messages)
         messages += number
         size += number_bytes
         scanned += rows
-        gathered, count = [], 0
+        gathered, count, weight = [], 0, 0
         if messages >= PIECE_MESSAGES or size >= PIECE_BYTES or scanned >= SCANNED:
             return RawPiece(found, position)
     if gathered:
