@@ -497,6 +497,7 @@ class Broker:
         """Watch the time of a session that was restored: its client is away since the broker stopped."""
         if session.expires_at is None and session.expiry != NEVER:
             session.expires_at = self.now + session.expiry
+            self.journal.save_session(session)  # or each restart would give it all that time again
         self._wait(session)
 
     def restored_group(self, group: SharedGroup) -> None:

@@ -12,6 +12,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from pyrite.log.files import Files
+
 FORMAT = "pyrite data, format 1\n"
 
 
@@ -35,9 +37,9 @@ class DataFolder:
             holder = os.read(self._lock, 32).decode(errors="replace").strip()
             os.close(self._lock)
             raise FolderError(
-                f"{path}: another broker uses this folder"
-                + (f" (process {holder})" if holder else "")
-                + "; stop it, or give this one a folder of its own with --data"
+                f"{path}: another process uses this folder"
+                + (f", a broker with process id {holder}" if holder else "")
+                + "; stop it, or use a folder of its own with --data"
             ) from None
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"{os.getpid()}\n".encode())
@@ -57,14 +59,19 @@ class DataFolder:
                     f"{self.path}: holds {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}"
                 )
             return
-        others = [one.name for one in self.path.iterdir() if one.name != "lock"]
+        ours = ("lock", "format.tmp", "lost+found")  # of a start that was cut short; or of a file system
+        others = [one.name for one in self.path.iterdir() if one.name not in ours]
         if others:
             raise FolderError(
                 f"{self.path}: is no data folder of Pyrite's, and is not empty (it holds {others[0]!r})"
             )
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(FORMAT, encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as writing:
+            writing.write(FORMAT)
+            writing.flush()
+            os.fsync(writing.fileno())
         temporary.replace(file)
+        Files().sync_folder(self.path)  # else a power failure could leave data, and no name for it
 
     @property
     def streams(self) -> Path:

@@ -311,6 +311,7 @@ class DiskJournal(Journal):
             assert group.changes is not None
             self._changes = group.changes + self._changes
             self._group.waiters[:0] = [one for one in waiters if one.for_state]
+            self._group.with_state |= bool(self._group.waiters)
             waiters = [one for one in waiters if not one.for_state]
         waiters.append(Waiter(None, None, partial(self._is_settled, group)))
         self._settling.extend((group, waiter) for waiter in waiters)

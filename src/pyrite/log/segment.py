@@ -71,12 +71,16 @@ class SegmentWriter:
         self.started = 0
         """When the first message of the segment came, in microseconds; 0 if there is none yet."""
         self._unindexed: list[bytes] = []
-        if self.size == 0:
-            files.write(self._segment, [frames.HEADER])
-            self.size = len(frames.HEADER)
-        if os.fstat(self._index).st_size == 0:
-            files.write(self._index, [INDEX_HEADER])
-        files.sync_folder(folder)
+        try:
+            if self.size == 0:
+                files.write(self._segment, [frames.HEADER])
+                self.size = len(frames.HEADER)
+            if os.fstat(self._index).st_size == 0:
+                files.write(self._index, [INDEX_HEADER])
+            files.sync_folder(folder)
+        except OSError:
+            self.abandon()
+            raise
 
     def resume(self, records: Records) -> None:
         """Go on after what the segment holds already."""
@@ -127,6 +131,13 @@ class SegmentWriter:
         self._write_index()
         self._files.sync(self._index)
         self.close()
+
+    def abandon(self) -> None:
+        """Write no more to the files, and leave none behind that hold nothing."""
+        self.close()
+        if self.size <= len(frames.HEADER):
+            self._files.remove(self.path)
+            self._files.remove(index_of(self.path))
 
     def close(self) -> None:
         """Close the files."""

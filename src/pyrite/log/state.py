@@ -40,6 +40,16 @@ CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL
 """
 # SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
 
+TABLES = (
+    "streams",
+    "sessions",
+    "subscriptions",
+    "incoming",
+    "deliveries",
+    "retained",
+    "groups",
+    "consumers",
+)
 SAVE_STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)"
 SAVE_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)"
 DROP_SESSION = "DELETE FROM sessions WHERE client_id = ?"
@@ -69,6 +79,22 @@ def proof(values: Sequence[Any]) -> int:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.intdigest() >> 1  # SQLite's integers have a sign
+
+
+def damaged_rows(database: sqlite3.Connection) -> Iterator[str]:
+    """Say which rows do not prove themselves: SQLite's own check does not look at values."""
+    known = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for table in TABLES:
+        if table in known:
+            for row in database.execute(f"SELECT * FROM {table}"):  # noqa: S608
+                values = _values(table, row)
+                if proof(values) != row[-1]:
+                    yield f"a row of {table} is damaged: {values[0]!r}"
+
+
+def _values(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what of a row its checksum is of."""
+    return row[1:-1] if table == "deliveries" else row[:-1]
 
 
 class Kept(NamedTuple):
@@ -142,7 +168,7 @@ class State:
         """Yield the rows that prove themselves; the others are reported and removed."""
         try:
             for row in self._database.execute(f"SELECT * FROM {table}").fetchall():  # noqa: S608
-                values = row[1:-1] if table == "deliveries" else row[:-1]
+                values = _values(table, row)
                 if proof(values) == row[-1]:
                     yield values
                 else:

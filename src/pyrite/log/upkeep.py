@@ -17,6 +17,9 @@ from pyrite.log.stream import Segment, StreamReader
 
 logger = logging.getLogger(__name__)
 
+DAY = 86_400.0
+"""Seconds of messages that small segments are merged to, unless retention asks for less."""
+
 
 def be_nice() -> None:
     """Have the calling thread give way to the others of the process."""
@@ -61,7 +64,8 @@ class Upkeep:
 
     def _merge(self) -> None:
         options = self._options
-        for run in tiering.mergeable(self._reader.segments(), options.segment_bytes, options.segment_age):
+        span = options.retention_age / 4 if options.retention_age else DAY
+        for run in tiering.mergeable(self._reader.segments(), options.segment_bytes, span):
             tiering.merge(self._files, run, options.compression, self._report)
 
     def _retain(self, wall: float) -> None:

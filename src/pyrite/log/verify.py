@@ -24,6 +24,7 @@ from pyrite.log.segment import (
     proven,
     read_index,
 )
+from pyrite.log.state import damaged_rows
 from pyrite.log.stream import NAME, Segment, StreamReader
 from pyrite.log.tiering import DAMAGED
 
@@ -189,7 +190,8 @@ def _check_index(segment: Segment, records: Records, complete: bool) -> Iterator
 
 def _wrong_in_index(raw: bytes, records: Records, complete: bool) -> list[str]:
     """Compare an index with what it should be; only if it is to be `complete`, none may be missing."""
-    wrong = ["the head is damaged"] if raw[:64] != INDEX_HEADER else []
+    head = INDEX_HEADER if complete else INDEX_HEADER[: len(raw)]
+    wrong = ["the head is damaged"] if raw[:64] != head else []
     good = {one.tobytes() for one in proven(raw)[0]}
     for number, start in enumerate(range(64, len(raw) - len(raw) % 64, 64)):
         if raw[start : start + 64] not in good:
@@ -219,8 +221,10 @@ def check_state(path: Path) -> list[Damage]:
         database = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
         try:
             found = [str(row[0]) for row in database.execute("PRAGMA integrity_check")]
+            if found == ["ok"]:
+                found = list(damaged_rows(database))
         finally:
             database.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         found = [str(error)]
     return [Damage("", path.name, -1, -1, reason) for reason in found if reason != "ok"]

@@ -14,6 +14,7 @@ from pyrite.log.options import StreamOptions
 from pyrite.log.segment import Damage, SegmentWriter, recover
 from pyrite.log.single import encode_single
 from pyrite.log.stream import StreamReader
+from pyrite.log.tiering import tidy
 
 
 class Opened(NamedTuple):
@@ -48,18 +49,19 @@ class StreamWriter:
         self.opened = self._open()
 
     def _open(self) -> Opened:
-        for leftover in self._folder.glob("*.tmp"):
-            self._files.remove(leftover)
+        damages: list[Damage] = []
+        tidy(self._files, self._folder, damages.append)
         reader = StreamReader(self._folder)
         segments = reader.segments()
         size = sum(segment.path.stat().st_size for segment in segments)
         if not segments:
-            return Opened(0, 0, 0, 0, 0, [])
+            return Opened(0, 0, 0, 0, 0, damages)
         last = segments[-1]
-        dropped, damages, end = 0, [], -1
+        dropped, end = 0, -1
         if last.path.suffix == ".arrow":
             found = recover(self._files, self._folder.name, last.path)
-            dropped, damages = found.dropped, found.damages
+            dropped = found.dropped
+            damages += found.damages
             end = last.base
             if len(found.records):
                 end = int(found.records["first"][-1] + found.records["count"][-1])
@@ -114,7 +116,7 @@ class StreamWriter:
         """Write no more to a file of which it is not known what is on the disk."""
         segment, self._segment = self._segment, None
         if segment is not None:
-            segment.close()
+            segment.abandon()
 
     def sync_if_due(self) -> None:
         """Sync what no one waits for, once it has waited for long enough."""

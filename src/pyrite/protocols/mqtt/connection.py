@@ -565,6 +565,7 @@ class Connection(Delivery):
         """Make way for another connection of the same client [MQTT-3.1.4-3]."""
         if self.version == V5:
             self.reply(Disconnect(Reason.SESSION_TAKEN_OVER, {}))
+        self.session = None  # what is acknowledged later is for the other to hear
         self.close()
 
     def ended(self, reason: int) -> None:
