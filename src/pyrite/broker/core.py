@@ -241,6 +241,9 @@ class Broker:
 
     def catch_up(self, session: Session) -> None:
         """Send a session that is connected what it missed."""
+        if not any(one.qos and one.group is None for one in session.subscriptions.values()):
+            session.positions = None  # QoS 0 is not sent to who was away
+            return
         if session.follower is None:
             session.follower = CatchUp(self, session)
         session.follower.pump()
@@ -301,6 +304,7 @@ class Broker:
         session.replays = [one for one in session.replays or () if one is not subscription.replay] or None
         subscription.replay = None
         subscription.aside = False
+        subscription.since = {stream: stream.routed for stream in self.journal.streams}
         self.subscriptions.add(subscription)
         self._save_subscription(key, subscription)
 

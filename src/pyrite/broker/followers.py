@@ -145,7 +145,8 @@ class CatchUp(Follower):
         """Return the filters of the session's own subscriptions."""
         version = self.broker.subscriptions.version
         if self._wanted is None or version != self._version:
-            filters = [one.topic_filter for one in self._session.subscriptions.values() if one.group is None]
+            wishes = self._session.subscriptions.values()
+            filters = [one.topic_filter for one in wishes if one.qos and one.group is None]
             self._wanted = Wanted(filters, least_qos=1)
             self._version = version
         return self._wanted
@@ -193,9 +194,13 @@ class Replay(Follower):
         return Wanted([self.subscription.topic_filter])
 
     def has_room(self) -> bool:
-        """Tell whether the session can take more, and the client's connection too."""
+        """Tell whether the session can take more, and the client's connection too.
+
+        Nothing may wait in the session when the subscription goes live: it would not be known to be unsent.
+        """
         session = self.subscription.session
-        return session.has_room and session.link is not None and session.link.is_roomy
+        roomy = session.link is not None and session.link.is_roomy
+        return roomy and session.has_room and not session.queued_messages
 
     def take(self, batch: Batch) -> int:
         """Send a batch for the subscription."""

@@ -221,7 +221,7 @@ class DiskJournal(Journal):
 
     def in_turn(self, call: Callable[[], object]) -> None:
         """Call when everyone who waited before has been told."""
-        if self._group.waits or self._busy or self._settling:
+        if self._group.waits or any(group.waits for group in self._unsettled):
             self._wait(Waiter(None, None, call))
         else:
             call()
@@ -311,6 +311,7 @@ class DiskJournal(Journal):
             assert group.changes is not None
             self._changes = group.changes + self._changes
             self._group.waiters[:0] = [one for one in waiters if one.for_state]
+            self._group.waits = self._group.with_state = True
             self._group.with_state |= bool(self._group.waiters)
             waiters = [one for one in waiters if not one.for_state]
         waiters.append(Waiter(None, None, partial(self._is_settled, group)))

@@ -28,14 +28,22 @@ from pyrite.log import frames
 from pyrite.log.columns import SCHEMA
 from pyrite.log.files import Files
 from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
-from pyrite.log.segment import FOREVER, Damage, Records, cut, index_of, proven, read_index, write_whole
+from pyrite.log.segment import (
+    FOREVER,
+    Damage,
+    Decoded,
+    Records,
+    cut,
+    index_of,
+    proven,
+    read_index,
+    write_whole,
+)
 
 ROWS = 64 * 1024
 """Rows after which a row group ends; it has at most twice as many."""
 BYTES = 64 * 1024 * 1024
 """Bytes in memory after which a row group ends."""
-KEPT = BYTES
-"""Bytes of row groups that a reader keeps in memory, beside the one it reads."""
 
 MAGIC = b"PAR1"
 FOOTER_HEADER = b"PYRITE footer 1\n"
@@ -282,31 +290,6 @@ class _Window:
 
     def close(self) -> None:
         """There is nothing to close."""
-
-
-class Decoded:
-    """The row groups decoded last: whoever reads a little at a time gets most of it from here."""
-
-    def __init__(self) -> None:
-        self._batches: dict[tuple[str, int], pa.RecordBatch] = {}
-
-    def get(self, name: str, number: int) -> pa.RecordBatch | None:
-        """Return a row group, if it is here."""
-        batch = self._batches.pop((name, number), None)
-        if batch is not None:
-            self._batches[name, number] = batch
-        return batch
-
-    def put(self, name: str, number: int, batch: pa.RecordBatch) -> None:
-        """Keep a row group, and as many others as there is room for."""
-        room = KEPT - batch.nbytes
-        kept = {(name, number): batch}
-        for key, each in reversed(list(self._batches.items())):
-            room -= each.nbytes
-            if room < 0:
-                break
-            kept[key] = each
-        self._batches = dict(reversed(kept.items()))
 
 
 class ParquetSegment:

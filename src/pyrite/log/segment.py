@@ -22,6 +22,11 @@ from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 TAIL = 8 * 1024 * 1024
 """Bytes at the end of the last segment whose checksums are looked at when a stream is opened."""
 
+KEPT = 64 * 1024 * 1024
+"""Bytes of decoded batches that a reader keeps in memory, beside the one it reads."""
+LARGE = 4_096
+"""Messages from which on a batch in Arrow's format is worth keeping decoded."""
+
 Records = np.ndarray[Any, Any]
 NO_RECORDS: Records = np.zeros(0, RECORD)
 FOREVER = 2**63 - 1
@@ -202,10 +207,36 @@ class Walk(NamedTuple):
     damages: list[Damage]
 
 
+class Decoded:
+    """The batches decoded last: whoever reads a little at a time gets most of it from here."""
+
+    def __init__(self) -> None:
+        self._batches: dict[tuple[str, int], pa.RecordBatch] = {}
+
+    def get(self, name: str, number: int) -> pa.RecordBatch | None:
+        """Return a batch, if it is here."""
+        batch = self._batches.pop((name, number), None)
+        if batch is not None:
+            self._batches[name, number] = batch
+        return batch
+
+    def put(self, name: str, number: int, batch: pa.RecordBatch) -> None:
+        """Keep a batch, and as many others as there is room for."""
+        room = KEPT - batch.nbytes
+        kept = {(name, number): batch}
+        for key, each in reversed(list(self._batches.items())):
+            room -= each.nbytes
+            if room < 0:
+                break
+            kept[key] = each
+        self._batches = dict(reversed(kept.items()))
+
+
 class ArrowSegment:
     """A segment in Arrow's stream format, for reading; by any process, while it is written or after."""
 
-    def __init__(self, stream: str, path: Path) -> None:
+    def __init__(self, stream: str, path: Path, decoded: Decoded | None = None) -> None:
+        self._decoded = decoded or Decoded()
         self.stream = stream
         self.path = path
         self.base = int(path.name[:20])
@@ -310,12 +341,16 @@ class ArrowSegment:
                     return
                 if first + count <= offset:
                     continue
-                try:
-                    frame = os.pread(file.fileno(), int(one["length"]), int(one["position"]))
-                    batch = frames.decode(memoryview(frame))
-                except (Damaged, OSError) as error:
-                    yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
-                    continue
+                batch = self._decoded.get(self.path.name, first) if count >= LARGE else None
+                if batch is None:
+                    try:
+                        frame = os.pread(file.fileno(), int(one["length"]), int(one["position"]))
+                        batch = frames.decode(memoryview(frame))
+                    except (Damaged, OSError) as error:
+                        yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
+                        continue
+                    if count >= LARGE:
+                        self._decoded.put(self.path.name, first, batch)
                 yield cut(batch, first, offset, stop)
 
     def end(self) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pyrite.log.parquet import Decoded, ParquetSegment
-from pyrite.log.segment import FOREVER, ArrowSegment, Damage
+from pyrite.log.parquet import ParquetSegment
+from pyrite.log.segment import FOREVER, ArrowSegment, Damage, Decoded
 
 Segment = ArrowSegment | ParquetSegment
 
@@ -78,7 +78,7 @@ class StreamReader:
         path = self.folder / name
         if path.suffix == ".parquet":
             return ParquetSegment(self.name, path, self._decoded)
-        return ArrowSegment(self.name, path)
+        return ArrowSegment(self.name, path, self._decoded)
 
     def read(self, offset: int, stop: int = FOREVER) -> Iterator[pa.RecordBatch | Damage]:
         """Yield record batches with the messages from `offset` on and before `stop`; and what is damaged.

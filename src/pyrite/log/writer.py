@@ -94,9 +94,8 @@ class StreamWriter:
         if sync:
             self._unsynced_since = 0.0
         elif policy != "never":
-            now = time.monotonic()
-            if not self._unsynced_since:
-                self._unsynced_since = now
+            self._unsynced_since = self._unsynced_since or time.monotonic()
+            self.sync_if_due()
 
     def _is_full(self) -> bool:
         segment = self._segment
