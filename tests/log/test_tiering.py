@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrite.log import parquet, tiering
+from pyrite.log import parquet, segment, tiering
 from pyrite.log.columns import SCHEMA
 from pyrite.log.files import Files
 from pyrite.log.parquet import ParquetSegment
@@ -158,9 +158,9 @@ def test_a_reader_of_little_pieces_decodes_a_row_group_once(
 
 
 def test_what_is_kept_of_row_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "KEPT", 3_500)
+    monkeypatch.setattr(segment, "KEPT", 3_500)
     batches = [pa.record_batch({"payload": [bytes(1_000)]}) for _ in range(5)]
-    kept = parquet.Decoded()
+    kept = segment.Decoded()
     for number, batch in enumerate(batches):
         kept.put("a", number, batch)
         assert kept.get("a", 0 if number < 4 else 4) is not None
