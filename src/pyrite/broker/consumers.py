@@ -62,7 +62,7 @@ class Consumer:
 
     def fetch(self, most: int, answer: Callable[[Fetched], object]) -> None:
         """Give out up to `most` messages: those overdue first, then new ones, in the log's order."""
-        self._asked.append((min(most, MAX_FETCH, MAX_PENDING - len(self.pending)), answer))
+        self._asked.append((min(most, MAX_FETCH), answer))
         self._next()
 
     def _next(self) -> None:
@@ -118,7 +118,9 @@ class Consumer:
             by_stream.setdefault(place.stream, []).append(place.offset)
 
         def again() -> None:
+            nonlocal most
             if not by_stream:
+                most = min(most, len(found) + max(0, MAX_PENDING - len(self.pending)))
                 more()
                 return
             stream, offsets = by_stream.popitem()

@@ -150,14 +150,16 @@ class Broker:
             if batch.qos:
                 return
         elif batch.qos and self.journal.lasting:  # acknowledgements go out in the order of the messages
-            self.journal.in_turn(lambda: self._pass_on(batch, route, done))
+            self.journal.in_turn(lambda: self._pass_on(batch, done))
             return
-        self._pass_on(batch, route, done)
-
-    def _pass_on(self, batch: Batch, route: Route, done: Done | None) -> None:
         matched = self.send(batch, route)
-        if batch.retain:
-            self.retain(batch)
+        if batch.retain:  # not before what came earlier, and is not safe yet
+            self.journal.in_turn(lambda: self.retain(batch))
+        if done is not None:
+            done(matched, None)
+
+    def _pass_on(self, batch: Batch, done: Done | None) -> None:
+        matched = self.distribute(batch)
         if done is not None:
             done(matched, None)
 
@@ -208,26 +210,39 @@ class Broker:
 
     def deal_out(self, batch: Batch, group: SharedGroup) -> int:
         """Deal as many messages, from the first, as members can be sent now; return how many."""
-        dealt = 0
+        dealt = before = 0
         while dealt < batch.count:
             members = group.with_room()
-            if not members:
-                break
-            share = -(-(batch.count - dealt) // len(members))
+            share = -(-(batch.count - dealt) // max(1, len(members)))
             for member in members:
-                count = min(share, batch.count - dealt)
-                if member.qos:
-                    count = min(count, member.session.capacity)
-                if count:
-                    member.session.deliver(batch.part(dealt, dealt + count), member)
-                    dealt += count
+                part = batch.part(dealt, min(dealt + share, batch.count))
+                taken = member.session.take_share(part, member) if part.count else 0
+                if taken:
+                    dealt += taken
                     group.turn = group.members.index(member) + 1
+            if dealt == before:
+                break
+            before = dealt
         return dealt
 
     def give_back(self, batch: Batch, group: SharedGroup) -> None:
         """Take back what a member was dealt and did not acknowledge, for others to have."""
         group.returned.append(batch)
         self._fall_behind(group)
+
+    def give_back_to_one_of(self, places: list[Batch], groups: list[SharedGroup]) -> None:
+        """The same, for messages of which only the place in the log is known, not even the topic."""
+
+        def found(batches: dict[int, Batch]) -> None:
+            for batch in batches.values():
+                for group in groups:
+                    if group.members and matches(group.topic_filter, batch.topic):
+                        self.give_back(batch, group)
+                        break
+
+        for place in places:
+            assert place.stream is not None
+            self.journal.fetch(place.stream, range(place.offset, place.offset + place.count), found)
 
     def _fall_behind(self, group: SharedGroup) -> None:
         """Have a group deal from the log, as members have room."""
@@ -570,6 +585,7 @@ class Broker:
         """Forget a session and all that belongs to it."""
         self.timers.cancel(session)
         del self.sessions[session.client_id]
+        groups = [one.group for one in session.subscriptions.values() if one.group is not None]
         for subscription in session.subscriptions.values():
             self._end_replay(subscription)
             self._remove(subscription)
@@ -577,6 +593,7 @@ class Broker:
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends
         session.hand_over(ends=True)
+        session.leave_to(groups)
         if session.lasting:
             self.journal.drop_session(session)
         session.clear()

@@ -43,12 +43,14 @@ NOTHING: list[bytes | bytearray] = []
 class Link:
     """One connection: an outbox before a transport, with a bound on what may wait in both."""
 
-    __slots__ = ("broker", "chunks", "room", "transport")
+    __slots__ = ("broker", "chunks", "held", "room", "transport")
 
     def __init__(self, broker: Broker, transport: Transport) -> None:
         self.broker = broker
         self.transport = transport
         self.chunks = NOTHING
+        self.held = False
+        """Whether nothing is to be sent yet: what it begins with is not safe."""
         self.room = broker.limits.max_waiting_bytes
         """How many more bytes may wait for this client before messages to it are held back or dropped."""
 
@@ -109,7 +111,7 @@ class Link:
     def flush(self) -> None:
         """Hand the outbox to the transport in one write."""
         chunks = self.chunks
-        if not chunks:
+        if not chunks or self.held:
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self.chunks = NOTHING

@@ -19,10 +19,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pyrite.broker import deliveries
-from pyrite.broker.deliveries import DONE, RECEIVED, SENT, SENT_ASIDE
+from pyrite.broker.deliveries import DONE, RECEIVED, SENT, SENT_ASIDE, SENT_SHARED
 from pyrite.broker.link import Link
 from pyrite.broker.message import AbsentBatch, Batch
-from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.topics import matches
 
@@ -69,6 +69,10 @@ class Flight:
 
 RELEASED = Flight(Batch(b"", b""), 0, 0, 2, None, 0)
 """Stands in flight for a QoS 2 message that the client has (PUBREC came): only its id is still taken."""
+
+
+SHARED = Subscription(None, b"", 1)  # type: ignore[arg-type]
+"""Stands for a shared subscription, of which it is not known which one it was."""
 
 
 class WrongAcknowledgement(Exception):
@@ -225,7 +229,7 @@ class Session:
         """
         batch, start, target = flight.batch, flight.start, flight.target
         assert target is not None
-        if self.noted is None or batch.stream is None:
+        if self.noted is None or (batch.stream is None and flight.qos == 1):
             return link.send(batch, start, start + count, target, flight.qos, flight.first_id, False)
         if flight.qos == 1:
             sent = link.send(batch, start, start + count, target, 1, flight.first_id, False)
@@ -247,9 +251,11 @@ class Session:
         """Write down that messages are in flight, and how far their reader has come with that."""
         target, stream = flight.target, flight.batch.stream
         assert target is not None
-        assert stream is not None
+        if stream is None:
+            self._note(SENT_ASIDE, flight.qos, flight.first_id, count, deliveries.NOWHERE)
+            return
         offset = flight.batch.offset + flight.start
-        kind = SENT_ASIDE if target.aside else SENT
+        kind = SENT if not target.aside else SENT_ASIDE if target.group is None else SENT_SHARED
         self._note(kind, flight.qos, flight.first_id, count, stream.number, offset)
         if target.group is not None:
             self.broker.journal.save_group(target.group)
@@ -536,13 +542,25 @@ class Session:
             assert flight.batch.stream is not None
             batch = found.get((flight.batch.stream, flight.batch.offset + flight.index(message_id)))
             if batch is None:  # the log does not keep it any longer
-                del inflight[message_id]
-                self._note(DONE, flight.qos, message_id, 1)
                 self.broker.figures.messages_dropped += 1
+                if flight.qos == 2:  # the client may have it half received: its id is not free before the end
+                    inflight[message_id] = RELEASED
+                    self._note_ids(RECEIVED, (message_id,))
+                else:
+                    del inflight[message_id]
+                    self._note(DONE, flight.qos, message_id, 1)
                 continue
-            target = flight.target or self.target_for(batch) or Subscription(self, batch.topic, flight.qos)
+            target = self._shared_target(batch) if flight.target is SHARED else flight.target
+            target = target or self.target_for(batch) or Subscription(self, batch.topic, flight.qos)
             inflight[message_id] = Flight(batch, 0, message_id, flight.qos, target, 1)
             self.inflight_bytes += len(batch.data)
+
+    def _shared_target(self, batch: Batch) -> Subscription | None:
+        """Return the shared subscription for which the session may have been dealt a batch."""
+        for one in self.subscriptions.values():
+            if one.group is not None and matches(one.topic_filter, batch.topic):
+                return one
+        return None
 
     def target_for(self, batch: Batch) -> Subscription | None:
         """Return what of the session's subscriptions asks for a batch from the log."""
@@ -581,7 +599,7 @@ class Session:
         return (
             self.link is not None
             and self._resend is None
-            and self.queued_bytes < self.broker.limits.max_buffered_bytes // 2
+            and (not self._queue or self.queued_bytes < self.broker.limits.max_buffered_bytes // 2)
         )
 
     def detach(self) -> None:
@@ -643,24 +661,59 @@ class Session:
         for message_id, flight in (self._inflight or {}).items():
             if flight is RELEASED:
                 released.append(message_id)
-            elif flight.batch.stream is not None:
+                continue
+            asked = flight.target
+            shared = asked is SHARED or (asked is not None and asked.group is not None)
+            kind = SENT_SHARED if shared else SENT_ASIDE
+            lies_in = flight.batch.stream
+            if lies_in is not None:
                 offset = flight.batch.offset + flight.index(message_id)
-                number = flight.batch.stream.number
-                steps += deliveries.step(SENT_ASIDE, flight.qos, message_id, 1, number, offset)
+                steps += deliveries.step(kind, flight.qos, message_id, 1, lies_in.number, offset)
+            elif flight.qos == 2:
+                steps += deliveries.step(kind, 2, message_id, 1, deliveries.NOWHERE, 0)
         return bytes(steps + deliveries.steps(RECEIVED, released))
 
     def restore(
-        self, positions: dict[Stream, int], flights: dict[int, tuple[Stream, int, int] | None]
+        self, positions: dict[Stream, int], flights: dict[int, tuple[AbsentBatch, int, bool] | None]
     ) -> None:
-        """Take up the state of deliveries that a broker before this one left: (stream, offset, qos) by id."""
+        """Take up the state of deliveries that a broker before this one left.
+
+        By id the place of a message, its QoS, and whether it was dealt to a shared subscription; None if the
+        client has it.
+        """
         self.positions = positions
         self._inflight = {
             message_id: RELEASED
-            if place is None
-            else Flight(AbsentBatch(place[0], place[1], 1), 0, message_id, place[2], None, 1)
-            for message_id, place in flights.items()
+            if sent is None
+            else Flight(sent[0], 0, message_id, sent[1], SHARED if sent[2] else None, 1)
+            for message_id, sent in flights.items()
         }
         self.noted = bytearray()
+
+    def leave_to(self, groups: list[SharedGroup]) -> None:
+        """Leave what was dealt to the session, in the life of a broker before this one, to its groups."""
+        flights = (self._inflight or {}).values()
+        places = [flight.batch for flight in flights if flight.target is SHARED and flight.qos == 1]
+        if places:
+            self.broker.give_back_to_one_of(places, groups)
+
+    def take_share(self, batch: Batch, target: Subscription) -> int:
+        """Send what of a batch can be sent now, for a shared subscription; return how many messages."""
+        qos = batch.qos if batch.qos < target.qos else target.qos
+        link = self.link
+        if link is None or (qos and not self.capacity):
+            return 0
+        if qos == 0:
+            link.forward(batch, target)
+            return batch.count
+        if not batch.mixed or link.takes_as_it_came(batch, target, qos):
+            return self._send(batch, qos, target)
+        taken = 0
+        for single in batch.parts():
+            if not self._send(single, qos, target):
+                break
+            taken += 1
+        return taken
 
     def hand_over(self, ends: bool = False) -> None:
         """Give other members of the group what this one was dealt and has not acknowledged.

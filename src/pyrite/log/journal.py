@@ -17,6 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -136,6 +137,7 @@ class DiskJournal(Journal):
         self._upkept = 0.0
         self._keeps_up = False
         self._applied: dict[Stream, int] = {}
+        self._mended: list[Change] = []
         for one in options:
             where = folder.streams / one.name
             writer = StreamWriter(self._files, where, one)
@@ -146,7 +148,10 @@ class DiskJournal(Journal):
             self._readers[stream] = StreamReader(where)
             self._readers_here[stream] = StreamReader(where)
             self._upkeep.append(Upkeep(self._files, where, one, self._damaged))
-            self._applied[stream] = applied if applied >= 0 else end
+            self._applied[stream] = applied
+            if applied < 0:  # its row is damaged: what messages did to the state since then is not known
+                self._applied[stream] = end
+                self._mended.append((database.SAVE_STREAM, (number, one.name, end)))
             self.damages.extend(map(str, writer.opened.damages))
         self.streams = tuple(self.writers)
         self._by_number = {stream.number: stream for stream in self.streams}
@@ -159,7 +164,7 @@ class DiskJournal(Journal):
         """Bytes that wait to be written."""
         self._settling: deque[tuple[Group, Waiter]] = deque()
         self._turn_comes = False
-        self._changes: list[Change] = []
+        self._changes: list[Change] = self._mended
         self._incoming: dict[Session, None] = {}
         self._deliveries: dict[Session, None] = {}
         self._groups: dict[SharedGroup, None] = {}
@@ -269,7 +274,7 @@ class DiskJournal(Journal):
                 return
         self._group = Group()
         if group.with_state:
-            group.changes = self._take_changes()
+            group.changes = self._take_changes(group)
         self._busy = True
         self._unsettled.append(group)
         self._writing.run(partial(self._write, group), self._written)
@@ -431,8 +436,8 @@ class DiskJournal(Journal):
         """Return the time in seconds since 1970."""
         return self._wall()
 
-    def _take_changes(self) -> list[Change]:
-        """Return everything that is to be written of the state, as it is now."""
+    def _take_changes(self, group: Group) -> list[Change]:
+        """Return everything that is to be written of the state with a group, as it is now."""
         changes, self._changes = self._changes, []
         for session in self._deliveries:
             if session.noted is None:
@@ -446,15 +451,21 @@ class DiskJournal(Journal):
                 changes.append((database.ADD_STEPS, (session.client_id, bytes(session.noted))))
             session.noted.clear()
             self._rows[session] = rows
+        unsafe: dict[str | None, set[int]] = {}
+        for pending in (*self._unsettled, group):
+            for entry in chain.from_iterable(pending.entries.values()):
+                if entry.packet_ids is not None:
+                    unsafe.setdefault(entry.batch.origin, set()).update(entry.packet_ids)
         for session in self._incoming:
             if session.noted is not None:
-                ids = array("H", sorted(session.incoming or ())).tobytes()
+                # Those that are not safe yet are found in the log if they get there.
+                safe = (session.incoming or set()) - unsafe.get(session.client_id, set())
+                ids = array("H", sorted(safe)).tobytes()
                 changes.append((database.SAVE_INCOMING, (session.client_id, ids)))
-        for group in self._groups:
-            if group.members:
-                changes.append(
-                    (database.SAVE_GROUP, (group.name, group.topic_filter, self._group_state(group)))
-                )
+        for shared in self._groups:
+            if shared.members:
+                state = self._group_state(shared)
+                changes.append((database.SAVE_GROUP, (shared.name, shared.topic_filter, state)))
         self._deliveries.clear()
         self._incoming.clear()
         self._groups.clear()
@@ -490,13 +501,17 @@ class DiskJournal(Journal):
         """Note that a session is over, with all that belongs to it."""
         for dirty in (self._deliveries, self._incoming, self._rows):
             dirty.pop(session, None)
+        self.drop_remains(session.client_id)
+
+    def drop_remains(self, client_id: str) -> None:
+        """Note that there is nothing of a session any more."""
         for statement in (
             database.DROP_SESSION,
             database.DROP_SUBSCRIPTIONS,
             database.DROP_STEPS,
             database.DROP_INCOMING,
         ):
-            self._changes.append((statement, (session.client_id,)))
+            self._changes.append((statement, (client_id,)))
 
     def save_subscription(self, session: Session, key: bytes, subscription: Subscription) -> None:
         """Note a subscription."""
@@ -674,7 +689,7 @@ class DiskJournal(Journal):
         group.with_state = True
         group.waits = True
         if self._broker is not None:
-            group.changes = self._take_changes()
+            group.changes = self._take_changes(group)
             self._writing.run(partial(self._write, group), lambda _: None)
         self._writing.stop()
         self._reading.stop()

@@ -56,6 +56,9 @@ class _Restorer:
                 sessions[client_id].incoming = set(ids)
         for topic, message, payload in kept.retained:
             self._retained(topic, message, payload)
+        owners = {*steps, *(one for one, *_ in kept.subscriptions), *(one for one, _ in kept.incoming)}
+        for client_id in owners - sessions.keys():  # nothing of a session that is lost must be another's
+            self._journal.drop_remains(client_id)
         states = {(name, topic_filter): state for name, topic_filter, state in kept.groups}
         for group in groups:
             self._group(group, states.get((group.name, group.topic_filter)))
@@ -82,9 +85,11 @@ class _Restorer:
                 for stream in self._journal.streams
             },
             {
-                message_id: None if place is None else (known[place[0]], place[1], place[2])
-                for message_id, place in flights.items()
-                if place is None or place[0] in known
+                message_id: (AbsentBatch(known[sent.stream], sent.offset, 1), sent.qos, sent.shared)
+                if sent is not None and sent.stream in known
+                else None  # with QoS 2, what is not known any more may be half received
+                for message_id, sent in flights.items()
+                if sent is None or sent.stream in known or sent.qos == 2
             },
         )
 
@@ -106,6 +111,7 @@ class _Restorer:
         if "replay" in options:
             self._broker.subscriptions.remove(subscription)
             replay = Replay(self._broker, key, subscription, self._streams(options["replay"]))
+            replay.stop()  # until its client is back, when another goes on
             session.replays = [*(session.replays or ()), replay]
         return subscription.group
 

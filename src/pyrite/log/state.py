@@ -12,7 +12,8 @@ import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from struct import pack, unpack
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_64
 
@@ -75,8 +76,8 @@ def proof(values: Sequence[Any]) -> int:
     """Return the checksum of a row."""
     digest = xxh3_64()
     for value in values:
-        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
+        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+        digest.update(type(value).__name__.encode() + len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.intdigest() >> 1  # SQLite's integers have a sign
 
@@ -130,6 +131,7 @@ class State:
 
     def _open(self) -> None:
         self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        self._database.text_factory = _text
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
         self._database.execute("PRAGMA cell_size_check = ON")
@@ -151,46 +153,75 @@ class State:
             self._path.with_name(self._path.name + end).unlink(missing_ok=True)
 
     def _lost_commits(self) -> bool:
-        """Tell whether the write-ahead log holds commits that SQLite does not see, as a frame is damaged."""
+        """Tell whether the write-ahead log goes on where SQLite stopped reading, as a frame is damaged."""
         used = self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         try:
             raw = self._path.with_name(self._path.name + "-wal").read_bytes()
         except FileNotFoundError:
             return False
         size = WAL_FRAME_HEADER + int.from_bytes(raw[8:12], "big")
-        salts = raw[16:24]
-        for at in range(WAL_HEADER + used * size, len(raw) - size + 1, size):
-            if raw[at + 8 : at + 16] == salts and raw[at + 4 : at + 8] != bytes(4):
+        at = WAL_HEADER + used * size
+        before = raw[at - size + 16 : at - size + 24] if used else raw[24:32]
+        while at + size <= len(raw):
+            frame = raw[at : at + size]
+            same = [frame[8:12] == raw[16:20], frame[12:16] == raw[20:24]]
+            if not any(same):
+                return False  # of an earlier round of the file
+            if not all(same) or _wal_checksum(raw[3], frame[:8] + frame[24:], before) != frame[16:24]:
                 return True
+            before = frame[16:24]  # written, and never committed
+            at += size
         return False
 
     def _rows(self, table: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows that prove themselves; the others are reported and removed."""
+        """Yield the rows that prove themselves; the others are reported, and removed."""
         try:
-            for row in self._database.execute(f"SELECT * FROM {table}").fetchall():  # noqa: S608
-                values = _values(table, row)
-                if proof(values) == row[-1]:
-                    yield values
-                else:
-                    self.damages.append(f"{self._path.name}: a row of {table} is damaged: {values[0]!r}")
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            rows = self._database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
+        except sqlite3.DatabaseError as error:
             self.damages.append(f"{self._path.name}: {table}: {error}")
+            return
+        good = [row for row in rows if proof(_values(table, row)) == row[-1]]
+        if len(good) < len(rows):
+            for row in rows:
+                if proof(_values(table, row)) != row[-1]:
+                    name = _values(table, row)[0]
+                    self.damages.append(f"{self._path.name}: a row of {table} is damaged: {name!r}")
+            self._replace(table, good)
+        yield from (_values(table, row) for row in good)
+
+    def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+        """Keep only these rows of a table."""
+        places = ", ".join("?" * len(rows[0])) if rows else ""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.execute(f"DELETE FROM {table}")  # noqa: S608
+            if rows:
+                self._database.executemany(f"INSERT INTO {table} VALUES ({places})", rows)  # noqa: S608
+            self._database.execute("COMMIT")
+        except sqlite3.Error:  # then they are found again the next time
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
 
     def streams(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return the number of each stream, given once and for all, and up to where it was applied.
 
-        That is -1 if it cannot be known, as a row is damaged.
+        That is -1 if it cannot be known, as the row is damaged.
         """
+        raw = self._database.execute("SELECT number, name FROM streams").fetchall()
         before = len(self.damages)
         known = {name: (number, applied) for number, name, applied in self._rows("streams")}
         unknown = -1 if len(self.damages) > before else 0
-        taken = [row[0] for row in self._database.execute("SELECT number FROM streams").fetchall()]
+        for number, name in raw:  # a stream whose row is damaged may still have its number
+            if name in names and name not in known:
+                known[name] = (number, -1)
+        taken = [0, *(number for number, _ in raw)]
         for name in names:
             if name not in known:
-                number = max([0, *taken]) + 1
+                number = max(taken) + 1
                 taken.append(number)
                 known[name] = (number, unknown)
-                self.commit([(SAVE_STREAM, (number, name, 0))])
+                if not unknown:
+                    self.commit([(SAVE_STREAM, (number, name, 0))])
         return known
 
     def load(self) -> Kept:
@@ -241,11 +272,20 @@ def _has_bad_wal_header(path: Path) -> bool:
         return False
     if len(header) < WAL_HEADER:
         return False  # nothing was ever committed to it
-    order: Literal["big", "little"] = "big" if header[3] & 1 else "little"
-    first = second = 0
-    for at in range(0, 24, 8):
-        first += int.from_bytes(header[at : at + 4], order) + second & 0xFFFF_FFFF
-        first &= 0xFFFF_FFFF
-        second += int.from_bytes(header[at + 4 : at + 8], order) + first
-        second &= 0xFFFF_FFFF
-    return header[24:32] != first.to_bytes(4, "big") + second.to_bytes(4, "big")
+    return _wal_checksum(header[3], header[:24], bytes(8)) != header[24:32]
+
+
+def _wal_checksum(magic: int, data: bytes, before: bytes) -> bytes:
+    """Compute SQLite's checksum of a part of a write-ahead log, which goes on from the part before."""
+    count = len(data) // 4
+    words = unpack(f"{'>' if magic & 1 else '<'}{count}I", data)
+    first, second = unpack(">2I", before)
+    for at in range(0, count, 2):
+        first = first + words[at] + second & 0xFFFF_FFFF
+        second = second + words[at + 1] + first & 0xFFFF_FFFF
+    return pack(">2I", first, second)
+
+
+def _text(data: bytes) -> str:
+    """Read a text, however damaged it is: that it is will show."""
+    return data.decode("utf-8", "surrogateescape")

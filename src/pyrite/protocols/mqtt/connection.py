@@ -269,13 +269,22 @@ class Connection(Delivery):
         self.interrupted = True
         self.transport.pause_reading()
 
-    def release_hold(self) -> None:
-        """Go on with what came meanwhile."""
-        if self.received is None:
-            self.interrupted = False
-            self.resume_reading()
-        else:
-            self.broker.interrupted(self)
+    def wait_for_journal(self) -> None:
+        """Send nothing, and handle nothing, before everything that was noted so far is safe."""
+        waits = True
+
+        def safe() -> None:
+            nonlocal waits
+            waits = self.held = False
+            if self.state is not CLOSED:
+                self.flush()
+            if self.interrupted:
+                self.broker.interrupted(self)
+
+        self.broker.journal.after(safe)
+        if waits:
+            self.held = True
+            self.hold()
 
     def go_on(self) -> None:
         """Handle more of what came, for another turn."""

@@ -175,29 +175,15 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
         if connection.max_aliases:
             connection.aliases = {}
         properties = properties | _offer(connection, packet, client_id, session.expiry, keep_alive)
-    answered = False
-
-    def let_in() -> None:
-        if connection.session is not session:
-            return
-        nonlocal answered
-        answered = True
-        if packet.version != V5:
-            connection.reply(Connack(0, present and packet.version != V31))
-        elif not connection.reply(Connack(Reason.SUCCESS, present, properties)):
-            session.will = None
-            connection.close()  # nothing may come before a CONNACK [MQTT-3.2.0-1], and this one cannot
-            return
-        session.resume()
-        if connection.interrupted:
-            connection.release_hold()
-
-    if not session.lasting and not lasted:
-        let_in()
+    if packet.version != V5:
+        connection.reply(Connack(0, present and packet.version != V31))
+    elif not connection.reply(Connack(Reason.SUCCESS, present, properties)):
+        session.will = None
+        connection.close()  # nothing may come before a CONNACK [MQTT-3.2.0-1], and this one cannot
         return
-    broker.journal.after(let_in)
-    if not answered:  # until it is safe that there is such a session
-        connection.hold()
+    if session.lasting or lasted:
+        connection.wait_for_journal()  # until it is safe that there is such a session
+    session.resume()
 
 
 def _session_expiry(packet: Connect, maximum: int) -> int:

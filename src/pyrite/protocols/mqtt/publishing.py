@@ -372,8 +372,8 @@ def _publish_acknowledged(
         return
     if session.lasting:
         broker.journal.save_incoming(session)
+    reply.fresh = [message_id for _, part_ids in fresh for message_id in part_ids]
     for part, part_ids in fresh:
-        reply.fresh = part_ids if len(fresh) == 1 else ids
         broker.publish(part, route, reply.done, part_ids if session.lasting else None)
 
 
