@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.limits import Limits
+from pyrite.log.journal import DiskJournal
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.options import MqttOptions
@@ -134,7 +135,7 @@ class Client:
     def send(self, *packets: Packet | bytes) -> None:
         """Send packets in one piece, and have the broker send what comes of it."""
         self.feed(self.encoded(*packets))
-        self.core.broker.flush()
+        self.core.flush()
 
     def feed(self, data: bytes) -> None:
         """Give the connection bytes, without a flush."""
@@ -246,14 +247,14 @@ class Client:
     def drop(self) -> None:
         """Lose the connection."""
         self.connection.lost()
-        self.core.broker.flush()
+        self.core.flush()
 
     def take_all(self) -> None:
         """As a client that was slow: read everything, and be well again."""
         self.transport.waiting = 0
         self.transport.slow = False
         self.connection.drained()
-        self.core.broker.flush()
+        self.core.flush()
 
     # Receiving
 
@@ -291,7 +292,10 @@ class Client:
 
 
 class Core:
-    """A broker without a server: the test is its event loop and its clock."""
+    """A broker without a server: the test is its event loop and its clock.
+
+    With a journal, everyone who waits for a turn has it with each flush: that is how commits are settled.
+    """
 
     def __init__(
         self,
@@ -299,10 +303,27 @@ class Core:
         access: Access | None = None,
         options: MqttOptions | None = None,
         clock: Callable[[], float] | None = None,
+        journal: DiskJournal | None = None,
+        now: float = 1000.0,
     ) -> None:
         self.options = options or MqttOptions()
-        self.broker = Broker(limits, access) if clock is None else Broker(limits, access, clock=clock)
-        self.broker.tick(1000.0)
+        self.journal = journal
+        self.broker = Broker(limits, access, clock=clock or (lambda: 0.0), journal=journal)
+        self.broker.tick(now)
+        if journal is not None:
+            journal.restore(self.broker)
+
+    def flush(self) -> None:
+        """Have the broker send what it has gathered."""
+        self.broker.flush()
+        if self.journal is None:
+            return
+        turns = 0
+        while self.broker.has_interrupted:
+            turns += 1
+            assert turns < 10_000, "someone is interrupted for ever"
+            self.broker.take_turns()
+            self.broker.flush()
 
     def wire(self, version: int = V5) -> Client:
         """Return a client that has not sent its CONNECT yet."""
@@ -318,7 +339,7 @@ class Core:
     def tick(self, seconds: float) -> None:
         """Let time pass."""
         self.broker.tick(self.broker.now + seconds)
-        self.broker.flush()
+        self.flush()
 
 
 class _Alarm(logging.Handler):

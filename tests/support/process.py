@@ -8,24 +8,30 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
 START_TIME = 30.0
 """Seconds that a broker has to say that it is ready."""
+STOP_TIME = 10.0
+"""Seconds that a broker has to end, once it was told to."""
 
 
 class BrokerProcess:
     """`pyrite serve`, started with some arguments, stopped at the end of a `with` block.
 
-    `urls` are its listeners as it printed them, with their real ports.
+    `urls` are its listeners as it printed them, with their real ports. `before` is what to put before the
+    command, as in `unshare -rm`; without `wait` the process is not waited for until it is ready.
     """
 
-    def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
+    def __init__(
+        self, *arguments: str, cwd: Path | None = None, before: Sequence[str] = (), wait: bool = True
+    ) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(cwd)] if cwd else [])}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pyrite", "serve", *arguments],
+            [*before, sys.executable, "-m", "pyrite", "serve", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -33,6 +39,8 @@ class BrokerProcess:
             env=environment,
         )
         self.urls: list[str] = []
+        self.found: list[str] = []
+        """What the broker said of its data folder: a line for each stream, and for each damage."""
         self.log: list[str] = []
         """What the broker wrote to standard error."""
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -42,7 +50,8 @@ class BrokerProcess:
         ]
         for reader in self._readers:
             reader.start()
-        self._wait_until_ready()
+        if wait:
+            self.wait_until_ready()
 
     def _read_output(self) -> None:
         assert self.process.stdout is not None
@@ -52,19 +61,23 @@ class BrokerProcess:
 
     def _read_log(self) -> None:
         assert self.process.stderr is not None
-        self.log.extend(line.rstrip("\n") for line in self.process.stderr)
+        for line in self.process.stderr:
+            self.log.append(line.rstrip("\n"))
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
+        """Return when the broker serves clients; raise RuntimeError if it ends before."""
         while True:
             line = self._lines.get(timeout=START_TIME)
             if line is None:
-                self.process.wait(5)
-                self._readers[1].join(5)
+                self.stop()
                 raise RuntimeError("the broker did not start: " + "\n".join(self.log))
             if line == "pyrite ready":
                 return
-            assert line.startswith("listening on "), line
-            self.urls.append(line.removeprefix("listening on "))
+            if line.startswith(("stream ", "damaged: ")):
+                self.found.append(line)
+            else:
+                assert line.startswith("listening on "), line
+                self.urls.append(line.removeprefix("listening on "))
 
     def port(self, number: int = 0) -> int:
         """Return the port of a listener, by its place among the arguments."""
@@ -76,7 +89,7 @@ class BrokerProcess:
         """Stop the broker by a signal and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(10)
+        code = self.process.wait(STOP_TIME)
         for reader in self._readers:
             reader.join(5)
         assert self.process.stdout is not None

@@ -551,9 +551,19 @@ class Session:
                     self._note(DONE, flight.qos, message_id, 1)
                 continue
             target = self._shared_target(batch) if flight.target is SHARED else flight.target
-            target = target or self.target_for(batch) or Subscription(self, batch.topic, flight.qos)
+            target = target or self.target_for(batch) or self._earlier_target(batch, flight.qos)
             inflight[message_id] = Flight(batch, 0, message_id, flight.qos, target, 1)
             self.inflight_bytes += len(batch.data)
+
+    def _earlier_target(self, batch: Batch, qos: int) -> Subscription:
+        """Return for what a message went out that is older than the subscription: it was a retained one."""
+        target = Subscription(self, batch.topic, qos, retain_as_published=True)
+        target.aside = True
+        for one in self.subscriptions.values():
+            if one.group is None and matches(one.topic_filter, batch.topic):
+                target.identifiers = one.identifiers
+                break
+        return target
 
     def _shared_target(self, batch: Batch) -> Subscription | None:
         """Return the shared subscription for which the session may have been dealt a batch."""

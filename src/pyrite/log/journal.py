@@ -17,7 +17,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -453,21 +452,26 @@ class DiskJournal(Journal):
             self._rows[session] = rows
         unsafe: dict[str | None, set[int]] = {}
         for pending in (*self._unsettled, group):
-            for entry in chain.from_iterable(pending.entries.values()):
-                if entry.packet_ids is not None:
-                    unsafe.setdefault(entry.batch.origin, set()).update(entry.packet_ids)
+            for stream, entries in pending.entries.items():
+                for entry in entries:
+                    if entry.packet_ids is not None and entry.batch.offset >= stream.routed:
+                        unsafe.setdefault(entry.batch.origin, set()).update(entry.packet_ids)
+        again: dict[Session, None] = {}
         for session in self._incoming:
             if session.noted is not None:
-                # Those that are not safe yet are found in the log if they get there.
-                safe = (session.incoming or set()) - unsafe.get(session.client_id, set())
-                ids = array("H", sorted(safe)).tobytes()
+                # Those that are not safe yet are found in the log if they get there; until `applied` is past
+                # them, when they must be here.
+                incoming, wait = session.incoming or set(), unsafe.get(session.client_id, set())
+                ids = array("H", sorted(incoming - wait)).tobytes()
                 changes.append((database.SAVE_INCOMING, (session.client_id, ids)))
+                if not wait.isdisjoint(incoming):
+                    again[session] = None
         for shared in self._groups:
             if shared.members:
                 state = self._group_state(shared)
                 changes.append((database.SAVE_GROUP, (shared.name, shared.topic_filter, state)))
         self._deliveries.clear()
-        self._incoming.clear()
+        self._incoming = again
         self._groups.clear()
         for stream in self.streams:
             if stream.routed != self._applied[stream]:

@@ -1,0 +1,330 @@
+"""A full disk: nothing is promised that cannot be kept, all else goes on, and with room everything does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.client import Client
+from tests.conformance.reader import Packet
+from tests.conformance.wire import (
+    CONNACK,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    ack_packet,
+    connect_packet,
+    publish_packet,
+)
+
+from .broker import LONG, Broker
+from .disk import BLOCK, CannotMount, SmallDisk
+
+REFUSED = (0x97, 0x80)
+PATIENCE = 15.0
+ERROR = "$SYS/broker/log/error"
+LOST = "$SYS/broker/log/lost"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    try:
+        made = SmallDisk(tmp_path)
+    except CannotMount as error:
+        pytest.skip(str(error))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def broker(disk: SmallDisk, tmp_path: Path) -> Iterator[Broker]:
+    """A broker on the small disk."""
+    made = Broker(tmp_path, "[mqtt]\nsys_interval = 1\n", disk.before, disk.path / "data", disk.here / "data")
+    try:
+        made.start()
+        yield made
+        if made.running:
+            assert made.process.process.poll() is None, "the broker has ended by itself"
+        assert not [line for line in made.complaints if "internal" in line or "Traceback" in line]
+    finally:
+        made.close()
+
+
+def refused(client: Client, payload: bytes, qos: int = 1, topic: str = "a") -> Packet:
+    """Publish what fits into no block that a file has already, and require that it is refused."""
+    answer = client.publish(topic, payload + os.urandom(2 * BLOCK), qos=qos)
+    assert answer is not None
+    assert answer.reason in REFUSED
+    assert "No space left" in answer.properties["reason_string"]
+    return answer
+
+
+def accepted(client: Client, payload: bytes, qos: int = 1, topic: str = "a") -> None:
+    """Publish again and again until it is accepted."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        answer = client.publish(topic, payload, qos=qos)
+        assert answer is not None
+        if answer.reason < 0x80:
+            return
+        assert time.monotonic() < end, f"still refused: {answer}"
+
+
+def wait_for(client: Client, wanted: Callable[[Packet], bool]) -> Packet:
+    """Return the first message that is wanted; the others are acknowledged and forgotten."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        assert time.monotonic() < end, "it did not come"
+        message = client.receive(PATIENCE)
+        if wanted(message):
+            return message
+
+
+def test_messages_are_refused_until_there_is_room(disk: SmallDisk, broker: Broker) -> None:
+    watcher, subscriber, publisher = broker.client(), broker.client(), broker.client("bob")
+    watcher.subscribe(ERROR)
+    assert watcher.receive().payload == b"none"
+    subscriber.subscribe("a", qos=2)
+    accepted(publisher, b"before")
+    assert subscriber.receive().payload == b"before"
+    disk.fill()
+
+    refused(publisher, b"refused 1", 1)
+    refused(publisher, b"refused 2", 2)
+    assert b"No space left" in wait_for(watcher, lambda one: one.payload != b"none").payload
+    late = broker.client()
+    late.subscribe(ERROR)
+    message = late.receive()
+    assert message.retain
+    assert b"No space left" in message.payload
+
+    publisher.publish("a", b"at once", qos=0)
+    assert subscriber.receive().payload == b"at once"  # and nothing that was refused
+    for number in range(50):
+        refused(publisher, b"refused %d" % number, 1 + number % 2)
+    publisher.publish("a", b"still", qos=0)
+    assert subscriber.receive().payload == b"still"
+    assert len(broker.complaints) == 1
+    assert "No space left" in broker.complaints[0]
+
+    disk.make_room()
+    accepted(publisher, b"after 1", 1)
+    accepted(publisher, b"after 2", 2)
+    assert subscriber.receive().payload == b"after 1"
+    assert subscriber.receive().payload == b"after 2"
+    wait_for(watcher, lambda one: one.payload == b"none")
+    assert len(broker.complaints) == 1
+    kept = [payload for payload in broker.logged("a") if payload not in (b"at once", b"still")]
+    assert kept == [b"before", b"after 1", b"after 2"]
+    broker.restart("kill")
+    kept = [payload for payload in broker.logged("a") if payload not in (b"at once", b"still")]
+    assert kept == [b"before", b"after 1", b"after 2"]
+
+
+def test_lost_messages_with_qos_0_are_counted(disk: SmallDisk, broker: Broker) -> None:
+    watcher, publisher = broker.client(), broker.client()
+    watcher.subscribe(LOST)
+    assert watcher.receive().payload == b"0"
+    disk.fill()
+    refused(publisher, b"x")
+    for _ in range(10):
+        publisher.publish("a", os.urandom(10_000), qos=0)
+    assert wait_for(watcher, lambda one: one.payload == b"10").payload == b"10"
+
+
+def test_mqtt_3_clients_hear_nothing_and_send_again(disk: SmallDisk, broker: Broker) -> None:
+    old = broker.lasting("old", 4)
+    other = broker.client()
+    disk.fill()
+    refused(other, b"other")
+    one, two = b"one" + os.urandom(2 * BLOCK), b"two" + os.urandom(2 * BLOCK)
+    old.send(publish_packet("a", one, qos=1, packet_id=1, version=4))
+    old.send(publish_packet("a", two, qos=2, packet_id=2, version=4))
+    old.ping()
+    for _ in range(3):
+        refused(other, b"other")  # what came before it has been dealt with
+    old.ping()
+    assert not old._inbox, list(old._inbox)
+    disk.make_room()
+    accepted(other, b"other")
+    old.close()
+    old = broker.returning("old", 4)
+    old.send(publish_packet("a", one, qos=1, packet_id=1, dup=True, version=4))
+    assert old.expect(PUBACK).packet_id == 1
+    old.send(publish_packet("a", two, qos=2, packet_id=2, dup=True, version=4))
+    assert old.expect(PUBREC).packet_id == 2
+    broker.restart("kill")
+    assert broker.logged("a") == [b"other", one, two]
+    old = broker.returning("old", 4)
+    old.send(ack_packet(PUBREL, 2))
+    assert old.expect(PUBCOMP).packet_id == 2
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_refused_qos_2_message_is_not_taken_for_a_repetition(
+    disk: SmallDisk, broker: Broker, how: str
+) -> None:
+    """Its id may have been noted before it turned out that the message itself could not be."""
+    old, other = broker.lasting("old", 4), broker.client()
+    old.send(publish_packet("a", b"seven", qos=2, packet_id=7, version=4))
+    old.expect(PUBREC)
+    disk.fill()
+    one = b"one" + os.urandom(2 * BLOCK)
+    old.send(publish_packet("a", one, qos=2, packet_id=1, version=4) + ack_packet(PUBREL, 7))
+    refused(other, b"x")
+    disk.make_room()
+    accepted(other, b"other", topic="b")
+    broker.settle()
+    broker.restart(how)
+    old = broker.returning("old", 4)
+    old.send(publish_packet("a", one, qos=2, packet_id=1, dup=True, version=4))
+    assert old.expect(PUBREC).packet_id == 1
+    assert broker.logged("a") == [b"seven", one]
+
+
+def test_it_fills_up_by_itself(disk: SmallDisk, broker: Broker) -> None:
+    """Until nothing fits any more, what fits is taken, and all that was acknowledged is there."""
+    publisher = broker.client()
+    kept: list[bytes] = []
+    disk.fill(leave=3_000_000)
+    for size in (100_000, 9_000, 700, 10):
+        for number in range(1_000):
+            payload = b"%d:%d" % (size, number) + os.urandom(size)
+            answer = publisher.publish("a", payload, qos=1 + number % 2)
+            assert answer is not None
+            if answer.reason >= 0x80:
+                break
+            kept.append(payload)
+    assert len(kept) > 20
+    assert broker.logged("a") == kept
+    disk.make_room()
+    for number in range(20):
+        kept.append(b"%d" % number + os.urandom(50_000))
+        accepted(publisher, kept[-1])
+    assert broker.logged("a") == kept
+    broker.restart("kill")
+    assert broker.logged("a") == kept
+    accepted(broker.client(), b"end")
+    assert broker.logged("a") == [*kept, b"end"]
+
+
+def test_a_long_time_without_room_uses_nothing_up(disk: SmallDisk, broker: Broker) -> None:
+    publisher = broker.client()
+    accepted(publisher, b"before")
+    disk.fill()
+    refused(publisher, b"x")
+    files, names = broker.open_files(), len(list((broker.data / "streams" / "default").iterdir()))
+    for _ in range(300):
+        refused(publisher, b"x")
+    assert broker.open_files() <= files + 5
+    assert len(list((broker.data / "streams" / "default").iterdir())) <= names + 5
+    disk.make_room()
+    accepted(publisher, b"after")
+    broker.restart("kill")
+    assert broker.logged("a") == [b"before", b"after"]
+
+
+def test_sessions_are_not_promised_without_room(disk: SmallDisk, broker: Broker) -> None:
+    """A client is told that it has a session that lasts when that is so, not before."""
+    publisher = broker.client()
+    accepted(publisher, b"before")
+    disk.fill()
+    refused(publisher, b"x")
+    names = [f"client-{number}-" + "x" * 3_000 for number in range(20)]
+    clients = [broker.wire() for _ in names]
+    for client, name in zip(clients, names, strict=True):
+        client.send(connect_packet(name, clean=False, session_expiry_interval=LONG))
+        refused(publisher, b"x")
+    refused(publisher, b"x")
+    time.sleep(1.5)  # the broker tries again every second
+    promised = []
+    for client, name in zip(clients, names, strict=True):
+        try:
+            client.expect(CONNACK, 0.01)
+            promised.append(name)
+        except TimeoutError:
+            pass
+    broker.kill()
+    disk.make_room()
+    broker.start()
+    for name in promised:
+        broker.returning(name)
+    assert len(promised) < len(names), "the disk was not full"
+
+
+def test_sessions_that_waited_are_told_when_there_is_room(disk: SmallDisk, broker: Broker) -> None:
+    publisher = broker.client()
+    disk.fill()
+    refused(publisher, b"x")
+    clients = [broker.wire() for _ in range(20)]
+    for number, client in enumerate(clients):
+        client.send(connect_packet(f"{number}" * 1_000, clean=False, session_expiry_interval=LONG))
+    refused(publisher, b"x")
+    disk.make_room()
+    for client in clients:
+        client.expect(CONNACK, PATIENCE)
+    for client in clients:
+        client.subscribe("a", qos=2)
+    accepted(publisher, b"hello", 2)
+    for client in clients:
+        assert client.receive().payload == b"hello"
+    broker.restart("kill")
+    for number in range(20):
+        broker.returning(f"{number}" * 1_000)
+
+
+def test_subscribers_with_sessions_go_on(disk: SmallDisk, broker: Broker) -> None:
+    """What was published before the disk was full is delivered, and acknowledged, while it is."""
+    names = ("level-1", "level-2")
+    for level, name in enumerate(names, 1):
+        broker.lasting(name).subscribe("a", qos=level)
+    broker.close_clients()
+    publisher = broker.client()
+    payloads = [b"%d" % number for number in range(200)]
+    for payload in payloads:
+        accepted(publisher, payload, 2)
+    client = broker.returning(names[0])
+    disk.fill()
+    refused(publisher, b"x")
+    assert [client.receive().payload for _ in payloads] == payloads
+    disk.make_room()
+    accepted(publisher, b"end", 2)
+    client = broker.returning(names[1])
+    for payload in (*payloads, b"end"):
+        message = client.wait_for(PUBLISH)
+        client.acknowledge(message)
+        assert message.payload == payload
+
+
+def test_a_broker_starts_on_a_full_disk_or_says_why_not(disk: SmallDisk, broker: Broker) -> None:
+    publisher = broker.client()
+    accepted(publisher, b"before")
+    publisher.publish("kept", b"x", qos=1, retain=True)
+    broker.lasting("ann").subscribe("a", qos=1)
+    disk.fill()
+    refused(publisher, b"x")
+    broker.kill()
+    disk.fill()
+    try:
+        broker.start()
+    except RuntimeError as error:
+        assert "No space left" in str(error) or "full" in str(error), error  # noqa: PT017
+        assert "Traceback" not in str(error)  # noqa: PT017
+    else:
+        refused(broker.client(), b"x")
+        broker.kill()
+    disk.make_room()
+    broker.start()
+    client = broker.returning("ann")
+    accepted(broker.client(), b"after")
+    assert client.receive().payload == b"after"
+    assert broker.logged("a") == [b"before", b"after"]
+    late = broker.client()
+    late.subscribe("kept")
+    assert late.receive().payload == b"x"

@@ -1,0 +1,163 @@
+"""The data folder: one broker at a time, and nothing that is not Pyrite's."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyrite.log.folder import FORMAT
+
+from .broker import Broker
+
+SECONDS = 30
+
+
+def serve(data: Path) -> subprocess.CompletedProcess[str]:
+    """Run a broker that is to end by itself, at once."""
+    command = [sys.executable, "-m", "pyrite", "serve", "--data", str(data), "--listen", "mqtt://127.0.0.1:0"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+
+
+def refused(data: Path, *words: str) -> None:
+    """Require that a broker does not start there, and says why in one line."""
+    done = serve(data)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("pyrite serve: ")
+    for word in (str(data), *words):
+        assert word in done.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file with what it holds, but for the lock."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def test_a_second_broker_is_refused_and_the_first_goes_on(broker: Broker) -> None:
+    client = broker.lasting("ann")
+    client.subscribe("a", qos=1)
+    publisher = broker.client()
+    publisher.publish("a", b"one", qos=1)
+    assert client.receive().payload == b"one"
+    for _ in range(2):
+        refused(broker.data, "uses this folder", f"process id {broker.process.process.pid}", "--data")
+        publisher.publish("a", b"two", qos=1)
+        assert client.receive().payload == b"two"
+    broker.restart("stop")
+    assert broker.logged("a") == [b"one", b"two", b"two"]
+
+
+def test_the_folder_is_free_after_a_crash(broker: Broker) -> None:
+    broker.client().publish("a", b"x", qos=1)
+    for _ in range(3):
+        broker.restart("kill")
+    assert broker.logged("a") == [b"x"]
+
+
+def test_the_folder_is_free_after_the_end(broker: Broker) -> None:
+    broker.stop()
+    with (broker.data / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_broker_that_is_stopped_for_a_while_keeps_its_folder(broker: Broker) -> None:
+    process = broker.process.process
+    process.send_signal(signal.SIGSTOP)
+    try:
+        refused(broker.data, "uses this folder")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    broker.client().publish("a", b"x", qos=1)
+
+
+@pytest.mark.parametrize("found", ["pyrite data, format 2\n", "", "\xff\xfe", FORMAT.strip()])
+def test_another_format_is_refused_and_left_alone(broker: Broker, found: str) -> None:
+    broker.client().publish("a", b"x", qos=1)
+    broker.stop()
+    (broker.data / "format").write_text(found, encoding="latin-1")
+    before = contents(broker.data)
+    refused(broker.data, "this version of Pyrite reads", repr(FORMAT.strip()))
+    assert contents(broker.data) == before
+    (broker.data / "format").write_text(FORMAT)
+    broker.start()
+    assert broker.logged("a") == [b"x"]
+
+
+def test_a_folder_of_someone_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-bob.txt").write_text("Dear Bob")
+    before = contents(tmp_path)
+    refused(tmp_path, "no data folder of Pyrite's", "letters")
+    assert contents(tmp_path) == before
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_text("a file")
+    refused(path)
+    assert path.read_text() == "a file"
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(tmp_path / "file" / "data", "cannot be used")
+
+
+def test_an_empty_folder_and_a_missing_one_are_taken(stopped_broker: Broker) -> None:
+    broker = stopped_broker
+    assert not broker.data.exists()
+    broker.start()
+    broker.stop()
+    shutil.rmtree(broker.data)
+    broker.data.mkdir()
+    broker.start()
+    assert broker.found == ["stream default: 0 messages in 0 segments, 0.0 MB"]
+
+
+def test_a_broker_that_was_killed_while_it_made_the_folder_is_forgiven(stopped_broker: Broker) -> None:
+    """It can have come as far as the lock, or a part of the file that says which format it is."""
+    broker = stopped_broker
+    broker.data.mkdir()
+    (broker.data / "lock").write_text("4711\n")
+    (broker.data / "format.tmp").write_text(FORMAT[:5])
+    broker.start()
+    broker.client().publish("a", b"x", qos=1)
+
+
+def test_the_start_says_what_was_found(broker: Broker) -> None:
+    publisher = broker.client()
+    for _ in range(1_234):
+        publisher.publish("a", b"x", qos=1)
+    broker.restart("stop")
+    (line,) = broker.found
+    assert line.startswith("stream default: 1,234 messages in 1 segments, ")
+    broker.restart("kill")
+    assert broker.found == [line]
+
+
+def test_the_unfinished_end_of_a_segment_is_dropped_and_told(broker: Broker) -> None:
+    publisher = broker.client()
+    publisher.publish("a", b"one", qos=1)
+    publisher.publish("a", b"two", qos=1)
+    broker.kill()
+    (segment,) = (broker.data / "streams" / "default").glob("*.arrow")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole + whole[-200:-100])
+    broker.start()
+    (line,) = broker.found
+    assert "2 messages" in line
+    assert "dropped 100 bytes at the end that were never acknowledged" in line
+    broker.client().publish("a", b"three", qos=1)
+    broker.restart("kill")
+    assert broker.logged("a") == [b"one", b"two", b"three"]

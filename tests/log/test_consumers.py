@@ -1,0 +1,460 @@
+"""Consumers: every message is given out once, and again only if it was not acknowledged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from pyrite.broker import consumers
+from pyrite.broker.consumers import Consumer, Fetched, Place
+from pyrite.broker.journal import Stream
+from pyrite.broker.topics import matches
+from tests.support.durable import Deferred, Machine, default_streams, examples, quick_folder
+
+WITHIN = 10.0
+
+
+def create(machine: Machine, topic_filter: str = "#", name: str = "c", start: int = 0) -> Consumer:
+    """Make a consumer that begins at an offset of each stream."""
+    broker = machine.core.broker
+    positions = dict.fromkeys(machine.journal.streams, start)
+    consumer = Consumer(broker, name, topic_filter.encode(), positions, within=WITHIN)
+    broker.consumers[name] = consumer
+    machine.journal.save_consumer(consumer)
+    machine.journal.after(lambda: None)
+    machine.core.flush()
+    machine.settle()
+    return consumer
+
+
+def publish(machine: Machine, *topics: str, qos: int = 1, prefix: str = "") -> None:
+    """Publish a message on each topic that says which of them it is."""
+    client = machine.core.connect("publisher")
+    for number, topic in enumerate(topics):
+        client.publish(topic, f"{prefix}{number}".encode(), qos=qos)
+
+
+def fetch(consumer: Consumer, most: int = 1_000) -> Fetched:
+    """Fetch messages; the answer comes at once."""
+    answers: list[Fetched] = []
+    consumer.fetch(most, answers.append)
+    assert len(answers) == 1
+    return answers[0]
+
+
+def payloads(fetched: Fetched) -> list[bytes]:
+    return [batch.payload() for _, batch in fetched]
+
+
+def acknowledge(consumer: Consumer, fetched: Fetched) -> int:
+    """Acknowledge messages, and return how many the consumer knew."""
+    answers: list[int] = []
+    consumer.acknowledge([place for place, _ in fetched], answers.append)
+    consumer.broker.flush()
+    assert len(answers) == 1
+    return answers[0]
+
+
+@pytest.fixture
+def machine(folder: Path) -> Iterator[Machine]:
+    machine = Machine(folder)
+    yield machine
+    machine.abandon()
+
+
+def numbers(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+def test_each_message_is_given_out_once(machine: Machine) -> None:
+    consumer = create(machine)
+    publish(machine, *["b"] * 10)
+    assert payloads(fetch(consumer, 3)) == numbers(0, 3)
+    assert payloads(fetch(consumer, 1)) == numbers(3, 4)
+    publish(machine, *["b"] * 2, prefix="later ")
+    assert payloads(fetch(consumer, 100)) == [*numbers(4, 10), b"later 0", b"later 1"]
+    assert fetch(consumer) == []
+    publish(machine, "b", prefix="last ")
+    assert payloads(fetch(consumer)) == [b"last 0"]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_messages_that_came_together_are_given_out_one_by_one(machine: Machine, qos: int) -> None:
+    consumer = create(machine)
+    client = machine.core.connect("publisher")
+    for number in range(10):
+        client.feed(client.encoded(*_publish(qos, number)))
+    machine.core.flush()
+    found = [fetch(consumer, most) for most in (1, 2, 3, 100)]
+    assert [len(one) for one in found] == [1, 2, 3, 4]
+    assert [payload for one in found for payload in payloads(one)] == numbers(0, 10)
+    assert [place.offset for one in found for place, _ in one] == list(range(10))
+    assert all(batch.count == 1 and batch.qos == qos for one in found for _, batch in one)
+
+
+def _publish(qos: int, number: int) -> list[bytes]:
+    from pyrite.protocols.mqtt.packets import Publish, encode
+
+    return [encode(Publish(b"b", b"%d" % number, qos, packet_id=number + 1 if qos else 0), 5)]
+
+
+def test_a_filter_and_several_streams(machine: Machine) -> None:
+    consumer = create(machine, "+/x")
+    other = create(machine, "a/#", "other")
+    topics = ["a/x", "a/y", "b/x", "b/y", "a/x", "b/x", "x"]
+    publish(machine, *topics)
+    wanted = [b"%d" % number for number, topic in enumerate(topics) if topic.endswith("/x")]
+    found = [batch for _ in range(4) for _, batch in fetch(consumer, 1)]
+    assert sorted(batch.payload() for batch in found) == wanted
+    assert {batch.topic for batch in found} == {b"a/x", b"b/x"}
+    assert fetch(consumer) == []
+    places = [str(place) for place, _ in fetch(other)]
+    assert places == ["a:0", "a:1", "a:2"]
+
+
+def test_a_consumer_may_begin_later(machine: Machine) -> None:
+    publish(machine, *["b"] * 6)
+    assert payloads(fetch(create(machine, start=4))) == numbers(4, 6)
+    latest = create(machine, name="latest")
+    latest.positions.update({stream: stream.routed for stream in machine.journal.streams})
+    assert fetch(latest) == []
+    publish(machine, "b", prefix="new ")
+    assert payloads(fetch(latest)) == [b"new 0"]
+
+
+def test_a_consumer_gets_a_stream_that_is_new_from_its_beginning(machine: Machine) -> None:
+    consumer = create(machine)
+    for stream in list(consumer.positions):
+        if stream.name == "a":
+            del consumer.positions[stream]
+    publish(machine, "a/x", "b")
+    assert sorted(payloads(fetch(consumer))) == numbers(0, 2)
+
+
+def test_two_fetches_at_once_never_get_the_same(folder: Path) -> None:
+    machine = Machine(folder, reading=Deferred)
+    consumer = create(machine)
+    publish(machine, *["a/x", "b"] * 10)
+    answers: list[Fetched] = []
+    for most in (3, 4, 5, 100, 1):
+        consumer.fetch(most, answers.append)
+    assert answers == []
+    machine.settle()
+    assert [len(one) for one in answers] == [3, 4, 5, 8, 0]
+    places = [place for one in answers for place, _ in one]
+    assert len(set(places)) == 20
+    machine.abandon()
+
+
+def test_a_message_is_acknowledged_while_it_is_fetched_again(folder: Path) -> None:
+    machine = Machine(folder, reading=Deferred)
+    consumer = create(machine)
+    publish(machine, *["b"] * 3)
+    answers: list[Fetched] = []
+    consumer.fetch(10, answers.append)
+    machine.settle()
+    machine.tick(WITHIN + 1)
+    consumer.fetch(10, answers.append)
+    acknowledge(consumer, answers[0][:2])
+    machine.settle()
+    assert payloads(answers[1]) == [b"2"]
+    machine.abandon()
+
+
+def test_what_is_not_acknowledged_in_time_comes_again(machine: Machine) -> None:
+    consumer = create(machine)
+    publish(machine, *["a/x", "b"] * 3)
+    first = fetch(consumer, 4)
+    assert acknowledge(consumer, first[1:2]) == 1
+    machine.tick(WITHIN - 1)
+    assert [place for place, _ in fetch(consumer, 1)] not in [[place] for place, _ in first]
+    machine.tick(2)
+    again = fetch(consumer, 3)
+    assert {place for place, _ in again} == {place for place, _ in first} - {first[1][0]}
+    assert len(fetch(consumer)) == 1, "the last of the six"
+    machine.tick(2 * WITHIN)
+    publish(machine, "b", prefix="new ")
+    assert payloads(fetch(consumer))[-1] == b"new 0", "those overdue come first"
+    assert len(consumer.pending) == 6
+
+
+def test_what_is_acknowledged_does_not_come_again(machine: Machine) -> None:
+    consumer = create(machine)
+    publish(machine, *["b"] * 5)
+    found = fetch(consumer)
+    assert acknowledge(consumer, found[:3]) == 3
+    assert acknowledge(consumer, found[:3]) == 0
+    assert acknowledge(consumer, found[2:4]) == 1
+    machine.tick(100)
+    assert payloads(fetch(consumer)) == [b"4"]
+    stream = found[0][0].stream
+    answers: list[int] = []
+    consumer.acknowledge([Place(stream, 999), Place(stream, -1)], answers.append)
+    machine.core.flush()
+    assert answers == [0]
+
+
+def test_an_acknowledgement_is_answered_when_it_is_safe(folder: Path) -> None:
+    machine = Machine(folder, writing=Deferred)
+    consumer = create(machine)
+    publish(machine, "b", "b")
+    machine.settle()
+    answers: list[int] = []
+    consumer.acknowledge([place for place, _ in fetch(consumer)], answers.append)
+    machine.core.flush()
+    assert answers == []
+    machine.settle()
+    assert answers == [2]
+    machine.crash()
+    machine.start()
+    assert fetch(machine.core.broker.consumers["c"]) == []
+    machine.abandon()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_restart_brings_back_what_was_not_acknowledged(machine: Machine, crash: bool) -> None:
+    consumer = create(machine, "+/#")
+    publish(machine, *["a/x", "b"] * 5)
+    found = fetch(consumer, 6)
+    assert acknowledge(consumer, found[::2]) == 3
+    if crash:
+        machine.crash()
+        machine.start()
+    else:
+        machine.restart()
+    consumer = machine.core.broker.consumers["c"]
+    assert (consumer.topic_filter, consumer.within) == (b"+/#", WITHIN)
+    again = fetch(consumer)
+    known = {str(place) for place, _ in found}
+    acknowledged = {str(place) for place, _ in found[::2]}
+    places = [str(place) for place, _ in again]
+    assert len(places) == len(set(places)) == 7
+    assert set(places[:3]) == known - acknowledged, "those given out before come first"
+    assert not set(places) & acknowledged
+    assert acknowledge(consumer, again) == 7
+    machine.tick(100)
+    assert fetch(consumer) == []
+
+
+def test_what_was_fetched_and_not_noted_before_a_crash_comes_again(machine: Machine) -> None:
+    consumer = create(machine)
+    publish(machine, *["b"] * 4)
+    found = payloads(fetch(consumer))
+    machine.crash()
+    machine.start()
+    assert payloads(fetch(machine.core.broker.consumers["c"])) == found
+
+
+def test_a_consumer_that_was_dropped_stays_away(machine: Machine) -> None:
+    create(machine)
+    machine.tick(2)
+    del machine.core.broker.consumers["c"]
+    machine.journal.drop_consumer("c")
+    machine.restart()
+    assert machine.core.broker.consumers == {}
+
+
+def test_expired_messages_are_passed_over(machine: Machine) -> None:
+    consumer = create(machine)
+    client = machine.core.connect("publisher")
+    client.publish("b", b"short", qos=1, message_expiry=5)
+    client.publish("b", b"long", qos=1, message_expiry=500)
+    machine.tick(20)
+    assert payloads(fetch(consumer)) == [b"long"]
+    assert len(consumer.pending) == 1
+
+
+def test_what_the_log_does_not_keep_is_forgotten(folder: Path) -> None:
+    machine = Machine(folder, default_streams(fsync="never", segment_bytes=1_000_000))
+    consumer = create(machine)
+    publish(machine, *["b"] * 3)
+    fetch(consumer)
+    machine.tick(2)
+    machine.crash()  # the disk has lost the messages, and not that they were given out
+    machine.start()
+    consumer = machine.core.broker.consumers["c"]
+    assert len(consumer.pending) == 3
+    assert fetch(consumer) == []
+    assert consumer.pending == {}
+    publish(machine, "b", prefix="new ")
+    assert payloads(fetch(consumer)) == [b"new 0"]
+    machine.abandon()
+
+
+def test_a_fetch_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MAX_FETCH", 3)
+    consumer = create(machine)
+    publish(machine, *["b"] * 5)
+    assert [len(fetch(consumer, 100)) for _ in range(3)] == [3, 2, 0]
+
+
+def test_what_is_not_acknowledged_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MAX_PENDING", 4)
+    consumer = create(machine)
+    publish(machine, *["b"] * 10)
+    found = fetch(consumer)
+    assert payloads(found) == numbers(0, 4)
+    assert fetch(consumer) == []
+    assert acknowledge(consumer, found[:1]) == 1
+    assert payloads(fetch(consumer)) == numbers(4, 5)
+
+
+def test_several_fetches_at_once_are_bounded_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MAX_PENDING", 4)
+    machine = Machine(folder, reading=Deferred)
+    consumer = create(machine)
+    publish(machine, *["b"] * 10)
+    answers: list[Fetched] = []
+    for _ in range(3):
+        consumer.fetch(3, answers.append)
+    machine.settle()
+    assert [len(one) for one in answers] == [3, 1, 0]
+    assert len(consumer.pending) == 4
+    machine.abandon()
+
+
+def test_a_consumer_at_its_bound_is_given_again_what_is_overdue(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever fetched it may have lost it, and could never acknowledge it."""
+    monkeypatch.setattr(consumers, "MAX_PENDING", 4)
+    consumer = create(machine)
+    publish(machine, *["b"] * 10)
+    assert len(fetch(consumer)) == 4
+    machine.tick(WITHIN + 1)
+    assert payloads(fetch(consumer, 3)) == numbers(0, 3)
+    assert payloads(fetch(consumer, 3)) == numbers(3, 4)
+    assert fetch(consumer) == []
+    assert len(consumer.pending) == 4
+
+
+# Against a model
+
+
+class ConsumerMachine(RuleBasedStateMachine):
+    """Messages are published, fetched and acknowledged; time passes; brokers end and begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.machine = Machine(
+            self.stack.enter_context(quick_folder()), default_streams(segment_bytes=2_000), reading=Deferred
+        )
+        self.number = 0
+        self.wanted: set[int] = set()
+        self.done: set[int] = set()
+        """Numbers that were acknowledged."""
+        self.out: dict[int, float] = {}
+        """Numbers that were given out and not acknowledged, and when they may come again."""
+        self.unsure: set[int] = set()
+        """Numbers that were given out by a broker that may not have noted it."""
+        self.places: dict[int, str] = {}
+        self.order: dict[str, int] = {}
+
+    @initialize(topic_filter=st.sampled_from(["#", "a/#", "+/0"]))
+    def begin(self, topic_filter: str) -> None:
+        self.topic_filter = topic_filter
+        create(self.machine, topic_filter)
+
+    @property
+    def consumer(self) -> Consumer:
+        return self.machine.core.broker.consumers["c"]
+
+    @rule(topics=st.lists(st.sampled_from(["a/0", "a/1", "b/0", "b/1"]), max_size=8), qos=st.integers(0, 2))
+    def publish(self, topics: list[str], qos: int) -> None:
+        client = self.machine.core.connect("publisher")
+        for topic in topics:
+            self.number += 1
+            client.publish(topic, b"%d" % self.number, qos=qos)
+            if matches(self.topic_filter.encode(), topic.encode()):
+                self.wanted.add(self.number)
+
+    @rule(counts=st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    def fetch(self, counts: list[int]) -> None:
+        answers: list[Fetched] = []
+        for count in counts:
+            self.consumer.fetch(count, answers.append)
+        self.machine.settle()
+        assert [len(one) <= count for one, count in zip(answers, counts, strict=True)]
+        for answer in answers:
+            for place, batch in answer:
+                self.given(place, batch.payload())
+
+    def given(self, place: Place, payload: bytes) -> None:
+        number, now = int(payload), self.machine.elapsed
+        assert number in self.wanted
+        assert number not in self.done, f"{number} was acknowledged"
+        assert self.places.setdefault(number, str(place)) == str(place)
+        if number in self.out:
+            assert now >= self.out[number], f"{number} was given out {self.out[number] - now} too soon"
+        elif number not in self.unsure:
+            stream = place.stream.name
+            assert number > self.order.get(stream, 0), f"{number} is out of order"
+            self.order[stream] = number
+        self.unsure.discard(number)
+        self.out[number] = now + WITHIN
+
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        chosen = data.draw(
+            st.lists(st.sampled_from(sorted(self.out)), unique=True) if self.out else st.just([])
+        )
+        streams: dict[str, Stream] = {stream.name: stream for stream in self.machine.journal.streams}
+        places = []
+        for number in chosen:
+            name, _, offset = self.places[number].partition(":")
+            places.append(Place(streams[name], int(offset)))
+        answers: list[int] = []
+        self.consumer.acknowledge(places, answers.append)
+        self.machine.core.flush()
+        assert answers == [len(chosen)]
+        for number in chosen:
+            del self.out[number]
+            self.done.add(number)
+
+    @rule(seconds=st.sampled_from([1, 4, 11]))
+    def time_passes(self, seconds: int) -> None:
+        self.machine.tick(seconds)
+
+    @rule(crash=st.booleans())
+    def restart(self, crash: bool) -> None:
+        if crash:
+            self.machine.crash(keep=True)
+            self.machine.start()
+            self.unsure |= set(self.out)
+            self.out.clear()
+        else:
+            self.machine.restart()
+            self.out = dict.fromkeys(self.out, 0.0)
+        self.check_known()
+
+    def check_known(self) -> None:
+        """What may not have been noted can be told from what the broker has."""
+        pending = {str(place) for place in self.consumer.pending}
+        for number in sorted(self.unsure):
+            if self.places[number] in pending:
+                self.out[number] = 0.0
+
+    def teardown(self) -> None:
+        try:
+            if sys.exc_info()[0] is None:
+                self.machine.tick(WITHIN + 1)
+                for _ in range(3):
+                    self.fetch([1_000])
+                assert set(self.out) | self.done == self.wanted
+        finally:
+            self.machine.abandon()
+            self.stack.close()
+
+
+ConsumerMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=25, deadline=None, report_multiple_bugs=False
+)
+TestConsumer = ConsumerMachine.TestCase
