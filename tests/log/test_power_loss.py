@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.log.frames import END
+from pyrite.log.segment import index_of
 from tests.support.durable import (
     ALWAYS,
     Device,
@@ -95,7 +96,7 @@ class World:
     """Two publishers and a reader, and what they know."""
 
     def __init__(self, folder: Path, fsync: str = "always") -> None:
-        self.machine = Machine(folder, default_streams(fsync=fsync))
+        self.machine = Machine(folder, default_streams(fsync=fsync, segment_bytes=2_500))
         self.publishers = [Device(self.machine, "p0"), Device(self.machine, "p1")]
         self.reader = Device(self.machine, "reader", window=4)
         self.everyone = [*self.publishers, self.reader]
@@ -305,3 +306,35 @@ def test_without_a_sync_before_each_acknowledgement_only_the_last_messages_are_l
         for name, rows in before.items():
             assert world.rows(name)[: len(rows)] == rows
         world.machine.stop()
+
+
+@pytest.mark.parametrize("fill", [b"", END, END * 8, b" " * 700])
+def test_whatever_is_left_of_a_message_that_no_one_was_promised(folder: Path, fill: bytes) -> None:
+    """The index has it, the segment a part: also one that ends like a segment that was sealed."""
+    machine = Machine(folder, default_streams(segment_bytes=100_000))
+    device = Device(machine, "c")
+    device.connect()
+    device.publish(("a/b", b"promised" + fill, 1))
+    device.finish()
+    path = machine.data / "streams" / "a" / f"{0:020d}.arrow"
+    safe = path.stat().st_size
+    device.publish(("a/b", b"not promised" + fill, 0))
+    raw, index = path.read_bytes(), index_of(path).read_bytes()
+    machine.crash(keep=True)
+    likely = {at for at in range(safe, len(raw) + 1) if raw[safe:at].endswith((END, END[:4]))}
+    for at in sorted(likely | {*range(safe, len(raw) + 1, 61), len(raw)}):
+        path = machine.data / "streams" / "a" / f"{0:020d}.arrow"
+        path.write_bytes(raw[:at])
+        index_of(path).write_bytes(index)
+        machine.start()
+        assert machine.journal.damages == []
+        client = machine.core.connect("other")
+        client.publish("a/b", b"next", qos=1)
+        machine.restart()
+        assert machine.journal.damages == []
+        payloads = [row["payload"] for row in machine.log("a")]
+        assert payloads[0] == b"promised" + fill
+        assert payloads[-1] == b"next"
+        assert len(payloads) == 2 + (at == len(raw)), f"{at - safe} bytes were left"
+        machine.stop()
+    machine.abandon()

@@ -597,8 +597,8 @@ def test_a_segment_is_removed_with_all_that_belongs_to_it(tmp_path: Path) -> Non
     folder = tmp_path / "s"
     write_segments(folder, [3, 2])
     convert(folder, f"{0:020d}.arrow")
-    for segment in StreamReader(folder).segments():
-        tiering.remove(FILES, segment.path)
+    for one in StreamReader(folder).segments():
+        tiering.remove(FILES, one.path)
     assert list(folder.iterdir()) == []
 
 
