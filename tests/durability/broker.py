@@ -17,6 +17,22 @@ from tests.support.process import BrokerProcess
 
 LONG = 86_400
 """The session expiry, in seconds, of a session that is to outlive the test."""
+ONE_SEGMENT = """
+[[stream]]
+name = "default"
+segment_bytes = 1000000000000
+"""
+"""So that no segment becomes Parquet meanwhile, which takes memory of its own."""
+THREE_STREAMS = """
+[[stream]]
+name = "first"
+topics = ["flow/1"]
+
+[[stream]]
+name = "second"
+topics = ["flow/2"]
+"""
+"""What is published on flow/# lies in three of them."""
 
 
 class Broker:

@@ -154,8 +154,9 @@ class Receiver(Bulk):
 class Stream:
     """Publishes numbers in a thread of its own, until it is told to stop; then `count` were acknowledged."""
 
-    def __init__(self, port: int, topic: str, qos: int = 1, pause: float = 0.0) -> None:
+    def __init__(self, port: int, topic: str, qos: int = 1, pause: float = 0.0, size: int = 8) -> None:
         self.count = 0
+        self._rest = NOISE[: size - 8]
         self._stopped = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(port, topic, qos, pause))
@@ -163,7 +164,7 @@ class Stream:
     def _run(self, port: int, topic: str, qos: int, pause: float) -> None:
         def numbers() -> Iterator[bytes]:
             while not self._stopped.is_set():
-                yield b"%08d" % self.count
+                yield b"%08d" % self.count + self._rest
                 self.count += 1
                 if pause and self.count % 20 == 0:
                     time.sleep(pause)

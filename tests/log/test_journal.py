@@ -465,6 +465,34 @@ def test_an_earlier_message_is_not_forgotten_with_those_that_are_refused(folder:
     assert reader.payloads() == [b"5"]
 
 
+def test_only_what_was_not_kept_is_refused(folder: Path) -> None:
+    """The id of a message that was kept must not seem free to its publisher."""
+    machine, files = failing(folder)
+    client = machine.core.connect("c")
+    client.publish("a/b", b"5", qos=2, packet_id=5)
+    client.received()
+    files.failing["write"] = errno.EIO
+    client.send(*(Publish(b"a/b", b"%d" % one, 2, False, True, one) for one in (6, 5, 7)))
+    answers = {one.packet_id: one.reason for one in client.received() if isinstance(one, Ack)}
+    assert answers == {6: 0x80, 5: 0, 7: 0x80}
+
+
+def test_a_qos_2_message_is_known_after_state_was_written_with_it_and_after_it(folder: Path) -> None:
+    """Its id must be noted before the state says that the log need not be looked at for it."""
+    machine = Machine(folder)
+    device, other = Device(machine, "c"), Device(machine, "other")
+    device.connect()
+    device.publish(("a/b", b"x", 2), flush=False)
+    other.connect()  # state is written in the same group
+    machine.tick(3)  # and again, as the stream has moved
+    machine.crash()
+    machine.start()
+    device.cut_off()  # who has not read the acknowledgement
+    device.connect()
+    device.finish()
+    assert payloads(machine.log("a")) == [b"x"]
+
+
 def test_a_stream_that_fails_does_not_stop_the_others(folder: Path) -> None:
     machine, files = failing(folder)
     client = machine.core.connect("c")
@@ -548,6 +576,28 @@ def test_who_waits_for_state_waits_until_it_is_safe(folder: Path) -> None:
     machine.crash()
     machine.start()
     assert "c" in machine.core.broker.sessions
+
+
+def test_what_waits_for_a_client_that_waits_for_the_disk_is_bounded(folder: Path) -> None:
+    machine = Machine(folder, limits=Limits(max_waiting_bytes=5_000))
+    reader = Device(machine, "reader")
+    reader.connect()
+    assert reader.client is not None
+    reader.client.subscribe("#", qos=0)
+    reader.drop()
+    machine.tick(2)
+    heal = fail_state(machine)
+    reader.begin()
+    assert not reader.connected
+    writer = machine.core.connect("writer")
+    for _ in range(200):
+        writer.publish("a/b", b"x" * 1_000)
+    assert reader.client is not None
+    assert sum(map(len, reader.client.connection.chunks)) < 12_000
+    heal()
+    machine.tick(2)
+    reader.receive()
+    assert reader.connected
 
 
 # What a restart brings back
@@ -933,6 +983,23 @@ def test_what_was_dealt_to_a_client_that_does_not_outlive_a_crash_goes_to_others
     machine.start()
     come_back(machine, lasting)
     assert lasting.payloads() == [b"x"]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_an_expired_message_is_not_handed_over(folder: Path, captured: bool) -> None:
+    """[MQTT-3.3.2-5]: to the one it was sent to in time it may be sent again, to another not."""
+    machine = Machine(folder, None if captured else [StreamOptions("x", ["x"])])
+    first, second = members(machine, "m1", "m2")
+    second.drop()
+    machine.core.connect("p").publish("a/b", b"x", qos=1, message_expiry=10)
+    first.receive()
+    assert first.payloads() == [b"x"]
+    second.connect()
+    machine.tick(20)
+    first.drop()
+    second.finish()
+    assert second.payloads() == []
+    machine.stop()
 
 
 def test_a_qos_2_message_that_was_not_dealt_yet_is_dealt_after_a_crash(folder: Path) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pyrite.broker import core
 from pyrite.broker.limits import Limits
 from pyrite.broker.topics import matches
+from pyrite.log import journal, reading
 from pyrite.log.options import StreamOptions
 from pyrite.protocols.mqtt.packets import Publish, Suback, Subscribe, Unsubscribe, Wish
 from tests.support.durable import Deferred, Device, Machine, examples, quick_folder
@@ -39,7 +41,16 @@ CLIENTS = list(LASTING)
 TICKS = [3, 21, 333]
 EXPIRIES = [10, 50]  # which no sum of ticks is equal to
 
+SMALL: list[tuple[Any, str, int]] = [
+    (core, "MANY", 0),  # subscribers of a topic from which on only those are asked who are there
+    (reading, "PIECE_MESSAGES", 3),  # read from the log at a time
+    (reading, "GATHER", 2),
+    (journal, "MAX_ROWS", 2),  # of a session's steps before they are written anew
+    (journal, "MAX_PENDING", 200),  # bytes that wait to be written before no more is read
+]
+
 clients = st.sampled_from(CLIENTS)
+windows = st.sampled_from([1, 2, 5])
 
 
 class Message:
@@ -132,13 +143,14 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         folder = self.stack.enter_context(quick_folder())
-        sizes: dict[str, Any] = {"segment_bytes": 6_000, "fsync_interval": 0.0}
+        sizes: dict[str, Any] = {"segment_bytes": 4_000, "fsync_interval": 0.0}
         self.machine = Machine(
             folder,
             [StreamOptions("a", ["a/#"], **sizes), StreamOptions("rest", ["t/#", "s/#", "r/#"], **sizes)],
             Limits(max_buffered_bytes=60, max_waiting_bytes=400, max_queued_bytes=100_000),
             writing=Deferred,
             reading=Deferred,
+            clock=count(0, 0.001).__next__,  # so that others have their turn between any two steps
         )
         self.number = 0
         self.messages: dict[int, Message] = {}
@@ -151,10 +163,14 @@ class LogMachine(RuleBasedStateMachine):
         self.looked_at = dict.fromkeys(CLIENTS, 0)
         self.known_accepted = dict.fromkeys(CLIENTS, 0)
 
-    @initialize(windows=st.lists(st.sampled_from([1, 2, 5]), min_size=4, max_size=4), few=st.booleans())
-    def begin(self, windows: list[int], few: bool) -> None:
-        # With few subscribers all are asked, with many only those who are there.
-        self.stack.enter_context(patch.object(core, "MANY", 16 if few else 0))
+    @initialize(
+        windows=st.lists(st.sampled_from([1, 2, 5]), min_size=4, max_size=4), sizes=st.integers(0, 31)
+    )
+    def begin(self, windows: list[int], sizes: int) -> None:
+        # What happens in a large broker only is to happen here, too.
+        for number, (module, name, value) in enumerate(SMALL):
+            if sizes & 1 << number:
+                self.stack.enter_context(patch.object(module, name, value))
         for name, window in zip(CLIENTS, windows, strict=True):
             self.devices[name].window = window
             self.connect(name, False)
@@ -284,7 +300,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(
         chosen=st.lists(st.tuples(st.sampled_from(KEPT), st.sampled_from([b"", b"1", b"2"])), max_size=4),
-        qos=st.integers(1, 2),
+        qos=st.integers(0, 2),
     )
     def retain(self, chosen: list[tuple[str, bytes]], qos: int) -> None:
         if self.devices["p"].client is None:
@@ -389,7 +405,7 @@ class LogMachine(RuleBasedStateMachine):
         for number in [n for n, message in self.pending.items() if message.publisher == who]:
             del self.pending[number]
 
-    @rule(who=clients, clean=st.sampled_from([False] * 7 + [True]), window=st.sampled_from([1, 2, 5]))
+    @rule(who=clients, clean=st.sampled_from([False] * 7 + [True]), window=windows)
     def come_back_or_take_over(self, who: str, clean: bool, window: int) -> None:
         self.devices[who].window = window
         self.connect(who, clean)

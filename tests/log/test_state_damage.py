@@ -312,9 +312,15 @@ def test_a_stream_whose_row_is_damaged_keeps_its_offsets(damaged: Damaged, state
 
 
 @pytest.mark.parametrize("value", ["applied + 1", "0"])
-def test_sessions_keep_their_place_in_a_stream_whose_row_is_damaged(damaged: Damaged, value: str) -> None:
+@pytest.mark.parametrize("stream", ["a", "default"])
+def test_sessions_keep_their_place_in_a_stream_whose_row_is_damaged(
+    damaged: Damaged, stream: str, value: str
+) -> None:
     """Its number and its name are still to be read, so what waits for sessions can be found."""
-    machine, expected = damaged(f"UPDATE streams SET applied = {value} WHERE name = 'default'")
+    machine, expected = damaged(f"UPDATE streams SET applied = {value} WHERE name = '{stream}'")
+    assert state_of(machine)["deliveries"] == expected["deliveries"]
+    machine.crash(keep=True)  # before anything was written
+    machine.start()
     assert state_of(machine)["deliveries"] == expected["deliveries"]
     machine.stop()
 

@@ -325,6 +325,7 @@ class Machine:
         writing: Callable[[], Worker] = Worker,
         reading: Callable[[], Worker] = Worker,
         survives: int = ALWAYS,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.root = root
         self.streams = list(streams) if streams is not None else default_streams()
@@ -339,6 +340,7 @@ class Machine:
         self._new_files = files
         self._new_writing = writing
         self._new_reading = reading
+        self._clock = clock
         self._boots = 0
         self.start(survives)
 
@@ -373,7 +375,8 @@ class Machine:
         if isinstance(self.files, FragileFiles):
             _count_commits(self.journal, self.files)
         # A clock that begins anew with each start, as the real one does.
-        self.core = Core(self.limits, journal=self.journal, now=1_000.0 * self._boots + 500.0)
+        now = 1_000.0 * self._boots + 500.0
+        self.core = Core(self.limits, clock=self._clock, journal=self.journal, now=now)
         self.running = True
 
     def tick(self, seconds: float) -> None:

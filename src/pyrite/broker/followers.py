@@ -268,7 +268,8 @@ class GroupReader(Follower):
             if batch.absent:
                 self._fetch(batch)
                 return
-            taken = self.take(batch)
+            expired = batch.expires_at is not None and batch.expires_at <= self.broker.now
+            taken = batch.count if expired else self.take(batch)  # [MQTT-3.3.2-5]
             if taken < batch.count:
                 group.returned[0] = batch.part(taken, batch.count)
                 return

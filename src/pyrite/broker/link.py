@@ -121,7 +121,8 @@ class Link:
 
     def measure(self) -> None:
         """Find out how much room there is, from what waits in the transport."""
-        self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
+        if not self.held:  # else all of it waits here
+            self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
 
     def drained(self) -> None:
         """Note that the transport has room again, and send what was held back meanwhile."""

@@ -733,7 +733,9 @@ class Session:
         again: list[tuple[Batch, Subscription]] = []
         if self._inflight:
             for message_id, flight in list(self._inflight.items()):
-                target = flight.target
+                target, expires_at = flight.target, flight.batch.expires_at
+                if expires_at is not None and expires_at <= self.broker.now:
+                    continue  # it is too late to send it to another [MQTT-3.3.2-5]
                 if target is not None and flight.qos == 1 and self._others(target, ends):
                     index = flight.index(message_id)
                     again.append((flight.batch.part(index, index + 1), target))

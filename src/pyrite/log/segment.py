@@ -291,8 +291,11 @@ class ArrowSegment:
                     raise Damaged("the head of a record batch is damaged")
                 checksum = frames.check(data[at : at + length])
             except Damaged as error:
-                if one is not None and (one["synced"] or sealed or frames.is_frame(data, at + one["length"])):
-                    after = at + int(one["length"])
+                end = at + (0 if one is None else int(one["length"]))
+                if one is not None and (
+                    one["synced"] or (sealed and end < len(data)) or frames.is_frame(data, end)
+                ):
+                    after = end
                 else:
                     after = frames.next_frame(data, at + 8)
                     if after == len(data):

@@ -214,14 +214,14 @@ class State:
         for number, name in raw:  # a stream whose row is damaged may still have its number
             if name in names and name not in known:
                 known[name] = (number, -1)
+                self.commit([(SAVE_STREAM, (number, name, -1))])
         taken = [0, *(number for number, _ in raw)]
         for name in names:
             if name not in known:
                 number = max(taken) + 1
                 taken.append(number)
                 known[name] = (number, unknown)
-                if not unknown:
-                    self.commit([(SAVE_STREAM, (number, name, 0))])
+                self.commit([(SAVE_STREAM, (number, name, unknown))])
         return known
 
     def load(self) -> Kept:
