@@ -13,7 +13,7 @@ from pyrite.log.segment import Damage
 from pyrite.log.stream import StreamReader
 from tests.conformance.client import Client, Tcp
 from tests.conformance.reader import Packet
-from tests.support.process import BrokerProcess
+from tests.support.process import STOP_TIME, BrokerProcess
 
 LONG = 86_400
 """The session expiry, in seconds, of a session that is to outlive the test."""
@@ -107,10 +107,24 @@ class Broker:
 
     def _end(self, number: int) -> int:
         process, self._process = self.process, None
+        if number == signal.SIGTERM:
+            process.process.send_signal(number)
+            self._see_the_end()
         code = process.stop(number)
         self.log += process.log
         self.close_clients()
         return code
+
+    def _see_the_end(self) -> None:
+        """Have every client read to the end of its connection: the broker waits for that, for a second."""
+        for client in self._clients:
+            while True:
+                try:
+                    if not client.transport.receive(STOP_TIME):
+                        break
+                except OSError:  # closed before, or too late
+                    break
+            client.close()
 
     def close_clients(self) -> None:
         """Drop all connections."""

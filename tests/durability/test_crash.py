@@ -12,7 +12,7 @@ from .broker import Broker
 from .peers import Peer, Publisher, Subscriber, drive, number_of
 
 ROUNDS = 25
-MESSAGES = 1_000
+MESSAGES = 600
 """What each publisher sends at most in a round."""
 FINISH = 60.0
 """Seconds in which all must be there at the end."""
@@ -117,7 +117,7 @@ def test_nothing_acknowledged_is_lost_by_crashes(stopped_broker: Broker, seed: i
             for publisher in publishers:
                 publisher.limit = publisher.published + MESSAGES
             some_peers = [peer for peer in awake if source.random() < 0.8]
-            run(broker, [*publishers, *some_peers], source.uniform(0.02, 0.5))
+            run(broker, [*publishers, *some_peers], source.uniform(0.02, 0.4))
             log.read_on()
             for publisher in publishers:
                 log.check(publisher)

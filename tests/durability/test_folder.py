@@ -13,6 +13,7 @@ import pytest
 
 from pyrite.log.folder import FORMAT
 
+from . import bulk
 from .broker import Broker
 
 SECONDS = 30
@@ -136,9 +137,7 @@ def test_a_broker_that_was_killed_while_it_made_the_folder_is_forgiven(stopped_b
 
 
 def test_the_start_says_what_was_found(broker: Broker) -> None:
-    publisher = broker.client()
-    for _ in range(1_234):
-        publisher.publish("a", b"x", qos=1)
+    bulk.publish(broker.port, "a", [b"x"] * 1_234)
     broker.restart("stop")
     (line,) = broker.found
     assert line.startswith("stream default: 1,234 messages in 1 segments, ")

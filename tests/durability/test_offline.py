@@ -164,7 +164,7 @@ def test_no_gap_and_no_double_while_coming_and_going(stopped_broker: Broker, see
         publisher.dial(broker.port)
     for _ in range(40):
         here = [one for one in subscribers if one.socket is not None]
-        drive([*publishers, *here], source.uniform(0.0, 0.15))
+        drive([*publishers, *here], source.uniform(0.0, 0.1))
         for subscriber in subscribers:
             if subscriber.socket is None:
                 subscriber.dial(broker.port)

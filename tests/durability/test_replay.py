@@ -89,14 +89,14 @@ def test_latest_is_nothing_of_the_past(broker: Broker, client: Client) -> None:
 def test_a_time_and_a_time_ago(broker: Broker, client: Client) -> None:
     publisher = broker.client()
     publisher.publish("a", b"long ago", qos=1)
-    time.sleep(1.5)
+    time.sleep(2.5)
     middle = datetime.now(UTC)
     publisher.publish("a", b"just now", qos=1)
     for position, expected in (
+        ("-2s", [b"just now"]),
         ("-1h", [b"long ago", b"just now"]),
         (middle.isoformat(), [b"just now"]),
         (middle.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), [b"just now"]),
-        ("-1s", [b"just now"]),
         ("1970-01-01T00:00:00Z", [b"long ago", b"just now"]),
     ):
         client.subscribe("a", qos=1, **since(position))
@@ -396,7 +396,7 @@ def test_a_slow_reader_of_qos_0_falls_behind_again_and_again(stopped_broker: Bro
             time.sleep(0.2)  # it does not read
             drive([reader], 0.2)
         counts = {topic: flow.stop() for topic, flow in flows.items()}
-    drive([reader], 30, lambda: all(reader.count(topic) >= count for topic, count in counts.items()))
+    drive([reader], 15, lambda: all(reader.count(topic) >= count for topic, count in counts.items()))
     drive([reader], 0.2)
     assert reader.arrived == {topic: dict.fromkeys(range(count), 1) for topic, count in counts.items()}
     assert all(reader.firsts(topic) == list(range(count)) for topic, count in counts.items())
