@@ -269,10 +269,11 @@ class Broker:
         subscription: Subscription,
         positions: dict[Stream, int],
         seen: dict[Stream, int] | None = None,
+        until: tuple[Stream, int] | None = None,
     ) -> None:
         """Send a subscription the past from `positions` on, then what comes in; its session is connected."""
         self.subscriptions.remove(subscription)
-        replay = Replay(self, key, subscription, positions, seen)
+        replay = Replay(self, key, subscription, positions, seen, until)
         session = subscription.session
         session.replays = [*(session.replays or ()), replay]
         self._save_subscription(key, subscription)
@@ -337,7 +338,9 @@ class Broker:
                 seen = {stream: stream.next_offset for stream in self.journal.streams}
                 if batch.stream is not None and not batch.qos:
                     seen[batch.stream] = batch.offset
-                self.replay(key, subscription, positions, seen)
+                assert batch.stream is not None
+                until = (batch.stream, batch.offset + batch.count)
+                self.replay(key, subscription, positions, seen, until)
 
     def may_retain(self, topic: bytes) -> bool:
         """Tell whether there is room to retain a message on `topic`."""

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pyrite.broker.journal import Piece, Stream, Wanted
+from pyrite.broker.timers import NO_SLOT
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 ROUNDS = 8
 LITTLE = 1_000
 """Messages that may be read in the broker's own thread, after so many rounds of reading."""
+A_MOMENT = 0.1
+"""Seconds after which it is looked again whether there is room."""
 OVERHEAD = 64
 """More bytes than a packet has besides topic and payload, mostly."""
 
@@ -69,11 +72,13 @@ class Follower:
                     self._take_one()
                     continue
                 behind = self._behind()
-                if behind is None:
+                if behind is not None:
+                    self._read(*behind)
+                elif not self.may_go_live():
+                    return
+                else:
                     self._stopped = True
                     self.caught_up()
-                else:
-                    self._read(*behind)
         finally:
             self._pumping = False
 
@@ -125,6 +130,10 @@ class Follower:
     def take(self, batch: Batch) -> int:
         """Take a batch, and return how many of its messages were taken."""
         raise NotImplementedError
+
+    def may_go_live(self) -> bool:
+        """Tell whether what comes in can be taken, as all has been read; else `pump` is called again."""
+        return True
 
     def caught_up(self) -> None:
         """Go on with what comes in."""
@@ -178,8 +187,12 @@ class Replay(Follower):
         subscription: Subscription,
         positions: dict[Stream, int],
         seen: dict[Stream, int] | None = None,
+        until: tuple[Stream, int] | None = None,
     ) -> None:
         super().__init__(broker, positions)
+        self.slot = NO_SLOT
+        self._until = until
+        """Up to where a stream must have been routed first: there is something in it that was not sent."""
         self.key = key
         self.subscription = subscription
         self._seen = seen or {}
@@ -199,8 +212,18 @@ class Replay(Follower):
         Nothing may wait in the session when the subscription goes live: it would not be known to be unsent.
         """
         session = self.subscription.session
-        roomy = session.link is not None and session.link.is_roomy
-        return roomy and session.has_room and not session.queued_messages
+        link = session.link
+        if link is None or not link.is_roomy or not session.has_room or session.queued_messages:
+            return False
+        return not self._waiting or self._fits(self._waiting[0].part(0, 1))
+
+    def _fits(self, batch: Batch) -> bool:
+        """Tell whether the client's connection takes messages now; one that waits for nothing takes any."""
+        link = self.subscription.session.link
+        if link is None:
+            return False
+        size = batch.count * (batch.stride + OVERHEAD + len(batch.topic))
+        return link.room >= size or link.room == self.broker.limits.max_waiting_bytes
 
     def take(self, batch: Batch) -> int:
         """Send a batch for the subscription."""
@@ -229,20 +252,48 @@ class Replay(Follower):
 
     def again(self) -> Replay:
         """Return what goes on where this one was stopped."""
-        return Replay(self.broker, self.key, self.subscription, dict(self.reached), self._seen)
+        return Replay(self.broker, self.key, self.subscription, dict(self.reached), self._seen, self._until)
+
+    def _unrouted(self) -> list[Batch]:
+        """Return what is on its way into the log, was given to others already, and is not to be left out."""
+        subscription, wanted = self.subscription, self.wanted()
+        return [
+            part
+            for stream in self.broker.journal.streams
+            for batch in self.broker.journal.unrouted(stream)
+            if batch.offset >= self._seen.get(stream, 0)
+            for part in batch.parts()
+            if wanted(part.topic)
+            and not (subscription.no_local and part.origin == subscription.session.client_id)
+        ]
+
+    def may_go_live(self) -> bool:
+        """Tell whether there is room for what is on its way into the log; else it is read from there."""
+        link = self.subscription.session.link
+        waits = self._until is not None and self._until[0].routed < self._until[1]
+        size = sum(one.count * (one.stride + OVERHEAD + len(one.topic)) for one in self._unrouted())
+        if not waits and link is not None and (not size or size <= link.room):
+            return True
+        self.broker.timers.set(self, self.broker.now + A_MOMENT)
+        return False
+
+    def due(self) -> None:
+        """Look again."""
+        self.pump()
+
+    def stop(self) -> None:
+        """Read no more."""
+        super().stop()
+        self.broker.timers.cancel(self)
 
     def caught_up(self) -> None:
         """Send what is on its way into the log and was routed already, and take part from now on."""
-        subscription = self.subscription
-        session = subscription.session
-        for stream in self.broker.journal.streams:
-            for batch in self.broker.journal.unrouted(stream):
-                if batch.offset >= self._seen.get(stream, 0):
-                    for part in batch.parts():
-                        own = subscription.no_local and part.origin == session.client_id
-                        if not own and session.link is not None and self.wanted()(part.topic):
-                            session.link.forward(part, subscription)
-        self.broker.go_live(self.key, subscription)
+        link = self.subscription.session.link
+        for part in self._unrouted():
+            if link is not None:
+                link.forward(part, self.subscription)
+        self.broker.timers.cancel(self)
+        self.broker.go_live(self.key, self.subscription)
 
 
 class GroupReader(Follower):
