@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import select as polling
+import signal
 import sys
 
 from pyrite.cli.log import rows, running
@@ -34,17 +35,28 @@ class _Cat:
         self._stop = running.resolve(args.stop, reader)
         self._output = sys.stdout.buffer
         self._damaged = False
+        self._interrupted = False
 
     def run(self) -> int:
-        while self._left and self._offset < self._stop:
+        if self._follow:
+            # A KeyboardInterrupt that is raised while something is cleaned up is lost: note it instead.
+            signal.signal(signal.SIGINT, self._interrupt)
+        while self._left and self._offset < self._stop and not self._interrupted:
             self._print_what_is_there()
             self._output.flush()
             if not self._follow or not self._left or self._reader_is_gone():
                 break
         return 1 if self._damaged else 0
 
+    def _interrupt(self, number: int, frame: object) -> None:
+        """End when what is being printed is; at once, if asked again."""
+        self._interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def _print_what_is_there(self) -> None:
         for piece in self._reader.read(self._offset, self._stop):
+            if self._interrupted:
+                return
             if isinstance(piece, Damage):
                 self._output.flush()
                 running.report(piece)

@@ -409,15 +409,23 @@ class _Reply:
 
     def _failed(self, fault: Fault) -> None:
         """Refuse messages that cannot be kept; 3.1.1 knows no way to but silence."""
-        session = self._session
+        session, connection = self._session, self._connection
         if session is not None and session.incoming is not None:
             session.incoming.difference_update(self.fresh)
         first, self.left = self.left > 0, -1
-        if first and self._connection.form == FORM_V5:
-            reason = Reason.QUOTA_EXCEEDED if fault.full else Reason.UNSPECIFIED_ERROR
-            self.send(reason, fault.text)
+        if not first or connection.session is not session:
+            return
+        kind = fields.PUBACK if self._qos == 1 else fields.PUBREC
+        reason = Reason.QUOTA_EXCEEDED if fault.full else Reason.UNSPECIFIED_ERROR
+        properties = {"reason_string": fault.text} if connection.problem_information else {}
+        fresh = set(self.fresh or self._ids)
+        for message_id in self._ids:
+            if message_id not in fresh:  # it came before, and is kept
+                connection.reply(Ack(kind, message_id, 0))
+            elif connection.form == FORM_V5:
+                connection.reply(Ack(kind, message_id, reason, dict(properties)))
 
-    def send(self, reason: int, text: str = "") -> None:
+    def send(self, reason: int) -> None:
         """Acknowledge, or refuse with a reason, all messages; unless the client has left meanwhile."""
         connection = self._connection
         if connection.session is not self._session:
@@ -427,7 +435,7 @@ class _Reply:
         if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
             kind = fields.PUBACK if self._qos == 1 else fields.PUBREC
             for message_id in self._ids:
-                properties = {"reason_string": text or describe(reason)}
+                properties = {"reason_string": describe(reason)}
                 connection.reply(Ack(kind, message_id, reason, properties))
             return
         connection.write(_acks(0x40 if self._qos == 1 else 0x50, self._high, self._low, reason))
