@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from pyrite.broker.limits import Limits
+from pyrite.log import journal as journal_module
 from pyrite.log.folder import DataFolder, FolderError
 from pyrite.log.journal import open_journal
 from pyrite.log.options import StreamOptions
+from pyrite.log.workers import Worker
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, V311, Ack, Connack, Publish, Suback, Subscribe, Wish
 from tests.support.core import Client
@@ -853,6 +855,66 @@ def test_a_slow_client_reads_on_from_the_log(folder: Path) -> None:
         machine.stop()
 
 
+@pytest.mark.parametrize("reading", [Worker, Deferred])
+@pytest.mark.parametrize("buffered", [1, 8, 64])
+def test_a_client_that_leaves_while_it_catches_up_goes_on_there(
+    folder: Path, reading: type[Worker], buffered: int
+) -> None:
+    """What was read for it and not sent is read again."""
+    machine = Machine(folder, limits=Limits(max_buffered_bytes=buffered), reading=reading)
+    reader = reader_with(machine, "#", window=2, qos=2)
+    writer = Device(machine, "writer")
+    writer.connect()
+    for number in range(20):
+        writer.publish((f"{'ab'[number % 2]}/b", b"%02d" % number, 2))
+    for _ in range(8):
+        reader.connect()
+        reader.answer(3)
+        if isinstance(machine.reading, Deferred):
+            machine.reading.step()
+            machine.core.flush()
+        reader.receive()
+        reader.drop()
+    reader.connect()
+    reader.finish()
+    assert sorted(reader.payloads()) == [b"%02d" % number for number in range(20)]
+    for stream in ("a", "b"):
+        ours = [packet.payload for packet in reader.got if packet.topic.startswith(stream.encode())]
+        assert ours == sorted(ours)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("buffered", [8, 1_000])
+def test_steps_that_are_written_anew_lead_to_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, qos: int, window: int, buffered: int
+) -> None:
+    """Of a session there is in flight, waiting in memory, and waiting in the log, when the broker ends."""
+    monkeypatch.setattr(journal_module, "MAX_ROWS", 0)
+    machine = Machine(folder, limits=Limits(max_buffered_bytes=buffered))
+    reader = reader_with(machine, "#", window=window, qos=qos)
+    reader.connect()
+    writer = Device(machine, "writer")
+    writer.connect()
+    for number in range(10):
+        writer.publish((f"{'ab'[number % 2]}/b", b"%d" % number, 2))
+        writer.finish()
+    reader.receive()
+    for rest in (1, 2, 3):
+        reader.answer(rest)
+        reader.receive()
+        machine.tick(2)
+        machine.crash()
+        machine.start()
+        for one in (reader, writer):
+            one.cut_off()
+            one.connect()
+    reader.finish()
+    assert sorted(set(reader.payloads())) == [b"%d" % number for number in range(10)]
+    if qos == 2:
+        assert len(reader.got) == 10
+
+
 def test_the_id_of_a_message_that_the_log_lost_is_not_given_to_another(folder: Path) -> None:
     """The client may have it half received, and would take the other for a repetition."""
     machine = Machine(folder, default_streams(fsync="never"))
@@ -983,6 +1045,24 @@ def test_what_was_dealt_to_a_client_that_does_not_outlive_a_crash_goes_to_others
     machine.start()
     come_back(machine, lasting)
     assert lasting.payloads() == [b"x"]
+
+
+def test_what_a_member_gave_back_survives_a_crash(folder: Path) -> None:
+    machine = Machine(folder)
+    first, second = members(machine, "m1", "m2", window=1)
+    publisher = machine.core.connect("p")
+    publisher.publish("a/b", b"1", qos=1)
+    publisher.publish("a/b", b"2", qos=1)
+    for one in (first, second):
+        one.receive()
+    assert sorted(first.payloads() + second.payloads()) == [b"1", b"2"]
+    first.drop()  # the other has no room for what it leaves
+    machine.tick(2)
+    machine.crash()
+    machine.start()
+    come_back(machine, second)
+    assert set(second.payloads()) == {b"1", b"2"}
+    machine.stop()
 
 
 @pytest.mark.parametrize("captured", [False, True])

@@ -53,11 +53,14 @@ def mixed(draw: st.DrawFn) -> Batch:
     data, starts, names, ids_at = b"", [], [], []
     gap = draw(st.sampled_from([0, 2]))
     for name in draw(st.lists(topics, min_size=2, max_size=5)):
+        payload = draw(st.binary(max_size=30) | st.binary(min_size=100, max_size=140))
         starts.append(len(data))
         names.append(name)
-        data += b"\x30\x00" + name
+        rest = 2 + len(name) + gap + len(payload)
+        size = bytes([rest]) if rest < 128 else bytes([rest & 127 | 128, rest >> 7])
+        data += b"\x30" + size + len(name).to_bytes(2, "big") + name
         ids_at.append(len(data))
-        data += bytes(gap) + draw(st.binary(max_size=30))
+        data += bytes(gap) + payload
     return MixedBatch(data, starts, names, ids_at, gap, draw(st.integers(0, 2)), draw(st.none() | texts), 4)
 
 

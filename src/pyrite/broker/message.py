@@ -183,7 +183,11 @@ class AbsentBatch(Batch):
 class MixedBatch(Batch):
     """Messages of several topics and sizes, as they came over the wire, that all have the same route.
 
-    They have the same QoS, and neither retain flag nor properties. `stride` is the size of the largest.
+    They have the same QoS, and neither retain flag nor properties. `stride` is the size of the largest. Each
+    is of at most 16,386 bytes, and looks as in MQTT:
+
+        |kind (1)|size of the rest (1 or 2)|size of the topic (2)|topic|gap|payload|
+                                                                       ^ids_at
     """
 
     mixed = True

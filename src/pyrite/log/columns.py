@@ -8,7 +8,8 @@ in one strided operation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,10 @@ SCHEMA = pa.schema(
 """One message a row. `packet_id` is there for QoS 2 only: with it an unfinished exchange survives a crash."""
 
 _PROPERTIES = SCHEMA.names[8:]
+Values = tuple[Any, ...]
+"""A message's properties, in the order of their columns."""
+_get_values = attrgetter(*_PROPERTIES)
+_NO_VALUES: Values = (None,) * len(_PROPERTIES)
 _TIMESTAMP = SCHEMA.field("timestamp").type
 _LONG = 65_536
 _ZEROS = pa.py_buffer(bytes(_LONG))
@@ -46,6 +51,7 @@ _KEPT = 32
 """From how many messages on, up to which size, and for how many values what is repeated is kept."""
 _kept_texts: dict[bytes, pa.Array] = {}
 _kept_ends: dict[int, np.ndarray[Any, Any]] = {}
+_kept_properties: dict[Values, list[pa.Array]] = {}
 
 
 def _long_nothing(kind: pa.DataType) -> pa.Array:
@@ -70,13 +76,18 @@ class Entry(NamedTuple):
     """The ids of QoS 2 messages of a session that lasts."""
 
 
-def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
-    """Make a record batch of what came together; its messages get consecutive offsets."""
+def build(
+    entries: Sequence[Entry], first_offset: int, payloads: np.ndarray[Any, Any] | None = None
+) -> pa.RecordBatch:
+    """Make a record batch of what came together; its messages get consecutive offsets.
+
+    `payloads` are theirs one after the other, if they lie so already.
+    """
     counts = [entry.batch.count for entry in entries]
     total = sum(counts)
     batches = [entry.batch for entry in entries]
     times = [entry.timestamp for entry in entries]
-    payload, topic = _payloads_and_topics(batches, total)
+    payload, topic = _payloads_and_topics(batches, total, payloads)
     qos = {batch.qos for batch in batches}
     columns: list[pa.Array] = [
         pa.Array.from_buffers(
@@ -166,42 +177,38 @@ def _ends(size: int, total: int) -> np.ndarray[Any, Any]:
     return kept[: total + 1]
 
 
-def _payloads_and_topics(batches: list[Batch], total: int) -> tuple[pa.Array, pa.Array]:
+def _payloads_and_topics(
+    batches: list[Batch], total: int, payloads: np.ndarray[Any, Any] | None = None
+) -> tuple[pa.Array, pa.Array]:
     """Cut the payloads out of the bytes that came over the wire, and name the topic of each."""
-    if len(batches) == 1:
-        batch = batches[0]
-        if isinstance(batch, MixedBatch):
-            return _mixed(batch), _topics(batch.topics)
-        return _strided(batch), _repeated(batch.topic, total)
     if any(batch.mixed for batch in batches):
-        payloads = [_mixed(b) if isinstance(b, MixedBatch) else _strided(b) for b in batches]
-        topics: Iterator[list[bytes]] = (
-            b.topics if isinstance(b, MixedBatch) else [b.topic] * b.count for b in batches
-        )
-        return pa.concat_arrays(payloads), _topics(list(chain.from_iterable(topics)))
+        columns = [_cut_alike(list(alike)) for _, alike in groupby(batches, _mixed_gap)]
+        return pa.concat_arrays([one[0] for one in columns]), pa.concat_arrays([one[1] for one in columns])
+    if len(batches) == 1 and payloads is None:
+        return _strided(batches[0]), _repeated(batches[0].topic, total)
     counts = [batch.count for batch in batches]
     names = [batch.topic for batch in batches]
     sizes = [batch.stride - batch.payload_at for batch in batches]
     if len(set(sizes)) == 1 and total > len(batches):
-        payload = _binary(_ends(sizes[0], total), _together(batches, sizes[0], total))
+        if payloads is None:
+            payloads = _together(batches, sizes[0], total)
+        payload = _binary(_ends(sizes[0], total), payloads)
     else:
         ends = np.zeros(total + 1, np.int32)
         np.cumsum(np.repeat(np.array(sizes, np.int64), counts), out=ends[1:])
-        payload = _binary(ends, b"".join([_cut_out(batch) for batch in batches]))
+        if payloads is None:
+            payloads = np.frombuffer(b"".join([_cut_out(batch) for batch in batches]), np.uint8)
+        payload = _binary(ends, payloads)
     if len(set(names)) == 1:
         return payload, _repeated(names[0], total)
-    topic = _topics(names)
+    topic = pa.array(names, pa.binary()).view(pa.string())  # checked to be UTF-8
     if total != len(names):
         topic = topic.take(pa.array(np.repeat(np.arange(len(names)), counts)))
     return payload, topic
 
 
 def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, Any]:
-    """Copy payloads of one size from several batches to one place.
-
-    A few large batches are copied one by one, as other threads are not held up by that; many small ones at
-    once, if they lie at one stride.
-    """
+    """Copy payloads of one size from several batches to one place: many small ones at once, if possible."""
     first = batches[0]
     stride, payload_at = first.stride, first.payload_at
     if len(batches) > 32 and all(b.stride == stride and b.payload_at == payload_at for b in batches):
@@ -227,11 +234,6 @@ def _binary(ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any] | bytes) -> p
     return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _topics(names: list[bytes]) -> pa.Array:
-    """Make a column of topics, which have been checked to be UTF-8."""
-    return pa.array(names, pa.binary()).view(pa.string())
-
-
 def _packed(batch: Batch) -> np.ndarray[Any, Any]:
     """Copy the payloads of a batch together, without what lies between them."""
     rows = np.frombuffer(batch.data, np.uint8).reshape(batch.count, batch.stride)
@@ -243,17 +245,34 @@ def _strided(batch: Batch) -> pa.Array:
     return _binary(_ends(size, batch.count), _packed(batch) if size else b"")
 
 
-def _mixed(batch: MixedBatch) -> pa.Array:
-    """Cut heads and payloads apart as one binary column, and take every second."""
-    cuts = np.empty(2 * batch.count + 1, np.int32)
-    cuts[0:-1:2] = batch.starts
-    cuts[1::2] = batch.ids_at
-    cuts[1::2] += batch.payload_at
-    cuts[-1] = len(batch.data)
-    both = pa.Array.from_buffers(
-        pa.binary(), 2 * batch.count, [None, pa.py_buffer(cuts), pa.py_buffer(batch.data)]
-    )
-    return both.take(pa.array(np.arange(1, 2 * batch.count, 2)))
+def _mixed_gap(batch: Batch) -> int:
+    return batch.payload_at if batch.mixed else -1
+
+
+def _cut_alike(batches: list[Batch]) -> tuple[pa.Array, pa.Array]:
+    """Return the payloads and the topics of batches that are mixed, with one gap, or not mixed."""
+    if not batches[0].mixed:
+        return _payloads_and_topics(batches, sum(batch.count for batch in batches))
+    # All of them are seen as one column of binary values, four for each message: head, topic, gap, payload.
+    data = np.frombuffer(b"".join([batch.data for batch in batches]), np.uint8)
+    pieces, at = [], 0
+    for batch in batches:
+        assert isinstance(batch, MixedBatch)
+        pieces.append(np.fromiter(batch.starts, np.int32, batch.count))
+        pieces[-1] += at
+        at += len(batch.data)
+    starts = np.concatenate(pieces)
+    sizes = np.diff(starts, append=np.int32(len(data)))
+    topics = starts + np.where(sizes < 130, np.int32(4), np.int32(5))
+    cuts = np.empty(4 * len(starts) + 1, np.int32)
+    cuts[0:-1:4] = starts
+    cuts[1::4] = topics
+    cuts[2::4] = topics + (data[topics - 2].astype(np.int32) << 8) + data[topics - 1]
+    cuts[3::4] = cuts[2::4] + batches[0].payload_at
+    cuts[-1] = len(data)
+    values = _binary(cuts, data)
+    places = np.arange(0, 4 * len(starts), 4)
+    return values.take(pa.array(places + 3)), values.take(pa.array(places + 1)).view(pa.string())
 
 
 def _packet_ids(entries: Sequence[Entry], total: int) -> pa.Array:
@@ -268,17 +287,48 @@ def _packet_ids(entries: Sequence[Entry], total: int) -> pa.Array:
 def _properties(batches: list[Batch], counts: list[int], total: int) -> list[pa.Array]:
     if all(batch.properties is None for batch in batches):
         return [_nothing(number, total) for number in range(8, len(SCHEMA))]
+    carried = [_values(batch.properties) for batch in batches]
+    distinct = dict.fromkeys(carried)
+    if len(distinct) == 1:
+        return _repeated_properties(carried[0], total)
     rows = pa.array(np.repeat(np.arange(len(batches)), counts))
+    return [
+        column.take(rows) if column.null_count < len(batches) else _nothing(8 + number, total)
+        for number, column in enumerate(_property_columns(carried))
+    ]
+
+
+def _values(properties: Properties | None) -> Values:
+    return _NO_VALUES if properties is None else _get_values(properties)
+
+
+def _property_columns(carried: Sequence[Values]) -> list[pa.Array]:
     columns = []
-    for name in _PROPERTIES:
-        kind = SCHEMA.field(name).type
-        values: list[Any] = [b.properties and getattr(b.properties, name) for b in batches]
-        if name == "user_properties":
-            values = [
+    for number, values in enumerate(zip(*carried, strict=True)):
+        if number == len(_PROPERTIES) - 1:
+            values = tuple(
                 [{"key": key, "value": value} for key, value in pairs] if pairs else None for pairs in values
-            ]
-        columns.append(pa.array(values, kind).take(rows))
+            )
+        columns.append(pa.array(values, SCHEMA.field(8 + number).type))
     return columns
+
+
+def _repeated_properties(values: Values, total: int) -> list[pa.Array]:
+    """Repeat the properties of one message; those of many messages are kept, for parts of them to be used."""
+    if not _OFTEN <= total <= _LONG or len(str(values)) > _SHORT:
+        return [
+            column.take(pa.nulls(total, pa.int8()).fill_null(0)) for column in _property_columns([values])
+        ]
+    kept = _kept_properties.get(values)
+    if kept is None:
+        if len(_kept_properties) >= _KEPT:
+            _kept_properties.clear()
+        rows = pa.nulls(_LONG, pa.int8()).fill_null(0)
+        kept = _kept_properties[values] = [
+            column.take(rows) if column.null_count == 0 else _NULLS[8 + number]
+            for number, column in enumerate(_property_columns([values]))
+        ]
+    return [column.slice(0, total) for column in kept]
 
 
 # And back

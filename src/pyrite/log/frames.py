@@ -73,13 +73,40 @@ class Frame(NamedTuple):
 
 def encode(batch: pa.RecordBatch) -> Frame:
     """Make the bytes of a record batch, with its checksum."""
-    payloads = batch.column(3).buffers()[2]
-    if batch.num_rows < FEW and (payloads is None or payloads.size < SMALL):
-        return seal(*_split(memoryview(batch.serialize())))
+    return encode_all([batch])[0]
+
+
+def encode_all(batches: Sequence[pa.RecordBatch]) -> list[Frame]:
+    """Make the bytes of record batches, each with its checksum.
+
+    Many are made with few calls into Arrow: with each of them another thread may take the interpreter.
+    """
+    if len(batches) == 1 and _is_small(batches[0]):
+        return [seal(*_split(memoryview(batches[0].serialize())))]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=_LZ4) as writer:
-        writer.write_batch(batch)
-    return seal(*_split(memoryview(sink.getvalue())[len(HEADER) : -len(END)]))
+        writer.write_table(pa.Table.from_batches(batches))
+    rest = memoryview(sink.getvalue())[len(HEADER) : -len(END)]
+    frames = []
+    while rest:
+        metadata, body = _split(rest)
+        size = _body_size(metadata)
+        frames.append(seal(metadata, body[:size]))
+        rest = body[size:]
+    return frames
+
+
+def _is_small(batch: pa.RecordBatch) -> bool:
+    payloads = batch.column(3).buffers()[2]
+    return batch.num_rows < FEW and (payloads is None or payloads.size < SMALL)
+
+
+def _body_size(metadata: memoryview) -> int:
+    """Return the size of a message's body: the fourth field of the flatbuffer that Arrow's metadata are."""
+    table = int.from_bytes(metadata[:4], "little")
+    fields = table - int.from_bytes(metadata[table : table + 4], "little", signed=True)
+    at = table + int.from_bytes(metadata[fields + 10 : fields + 12], "little")
+    return int.from_bytes(metadata[at : at + 8], "little")
 
 
 def _split(whole: memoryview) -> tuple[memoryview, memoryview]:

@@ -33,6 +33,7 @@ from pyrite.log import state as database
 from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder
+from pyrite.log.gathering import Gathering
 from pyrite.log.options import StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
 from pyrite.log.restoring import dump_properties, restore
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LINGER = 0.02
+LINGER = 0.05
 """Seconds that messages no one waits for gather before they are written."""
-GATHER = 4 * 1024 * 1024
+GATHER = 8 * 1024 * 1024
 """Bytes of them that are written without waiting longer."""
 MAX_PENDING = 64 * 1024 * 1024
 """Bytes that may wait to be written before no more is read from clients."""
@@ -58,6 +59,8 @@ LAZY = 1.0
 """Seconds in which state that no one waits for is written."""
 UPKEEP = 2.0
 """Seconds between two looks at what is to be done to sealed segments."""
+BUSY = 32 * 1024 * 1024
+"""Bytes that come between two looks from which on what can wait does."""
 SWEEP = 60.0
 """Seconds between two notes of how far sessions have come that are connected and were sent nothing."""
 MAX_ROWS = 32
@@ -80,7 +83,9 @@ class Group:
     """What is written together."""
 
     def __init__(self) -> None:
-        self.entries: dict[Stream, list[Entry]] = {}
+        self.gathered: dict[Stream, Gathering] = {}
+        self.unsafe: list[tuple[Stream, Batch, Sequence[int]]] = []
+        """QoS 2 messages of sessions that last, with their ids."""
         self.waiters: list[Waiter] = []
         self.changes: list[Change] | None = None
         """Changes of the state, if any are written with this group."""
@@ -94,7 +99,7 @@ class Group:
         self.state_fault: Fault | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.waiters or self.with_state)
+        return bool(self.gathered or self.waiters or self.with_state)
 
 
 class DiskJournal(Journal):
@@ -134,6 +139,8 @@ class DiskJournal(Journal):
         self._readers_here: dict[Stream, StreamReader] = {}
         self._upkeep: list[Upkeep] = []
         self._upkept = 0.0
+        self._came = 0
+        """Bytes that came since the last look at what is to be done to sealed segments."""
         self._keeps_up = False
         self._applied: dict[Stream, int] = {}
         self._mended: list[Change] = []
@@ -200,27 +207,34 @@ class DiskJournal(Journal):
             now = self._last_time + 1
         self._last_time = now
         group = self._group
-        entries = group.entries.get(stream)
-        if entries is None:
-            entries = group.entries[stream] = []
+        gathering = group.gathered.get(stream)
+        if gathering is None:
+            gathering = group.gathered[stream] = Gathering()
             self.broker.wake()
-        entries.append(Entry(batch, now, packet_ids))
+        began = self._clock()
+        gathering.add(Entry(batch, now, packet_ids))
+        took = self._clock() - began
+        if took > self.broker.figures.longest_log_block:
+            self.broker.figures.longest_log_block = took
         size = len(batch.data)
         group.size += size
         self._pending += size
+        self._came += size
         if batch.qos:
             group.waiters.append(Waiter(batch, done))
             group.waits = True
+            if packet_ids is not None:
+                group.unsafe.append((stream, batch, packet_ids))
         if self._pending > MAX_PENDING:
             self.full = True
 
     def unrouted(self, stream: Stream) -> list[Batch]:
         """Return the QoS 0 batches of a stream that are not in the log as far as the broker knows."""
         return [
-            entry.batch
+            self.place(stream, *found)
             for group in (*self._unsettled, self._group)
-            for entry in group.entries.get(stream, ())
-            if not entry.batch.qos
+            if stream in group.gathered
+            for found in group.gathered[stream].unrouted()
         ]
 
     def in_turn(self, call: Callable[[], object]) -> None:
@@ -272,6 +286,8 @@ class DiskJournal(Journal):
                     self._later(LINGER, self._lingered)
                 return
         self._group = Group()
+        for gathering in group.gathered.values():
+            gathering.cut()
         if group.with_state:
             group.changes = self._take_changes(group)
         self._busy = True
@@ -284,10 +300,9 @@ class DiskJournal(Journal):
 
     def _write(self, group: Group) -> Group:
         """Write a group, and make it safe as far as someone waits for it. In the writing thread."""
-        for stream, entries in group.entries.items():
+        for stream, gathering in group.gathered.items():
             try:
-                promised = group.waits and any(entry.batch.qos for entry in entries)
-                self.writers[stream].append(entries, promised)
+                self.writers[stream].append(gathering.pieces, gathering.promised)
             except OSError as error:
                 group.faults[stream] = _fault(error, f"stream {stream.name}")
             except Exception as error:
@@ -303,12 +318,10 @@ class DiskJournal(Journal):
     def _written(self, group: Group) -> None:
         """Settle a group that was written, or could not be. In the event loop's thread."""
         self._busy = False
-        for stream, entries in group.entries.items():
+        for stream, gathering in group.gathered.items():
             if stream in group.faults:
-                lost = sum(entry.batch.count for entry in entries if not entry.batch.qos)
-                self.broker.figures.log_lost += lost
-            last = entries[-1].batch
-            group.waiters.append(Waiter(None, None, partial(_set_routed, stream, last.offset + last.count)))
+                self.broker.figures.log_lost += gathering.unpromised
+            group.waiters.append(Waiter(None, None, partial(_set_routed, stream, gathering.end)))
         waiters, group.waiters = group.waiters, []  # no cycle with the group: its bytes are to go
         if group.state_fault is not None:
             # What was to be written is tried again with the next group; and who waits for it goes on waiting.
@@ -325,6 +338,8 @@ class DiskJournal(Journal):
 
     def _is_settled(self, group: Group) -> None:
         self._unsettled.remove(group)
+        for gathering in group.gathered.values():
+            gathering.release()
         self._pending -= group.size
         if self.full and self._pending < MAX_PENDING // 2:
             self.full = False
@@ -374,7 +389,7 @@ class DiskJournal(Journal):
                 self.fault = fault
                 self.broker.alert()
             self.fault = fault
-        elif self.fault is not None and (group.entries or group.changes is not None):
+        elif self.fault is not None and (group.gathered or group.changes is not None):
             logger.warning("the log is written again (before: %s)", self.fault.text)
             self.fault = None
             self.broker.alert()
@@ -392,11 +407,12 @@ class DiskJournal(Journal):
             self._writing.run(self._sync, self._synced)
         if not self._keeps_up and broker.now - self._upkept >= UPKEEP:
             self._keeps_up = True
-            self._keeping.run(self._keep_up, self._kept_up)
+            busy, self._came = self._came > BUSY, 0
+            self._keeping.run(partial(self._keep_up, busy), self._kept_up)
 
-    def _keep_up(self) -> None:
+    def _keep_up(self, busy: bool) -> None:
         for upkeep in self._upkeep:
-            upkeep.work(self._wall())
+            upkeep.work(self._wall(), busy)
 
     def _kept_up(self, _: None) -> None:
         self._keeps_up = False
@@ -452,10 +468,9 @@ class DiskJournal(Journal):
             self._rows[session] = rows
         unsafe: dict[str | None, set[int]] = {}
         for pending in (*self._unsettled, group):
-            for stream, entries in pending.entries.items():
-                for entry in entries:
-                    if entry.packet_ids is not None and entry.batch.offset >= stream.routed:
-                        unsafe.setdefault(entry.batch.origin, set()).update(entry.packet_ids)
+            for stream, batch, packet_ids in pending.unsafe:
+                if batch.offset >= stream.routed:
+                    unsafe.setdefault(batch.origin, set()).update(packet_ids)
         again: dict[Session, None] = {}
         for session in self._incoming:
             if session.noted is not None:
@@ -692,6 +707,8 @@ class DiskJournal(Journal):
         self._group = Group()
         group.with_state = True
         group.waits = True
+        for gathering in group.gathered.values():
+            gathering.cut()
         if self._broker is not None:
             group.changes = self._take_changes(group)
             self._writing.run(partial(self._write, group), lambda _: None)

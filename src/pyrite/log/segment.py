@@ -62,6 +62,17 @@ def index_of(path: Path) -> Path:
     return path.with_name(path.name + ".index")
 
 
+class Encoded(NamedTuple):
+    """A record batch as it is written, and what the index says of it."""
+
+    frame: frames.Frame
+    first: int
+    number: int
+    """How many messages there are."""
+    earliest: int
+    latest: int
+
+
 class SegmentWriter:
     """The segment that is written now; used by one thread."""
 
@@ -97,24 +108,26 @@ class SegmentWriter:
         """Write a record batch, and return when it is safe if `sync`; an error leaves nothing of it."""
         times = batch.column(1)
         first, count = batch.column(0)[0].as_py(), batch.num_rows
-        self.append_frame(frames.encode(batch), first, count, (times[0].value, times[-1].value), sync)
+        encoded = Encoded(frames.encode(batch), first, count, times[0].value, times[-1].value)
+        self.append_frames([encoded], sync)
 
-    def append_frame(
-        self, frame: frames.Frame, first: int, count: int, times: tuple[int, int], sync: bool
-    ) -> None:
-        """Write a record batch that is encoded already."""
-        before = self.size
+    def append_frames(self, batches: Sequence[Encoded], sync: bool) -> None:
+        """Write record batches that are encoded already, all or none of them."""
+        before = position = self.size
         try:
-            self._files.write(self._segment, frame.pieces)
+            self._files.write(self._segment, [piece for one in batches for piece in one.frame.pieces])
             if sync:
                 self._files.sync(self._segment)
         except OSError:
             self._files.truncate(self._segment, before)
             raise
-        self.size = before + frame.size
-        self.next_offset = first + count
-        self.started = self.started or times[0]
-        self._unindexed.append(frames.pack_record(first, count, *times, before, frame, sync))
+        for frame, first, count, earliest, latest in batches:
+            record = frames.pack_record(first, count, earliest, latest, position, frame, sync)
+            self._unindexed.append(record)
+            position += frame.size
+            self.next_offset = first + count
+        self.size = position
+        self.started = self.started or batches[0].earliest
         self._write_index()
 
     def _write_index(self) -> None:

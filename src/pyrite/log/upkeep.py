@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 DAY = 86_400.0
 """Seconds of messages that small segments are merged to, unless retention asks for less."""
 
+BACKLOG = 8
+"""Sealed segments of a stream that may wait for a quieter time."""
+
 
 def be_nice() -> None:
     """Have the calling thread give way to the others of the process."""
@@ -40,12 +43,13 @@ class Upkeep:
         self._report = report
         self._reader = StreamReader(folder)
 
-    def work(self, wall: float | None = None) -> None:
-        """Do what is to be done now; a failure is logged, and tried again the next time."""
+    def work(self, wall: float | None = None, busy: bool = False) -> None:
+        """Do what is to be done now, or only what cannot wait; a failure is logged, and tried again."""
         try:
             self._retain(time.time() if wall is None else wall)
-            self._convert()
-            self._merge()
+            self._convert(BACKLOG if busy else 0)
+            if not busy:
+                self._merge()
         except OSError as error:
             logger.warning("stream %s: upkeep: %s", self._reader.name, error.strerror or error)
 
@@ -55,12 +59,13 @@ class Upkeep:
         last = segments[-1:] if segments and not _is_over(segments[-1]) else []
         return segments[: len(segments) - len(last)]
 
-    def _convert(self) -> None:
-        for segment in self._sealed():
-            if isinstance(segment, ArrowSegment):
-                tiering.to_parquet(
-                    self._files, segment.stream, segment.path, self._options.compression, self._report
-                )
+    def _convert(self, leave: int) -> None:
+        """Make Parquet of sealed segments, the oldest first, and leave some of them."""
+        waiting = [segment for segment in self._sealed() if isinstance(segment, ArrowSegment)]
+        for segment in waiting[: max(0, len(waiting) - leave)]:
+            tiering.to_parquet(
+                self._files, segment.stream, segment.path, self._options.compression, self._report
+            )
 
     def _merge(self) -> None:
         options = self._options

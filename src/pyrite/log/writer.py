@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pyrite.log import columns, frames
 from pyrite.log.columns import Entry
 from pyrite.log.files import Files
+from pyrite.log.gathering import Rows, encode
 from pyrite.log.options import StreamOptions
-from pyrite.log.segment import Damage, SegmentWriter, recover
-from pyrite.log.single import encode_single
+from pyrite.log.segment import Damage, Encoded, SegmentWriter, recover
 from pyrite.log.stream import StreamReader
 from pyrite.log.tiering import tidy
 
@@ -72,22 +71,17 @@ class StreamWriter:
             end = last.end()
         return Opened(len(segments), segments[0].base, end, size - dropped, dropped, damages)
 
-    def append(self, entries: Sequence[Entry], promised: bool) -> None:
-        """Write what came together as one record batch; if it is `promised` to someone, it is safe then."""
-        first = entries[0].batch.offset
-        frame = encode_single(entries[0], first) if len(entries) == 1 else None
-        if frame is None:
-            frame = frames.encode(columns.build(entries, first))
-        count = sum([entry.batch.count for entry in entries])
-        times = (entries[0].timestamp, entries[-1].timestamp)
+    def append(self, pieces: Sequence[Encoded | Rows | list[Entry]], promised: bool) -> None:
+        """Write what came together, at one stroke; if it is `promised` to someone, it is safe then."""
+        batches = encode(pieces)
         policy = self.options.fsync
         sync = promised and policy == "always"
         if self._segment is not None and self._is_full():
             self.seal()
         if self._segment is None:
-            self._segment = SegmentWriter(self._files, self._folder, first)
+            self._segment = SegmentWriter(self._files, self._folder, batches[0].first)
         try:
-            self._segment.append_frame(frame, first, count, times, sync)
+            self._segment.append_frames(batches, sync)
         except OSError:
             self._abandon()
             raise

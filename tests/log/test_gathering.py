@@ -1,0 +1,196 @@
+"""What gathers for a stream: in whatever pieces it is written, every message is there once, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrite.broker.message import Batch, MixedBatch, Properties
+from pyrite.log import columns, frames, gathering
+from pyrite.log.columns import Entry
+from pyrite.log.gathering import LARGE, MANY, TOO_LARGE, WORTH_IT, Gathering, encode
+from pyrite.log.segment import Encoded
+
+Row = dict[str, Any]
+CARRIED = Properties(content_type="text/plain", user_properties=(("a", "b"), ("a", "c")))
+
+
+def strided(
+    count: int, size: int, qos: int = 0, properties: Properties | None = None, head: int = 4
+) -> Batch:
+    """Messages of one topic, each of which can be told from the others."""
+    payloads = [
+        number.to_bytes(4, "big")[-size:].ljust(size, b".") if size else b"" for number in range(count)
+    ]
+    data = b"".join(b"h" * head + payload for payload in payloads)
+    return Batch(b"a/b", data, qos, False, properties, None, "client", count, head + size, head)
+
+
+def mixed(count: int) -> Batch:
+    """Messages of two topics."""
+    data, starts, topics, ids_at = b"", [], [], []
+    for number in range(count):
+        topic, payload = (b"a/b", b"c/long")[number % 2], b"%d" % number
+        starts.append(len(data))
+        topics.append(topic)
+        size = 2 + len(topic) + len(payload)
+        data += b"\x30" + bytes([size]) + len(topic).to_bytes(2, "big") + topic
+        ids_at.append(len(data))
+        data += payload
+    return MixedBatch(data, starts, topics, ids_at, 0, 0, None, 4)
+
+
+def gathered(batches: list[Batch]) -> Gathering:
+    """Give batches to a gathering, with offsets as the journal gives them."""
+    one, offset = Gathering(), 100
+    for number, batch in enumerate(batches):
+        batch.offset = offset
+        offset += batch.count
+        one.add(Entry(batch, 1_000 + number, None))
+    return one
+
+
+def expected(batches: list[Batch]) -> list[Row]:
+    """Tell what should be written."""
+    rows: list[Row] = []
+    for number, batch in enumerate(batches):
+        for part in batch.parts():
+            for payload in part.payloads():
+                carried = part.properties
+                rows.append(
+                    {
+                        "offset": 100 + len(rows),
+                        "timestamp": 1_000 + number,
+                        "topic": part.topic.decode(),
+                        "payload": payload,
+                        "qos": part.qos,
+                        "client_id": part.origin,
+                        "content_type": carried and carried.content_type,
+                        "user_properties": carried
+                        and [{"key": key, "value": value} for key, value in carried.user_properties],
+                    }
+                )
+    return rows
+
+
+def written(pieces: list[Encoded]) -> list[Row]:
+    """Read what was written back, as any Arrow library would."""
+    rows: list[Row] = []
+    for piece in pieces:
+        batch = frames.decode(memoryview(b"".join(piece.frame.pieces)))
+        assert batch.num_rows == piece.number
+        assert batch.column("offset")[0].as_py() == piece.first
+        table = pa.Table.from_batches([batch])
+        times = table.column("timestamp").cast(pa.int64())
+        assert (times[0].as_py(), times[-1].as_py()) == (piece.earliest, piece.latest)
+        table = table.set_column(1, "timestamp", times)
+        names = ["offset", "timestamp", "topic", "payload", "qos", "client_id", "content_type"]
+        rows += table.select([*names, "user_properties"]).to_pylist()
+    return rows
+
+
+some = st.one_of(
+    st.builds(
+        strided,
+        st.sampled_from([1, 2, 63, 64, WORTH_IT - 1, WORTH_IT, 1_000]),
+        st.sampled_from([0, 1, 4, 64]),
+        st.sampled_from([0, 0, 0, 1, 2]),
+        st.sampled_from([None, CARRIED]),
+    ),
+    st.builds(mixed, st.integers(2, 40)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(some, min_size=1, max_size=8))
+def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
+    """Whether payloads are copied early, or not, or some of them."""
+    one = gathered(batches)
+    one.cut()
+    assert one.end == 100 + sum(batch.count for batch in batches)
+    assert one.promised == any(batch.qos for batch in batches)
+    assert one.unpromised == sum(batch.count for batch in batches if not batch.qos)
+    assert written(encode(one.pieces)) == expected(batches)
+
+
+@pytest.mark.parametrize(
+    ("batches", "pieces"),
+    [
+        ([strided(MANY // 2, 8) for _ in range(5)], 3),
+        ([strided(1_000, LARGE // 2_000) for _ in range(5)], 3),
+        ([strided(1, TOO_LARGE), strided(1, 8)], 2),
+        ([strided(WORTH_IT, 2 * LARGE // WORTH_IT), strided(WORTH_IT, 8)], 2),
+    ],
+    ids=["many", "large", "one message that is large", "one batch that is large"],
+)
+def test_much_becomes_several_record_batches(batches: list[Batch], pieces: int) -> None:
+    """None of them is large, unless a message is."""
+    one = gathered(batches)
+    one.cut()
+    made = encode(one.pieces)
+    assert len(made) == pieces
+    assert written(made) == expected(batches)
+
+
+def test_what_is_not_yet_written_can_be_had() -> None:
+    """From those that were made record batches, and those that were not; only messages with QoS 0."""
+    batches = [strided(WORTH_IT, 8), strided(2, 8, qos=1), strided(1, 8), mixed(4)]
+    one = gathered(batches[:1])
+    one.cut()
+    for batch in batches[1:]:
+        batch.offset = one.end
+        one.add(Entry(batch, 2_000, None))
+    last = strided(WORTH_IT, 3)
+    last.offset = one.end
+    one.add(Entry(last, 3_000, None))
+    quiet = [part for batch in [*batches, last] if not batch.qos for part in batch.parts()]
+    found = one.unrouted()
+    assert [(batch.topic, p) for batch, _, _ in found for p in batch.payloads()] == [
+        (batch.topic, p) for batch in quiet for p in batch.payloads()
+    ]
+    assert found[0][1:] == (100, 1_000)
+    assert found[-1][1:] == (last.offset, 3_000)
+    one.cut()
+    again = one.unrouted()
+    assert [p for batch, _, _ in again for p in batch.payloads()] == [p for b in quiet for p in b.payloads()]
+
+
+def test_memory_that_is_used_again_does_not_change_what_others_hold() -> None:
+    """What was handed out before the memory was let go of stays as it is."""
+    first = gathered([strided(WORTH_IT, 8)])
+    held = first.unrouted()
+    before = [batch.payloads() for batch, _, _ in held]
+    first.cut()
+    held += first.unrouted()
+    first.release()
+    second = gathered([Batch(b"x", b"?" * 8 * WORTH_IT, count=WORTH_IT, stride=8)])
+    second.cut()
+    assert len(second._buffers) == 1
+    assert [batch.payloads() for batch, _, _ in held] == before * 2
+
+
+def test_memory_for_payloads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little of what was used at the worst of times is kept."""
+    monkeypatch.setattr(gathering, "_free", [])
+    many = [gathered([strided(WORTH_IT, 8)]) for _ in range(gathering.MAX_FREE + 5)]
+    for one in many:
+        one.cut()
+        one.release()
+        one.release()
+    assert len(gathering._free) <= gathering.MAX_FREE
+
+
+def test_an_error_in_making_columns_is_met_again_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost by it, and the event loop goes on."""
+    batches = [strided(2, 8), strided(WORTH_IT, 8)]
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "build", lambda *_: 1 / 0)
+        one = gathered(batches)
+        one.cut()
+        with pytest.raises(ZeroDivisionError):
+            encode(one.pieces)
+    assert written(encode(one.pieces)) == expected(batches)
