@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.client import Client
 from tests.conformance.reader import Packet
-from tests.conformance.wire import PUBACK, PUBLISH, PUBREC, PUBREL, ack_packet
+from tests.conformance.wire import PUBACK, PUBLISH, PUBREC, PUBREL, ack_packet, publish_packet
 
 from . import bulk
 from .broker import ONE_SEGMENT, THREE_STREAMS, Broker, receive_until
@@ -347,6 +347,19 @@ def test_subscribing_again_asks_for_the_past_again(broker: Broker, client: Clien
     assert client.received_before_fence(broker.client()) == []
 
 
+def test_subscribing_again_goes_on_with_the_past(broker: Broker) -> None:
+    """What was asked for before, and what came since then, is still its due: once, in order."""
+    bulk.publish(broker.port, "a", numbers(0, 2_000), 1)
+    client = broker.client("reader", receive_maximum=10)
+    client.subscribe("a", qos=1, **since("earliest"))
+    first = client.receive()
+    bulk.publish(broker.port, "a", numbers(2_000, 2_100), 1)
+    client.subscribe("a", qos=1)
+    broker.client().publish("a", b"end", qos=1)
+    came = [first, *receive_until(client, b"end")]
+    assert payloads(came) == [*numbers(0, 2_100), b"end"]
+
+
 def test_the_past_costs_little_memory(stopped_broker: Broker) -> None:
     """Ten readers of 100 MB who take their time."""
     broker = stopped_broker
@@ -400,6 +413,26 @@ def test_a_slow_reader_of_qos_0_falls_behind_again_and_again(stopped_broker: Bro
     drive([reader], 0.2)
     assert reader.arrived == {topic: dict.fromkeys(range(count), 1) for topic, count in counts.items()}
     assert all(reader.firsts(topic) == list(range(count)) for topic, count in counts.items())
+
+
+def test_a_slow_reader_of_several_topics_loses_nothing(stopped_broker: Broker) -> None:
+    """Its messages come in one piece, which there is room for in part."""
+    broker = stopped_broker
+    broker.configure("[limits]\nmax_waiting_bytes = 20000\n")
+    broker.start()
+    slow = broker.client("slow")
+    slow.subscribe("flow/#", qos=0, **LOSSLESS)
+    writer = broker.client("writer", version=4)
+    sent = [(f"flow/{number % 3}", b"%05d" % number + b"." * (number % 7 * 50)) for number in range(9_000)]
+    for start in range(0, len(sent), 500):
+        writer.send(
+            b"".join(
+                publish_packet(topic, payload, version=4) for topic, payload in sent[start : start + 500]
+            )
+        )
+    writer.publish("flow/0", b"end", qos=1)
+    came = receive_until(slow, b"end")
+    assert payloads(came) == [*(payload for _, payload in sent), b"end"]
 
 
 # A replay is a delivery like others

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from pyrite.protocols.mqtt.connection import STEPS, TURN
+from pyrite.protocols.conversation import STEPS, TURN
 from pyrite.protocols.mqtt.packets import Ping, Publish, Subscribe, Wish, encode
 from tests.support.core import V5, V311, Core
 

@@ -34,6 +34,7 @@ max_inflight = 65535
 receive_maximum = 1
 max_subscriptions_per_client = 8
 max_topic_levels = 7
+max_created_topics = 11
 max_retained_messages = 6
 max_waiting_bytes = 5
 max_queued_messages = 4
@@ -56,6 +57,16 @@ server_reference = "other.example.org"
 check_payload_format = true
 authenticator = "module:factory"
 sys_interval = 0.0
+
+[line]
+ping_interval = 1.5
+missed_rounds = 1
+udp_timeout = 20.0
+max_session_expiry = 0
+
+[topics]
+policy = "listed"
+names = ["news", "weather/temp"]
 
 [[stream]]
 name = "sensors"
@@ -99,7 +110,7 @@ def refused(folder: Path, text: str | bytes) -> str:
 def keys(table: dict[str, Any], prefix: str = "") -> set[str]:
     found = set()
     for name, value in table.items():
-        if isinstance(value, list) and isinstance(value[0], dict):
+        if isinstance(value, list) and value and isinstance(value[0], dict):
             value = value[0]
         found |= keys(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name}
     return found

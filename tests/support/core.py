@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pyrite.broker.access import Access
+from pyrite.broker.catalog import TopicOptions
 from pyrite.broker.core import Broker
 from pyrite.broker.limits import Limits
 from pyrite.log.journal import DiskJournal
@@ -305,10 +306,11 @@ class Core:
         clock: Callable[[], float] | None = None,
         journal: DiskJournal | None = None,
         now: float = 1000.0,
+        topics: TopicOptions | None = None,
     ) -> None:
         self.options = options or MqttOptions()
         self.journal = journal
-        self.broker = Broker(limits, access, clock=clock or (lambda: 0.0), journal=journal)
+        self.broker = Broker(limits, access, clock=clock or (lambda: 0.0), journal=journal, topics=topics)
         self.broker.tick(now)
         if journal is not None:
             journal.restore(self.broker)

@@ -7,9 +7,11 @@ fetches; it comes again only if it is not acknowledged in time, or if the broker
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker.journal import Piece, Stream, Wanted
+from pyrite.broker.positions import Earliest, Latest, Offset, Position
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -143,3 +145,69 @@ class Consumer:
         known = sum(self.pending.pop(place, None) is not None for place in places)
         self.broker.journal.save_consumer(self)
         self.broker.journal.after(lambda: done(known))
+
+
+class ConsumerError(Exception):
+    """What was asked of a consumer cannot be; the text says why."""
+
+
+def create(
+    broker: Broker,
+    name: str,
+    topic_filter: bytes,
+    start: Position,
+    within: float,
+    done: Callable[[], object],
+) -> None:
+    """Make a consumer, or find it there; `done` is called when it is safe.
+
+    Raise ConsumerError if there is one of that name with another filter, or no log to fetch from.
+    """
+    streams = broker.journal.streams
+    if not streams:
+        raise ConsumerError("there is no log to fetch messages from")
+    there = broker.consumers.get(name)
+    if there is not None:
+        if there.topic_filter != topic_filter:
+            raise ConsumerError(
+                f"consumer {name!r} is there, with the filter {there.topic_filter.decode()!r}"
+            )
+        broker.journal.after(done)
+        return
+    positions: dict[Stream, int] = {}
+
+    def found(stream: Stream, offset: int) -> None:
+        positions[stream] = min(offset, stream.routed)
+        if len(positions) < len(streams):
+            return
+        if name not in broker.consumers:  # another may have asked for it meanwhile
+            broker.consumers[name] = Consumer(broker, name, topic_filter, positions, within=within)
+            broker.journal.save_consumer(broker.consumers[name])
+        broker.journal.after(done)
+
+    for stream in streams:
+        match start:
+            case Earliest():
+                found(stream, broker.journal.earliest(stream))
+            case Latest():
+                found(stream, stream.routed)
+            case Offset(offset):
+                found(stream, offset)
+            case _:
+                broker.journal.offset_at(stream, start.seconds(broker.journal.wall()), partial(found, stream))
+
+
+def find(broker: Broker, name: str) -> Consumer:
+    """Return a consumer by name, or raise ConsumerError."""
+    consumer = broker.consumers.get(name)
+    if consumer is None:
+        raise ConsumerError(f"there is no consumer {name!r}: create it first")
+    return consumer
+
+
+def delete(consumer: Consumer, done: Callable[[], object]) -> None:
+    """Forget a consumer; `done` is called when that is safe."""
+    broker = consumer.broker
+    broker.consumers.pop(consumer.name, None)
+    broker.journal.drop_consumer(consumer.name)
+    broker.journal.after(done)

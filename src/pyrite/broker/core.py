@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from pyrite.broker.access import Access
+from pyrite.broker.catalog import Catalog, TopicOptions
 from pyrite.broker.consumers import Consumer
 from pyrite.broker.figures import Figures
 from pyrite.broker.followers import CatchUp, GroupReader, Replay
@@ -59,6 +60,7 @@ class Broker:
         wake: Callable[[], object] = _no_wake,
         clock: Callable[[], float] = _no_clock,
         journal: Journal | None = None,
+        topics: TopicOptions | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.access = access or Access()
@@ -70,6 +72,7 @@ class Broker:
         self.journal = journal or Journal()
         self.subscriptions = SubscriptionTree(self.journal.stream_for)
         self.consumers: dict[str, Consumer] = {}
+        self.catalog = Catalog(self.journal, topics)
         self.presence = 0
         """Changes whenever a client comes or goes."""
         self.groups_behind: set[SharedGroup] = set()
@@ -282,6 +285,7 @@ class Broker:
     def replay_from(self, key: bytes, subscription: Subscription, position: Position) -> None:
         """Send a subscription the past from a point on that was asked for, then what comes in."""
         journal = self.journal
+        self._end_replay(subscription)
         subscription.since = None
         match position:
             case Earliest():
@@ -382,6 +386,34 @@ class Broker:
             else:
                 yield batch
 
+    # Topics
+
+    def create_topic(self, topic: bytes) -> str:
+        """Create a topic, if it is not there; return why it may not be, or nothing."""
+        refusal = self.catalog.create_refusal(topic)
+        if not refusal and topic not in self.catalog.created.values:
+            if len(self.catalog.created) >= self.limits.max_created_topics:
+                return "there are too many topics"
+            self.catalog.create(topic)
+        return refusal
+
+    def delete_topic(self, topic: bytes) -> str:
+        """Delete a topic and its kept value; return why it cannot be, or nothing."""
+        if self.catalog.is_fixed(topic):
+            return f"the topic {topic.decode()!r} is in the configuration, and stays"
+        existed = self.catalog.delete(topic)
+        if topic in self.retained.values and not topic.startswith(SYSTEM):
+            self.retained.pop(topic)
+            self.journal.drop_retained(topic)
+            existed = True
+        return "" if existed else f"there is no topic {topic.decode()!r}"
+
+    def topics_for(self, topic_filter: bytes) -> list[tuple[bytes, bytes | None]]:
+        """Return the topics that match a filter, those created and those with a kept value."""
+        kept: dict[bytes, bytes | None] = dict.fromkeys(self.catalog.created.matching(topic_filter))
+        kept.update((batch.topic, batch.payload()) for batch in self.retained_for(topic_filter))
+        return sorted(kept.items())
+
     # Subscriptions
 
     def subscribe(self, subscription: Subscription, group_name: str | None, key: bytes) -> bool:
@@ -390,7 +422,8 @@ class Broker:
         if session.subscriptions is NO_SUBSCRIPTIONS:
             session.subscriptions = {}
         before = session.subscriptions.get(key)
-        if before is not None and before.replay is not None:
+        replay = None if before is None else before.replay
+        if before is not None:
             self._end_replay(before)
         session.subscriptions[key] = subscription
         if before is not None:
@@ -398,6 +431,11 @@ class Broker:
         elif self.journal.streams:
             subscription.since = {stream: stream.routed for stream in self.journal.streams}
         new = self.subscriptions.add(subscription, group_name) and before is None
+        if replay is not None:  # it is still to be sent the past that was asked for, and what came meanwhile
+            self.subscriptions.remove(subscription)
+            successor = replay.succeeded_by(subscription)
+            session.replays = [*(session.replays or ()), successor]
+            self.timers.set(successor, self.now)
         self._save_subscription(key, subscription)
         if subscription.group is not None and session.lasting:
             self.journal.save_group(subscription.group)  # or it would begin, after a crash, where that was

@@ -236,8 +236,9 @@ class Replay(Follower):
         if qos:
             session.offer_from_log(batch, qos, subscription)
             return batch.count
-        if batch.qos == 0 and batch.offset < self._seen.get(stream, 0):
-            return batch.count
+        seen = self._seen.get(stream, 0) - batch.offset
+        if batch.qos == 0 and seen > 0:
+            return min(seen, batch.count)
         assert session.link is not None
         count = min(batch.count, max(1, session.link.room // (batch.stride + OVERHEAD + len(batch.topic))))
         session.link.forward(batch.part(0, count), subscription)
@@ -251,19 +252,29 @@ class Replay(Follower):
         self.broker.journal.save_subscription(self.subscription.session, self.key, self.subscription)
 
     def again(self) -> Replay:
-        """Return what goes on where this one was stopped."""
+        """Return what goes on where this one was stopped, when its client is back."""
         return Replay(self.broker, self.key, self.subscription, dict(self.reached), self._seen, self._until)
+
+    def succeeded_by(self, subscription: Subscription) -> Replay:
+        """Return what goes on for the subscription that comes in place of this one's.
+
+        What this one has taken is still sent by the session, and counts for the successor.
+        """
+        successor = Replay(self.broker, self.key, subscription, dict(self.positions), self._seen, self._until)
+        successor.reached = self.reached
+        self.subscription.replay = successor
+        return successor
 
     def _unrouted(self) -> list[Batch]:
         """Return what is on its way into the log, was given to others already, and is not to be left out."""
         subscription, wanted = self.subscription, self.wanted()
         return [
-            part
+            part.part(max(0, self._seen.get(stream, 0) - part.offset), part.count)
             for stream in self.broker.journal.streams
             for batch in self.broker.journal.unrouted(stream)
-            if batch.offset >= self._seen.get(stream, 0)
             for part in batch.parts()
-            if wanted(part.topic)
+            if part.offset + part.count > self._seen.get(stream, 0)
+            and wanted(part.topic)
             and not (subscription.no_local and part.origin == subscription.session.client_id)
         ]
 

@@ -188,3 +188,9 @@ class Journal:
 
     def drop_consumer(self, name: str) -> None:
         """Note that a consumer is over."""
+
+    def save_topic(self, topic: bytes) -> None:
+        """Note that a topic was created."""
+
+    def drop_topic(self, topic: bytes) -> None:
+        """Note that a topic was deleted."""

@@ -27,6 +27,8 @@ class Limits:
     """Subscriptions of one session."""
     max_topic_levels: int = 128
     """Levels of a topic or filter."""
+    max_created_topics: int = 10_000_000
+    """Topics that may be created."""
     max_retained_messages: int = 1_000_000
     """Retained messages in all."""
     max_waiting_bytes: int = 16 * MIB

@@ -15,7 +15,8 @@ from pyrite.server import config as configuration
 _EXAMPLES = """\
 examples:
   pyrite serve
-        on the defaults: mqtt://127.0.0.1:1883 and ws://127.0.0.1:8083/mqtt
+        on the defaults: mqtt://127.0.0.1:1883, ws://127.0.0.1:8083/mqtt,
+        line://127.0.0.1:1373 and udp://127.0.0.1:1234
   pyrite serve --listen mqtt://0.0.0.0:1883 --listen ws://0.0.0.0:8083/mqtt
         for other machines too
   pyrite serve --listen mqtt://127.0.0.1:0 --ephemeral

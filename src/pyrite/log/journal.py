@@ -597,6 +597,14 @@ class DiskJournal(Journal):
         """Note that a consumer is over."""
         self._changes.append((database.DROP_CONSUMER, (name,)))
 
+    def save_topic(self, topic: bytes) -> None:
+        """Note that a topic was created."""
+        self._changes.append((database.SAVE_TOPIC, (topic,)))
+
+    def drop_topic(self, topic: bytes) -> None:
+        """Note that a topic was deleted."""
+        self._changes.append((database.DROP_TOPIC, (topic,)))
+
     # Reading
 
     def read(

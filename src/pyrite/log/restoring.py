@@ -64,6 +64,8 @@ class _Restorer:
             self._group(group, states.get((group.name, group.topic_filter)))
         for name, consumer in kept.consumers:
             self._consumer(name, consumer)
+        for topic in kept.topics:
+            broker.catalog.created[topic] = True
         for stream, applied in self._journal.applied.items():
             if applied < stream.routed:
                 self._redo(stream, applied)

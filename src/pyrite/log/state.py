@@ -1,8 +1,8 @@
 """The broker's state beside the log: SQLite in WAL mode, written in the same group commit.
 
-Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions and consumers. Up to
-which offset of each stream the state includes what messages did to it (retained messages, ids of QoS 2
-messages) is noted with it (`applied`); what came later is found in the log when the broker starts.
+Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers and created
+topics. Up to which offset of each stream the state includes what messages did to it (retained messages, ids
+of QoS 2 messages) is noted with it (`applied`); what came later is found in the log when the broker starts.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS groups (name TEXT NOT NULL, filter BLOB NOT NULL, sta
     proof INTEGER NOT NULL, PRIMARY KEY (name, filter)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
     WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS topics (topic BLOB PRIMARY KEY, proof INTEGER NOT NULL) WITHOUT ROWID;
 """
 # SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
 
@@ -50,6 +51,7 @@ TABLES = (
     "retained",
     "groups",
     "consumers",
+    "topics",
 )
 SAVE_STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)"
 SAVE_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)"
@@ -67,6 +69,8 @@ SAVE_GROUP = "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)"
 DROP_GROUP = "DELETE FROM groups WHERE name = ? AND filter = ?"
 SAVE_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
 DROP_CONSUMER = "DELETE FROM consumers WHERE name = ?"
+SAVE_TOPIC = "INSERT OR REPLACE INTO topics VALUES (?, ?)"
+DROP_TOPIC = "DELETE FROM topics WHERE topic = ?"
 
 WAL_HEADER = 32
 WAL_FRAME_HEADER = 24
@@ -108,6 +112,7 @@ class Kept(NamedTuple):
     retained: Iterable[tuple[bytes, dict[str, Any], bytes]]
     groups: list[tuple[str, bytes, dict[str, Any]]]
     consumers: list[tuple[str, dict[str, Any]]]
+    topics: list[bytes]
 
 
 class State:
@@ -234,6 +239,7 @@ class State:
             ((topic, json.loads(message), payload) for topic, message, payload in self._rows("retained")),
             [(name, of, json.loads(state)) for name, of, state in self._rows("groups")],
             [(name, json.loads(state)) for name, state in self._rows("consumers")],
+            [topic for (topic,) in self._rows("topics")],
         )
 
     def commit(self, changes: Sequence[Change]) -> None:

@@ -11,13 +11,20 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
-from pyrite.broker.topics import InvalidTopic, check_filter
+from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
 from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
+from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.listeners import Listener, parse_listener
 
-DEFAULT_LISTENERS = ("mqtt://127.0.0.1:1883", "ws://127.0.0.1:8083/mqtt")
+DEFAULT_LISTENERS = (
+    "mqtt://127.0.0.1:1883",
+    "ws://127.0.0.1:8083/mqtt",
+    "line://127.0.0.1:1373",
+    "udp://127.0.0.1:1234",
+)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TLS_VERSIONS = ("1.2", "1.3")
 
@@ -47,7 +54,7 @@ class Config:
     """Everything that can be set."""
 
     listen: list[str] = field(default_factory=lambda: list(DEFAULT_LISTENERS))
-    """Where to listen: mqtt://host:port, mqtts://, ws://host:port/path, wss://, unix:///path."""
+    """Where to listen: mqtt://host:port, mqtts://, ws://host:port/path, wss://, line://, udp://, unix://."""
     data: str = "pyrite-data"
     """The folder for everything that lasts."""
     ephemeral: bool = False
@@ -57,6 +64,8 @@ class Config:
     tls: Tls = field(default_factory=Tls)
     limits: Limits = field(default_factory=Limits)
     mqtt: MqttOptions = field(default_factory=MqttOptions)
+    line: LineOptions = field(default_factory=LineOptions)
+    topics: TopicOptions = field(default_factory=TopicOptions)
     stream: list[StreamOptions] = field(default_factory=lambda: [StreamOptions()])
     """Which messages are kept, where and for how long; the stream `default` takes what no other does."""
     source: str = field(default="defaults", metadata={"internal": True})
@@ -79,6 +88,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "mqtt.server_keep_alive": (0, 65_535),
     "mqtt.max_session_expiry": (0, 4_294_967_295),
     "mqtt.sys_interval": (0, 86_400),
+    "line.ping_interval": (0.01, 86_400),
+    "line.missed_rounds": (1, 1_000),
+    "line.udp_timeout": (0.1, 86_400),
+    "line.max_session_expiry": (0, 4_294_967_295),
     "stream.retention_age": (0, 2**63 - 1),
     "stream.retention_bytes": (0, 2**63 - 1),
     "stream.segment_bytes": (64 * 1024, 2**40),
@@ -88,6 +101,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": LOG_LEVELS,
     "tls.minimum_version": TLS_VERSIONS,
+    "topics.policy": POLICIES,
     "stream.fsync": FSYNC,
     "stream.compression": COMPRESSIONS,
 }
@@ -126,6 +140,7 @@ def check(config: Config, source: str) -> None:
                 f"{source}: listen = {url!r}: expected tls.certificate (and tls.key) to be set for it, "
                 'as in [tls] certificate = "server.pem"'
             )
+    _check_topics(config.topics, source)
     _check_streams(config.stream, source)
     for key in ("certificate", "key", "client_ca"):
         file = getattr(config.tls, key)
@@ -134,6 +149,20 @@ def check(config: Config, source: str) -> None:
     if config.tls.require_client_certificate and not config.tls.client_ca:
         raise ConfigError(
             f"{source}: tls.require_client_certificate = true: expected tls.client_ca to be set with it"
+        )
+
+
+def _check_topics(topics: TopicOptions, source: str) -> None:
+    for name in topics.names:
+        try:
+            check_topic(name.encode(), 65_536)
+            if name.startswith("$"):
+                raise InvalidTopic("a topic that begins with $ is the broker's own")
+        except (InvalidTopic, UnicodeEncodeError) as error:
+            raise ConfigError(f"{source}: topics.names = {name!r}: {error}") from None
+    if topics.policy == LISTED and not topics.names:
+        raise ConfigError(
+            f"{source}: topics.policy = {LISTED!r}: expected topics.names to name at least one topic"
         )
 
 

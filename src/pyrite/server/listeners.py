@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 8083, "wss": 8084}
+DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 8083, "wss": 8084, "line": 1373, "udp": 1234}
 _EXPECTED = (
-    "expected mqtt://host:port, mqtts://host:port, ws://host:port/path, wss://host:port/path or unix:///path"
+    "expected mqtt://host:port, mqtts://host:port, ws://host:port/path, wss://host:port/path, "
+    "line://host:port, udp://host:port or unix:///path"
 )
 
 

@@ -21,13 +21,17 @@ from typing import Any
 from pyrite import __version__
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
+from pyrite.broker.link import Transport
 from pyrite.broker.system import System
 from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.upkeep import be_nice
 from pyrite.log.workers import ThreadWorker
-from pyrite.protocols.mqtt.connection import CLOSING_TIME, Connection
+from pyrite.protocols.conversation import CLOSING_TIME, Conversation
+from pyrite.protocols.line.connection import LineConnection
+from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.config import Config, ConfigError
+from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
 from pyrite.server.listeners import Listener
 from pyrite.server.sockets import Poller, bind, bind_unix
 from pyrite.server.streams import StreamProtocol
@@ -53,15 +57,16 @@ class Server:
         self._loop = asyncio.get_running_loop()
         access = load_access(config)
         self.journal = None if config.ephemeral else self._open_journal()
-        self.broker = Broker(config.limits, access, self._wake, time.monotonic, self.journal)
+        self.broker = Broker(config.limits, access, self._wake, time.monotonic, self.journal, config.topics)
         self.broker.tick(self._loop.time())
         self.awake = False
         """Whether someone is at work who will flush the broker when done."""
         self._turn_comes = False
-        self.connections: set[Connection] = set()
+        self.connections: set[Conversation] = set()
         self._per_address: dict[str, int] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._socket_files: list[Path] = []
+        self._datagrams: list[DatagramProtocol] = []
         self._poller = Poller(self) if hasattr(select, "epoll") else None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -130,6 +135,9 @@ class Server:
             self._poller.stop_listening()
         for connection in list(self.connections):
             connection.ended(Reason.SERVER_SHUTTING_DOWN)
+        for endpoint in self._datagrams:
+            endpoint.datagrams.ended(Reason.SERVER_SHUTTING_DOWN)
+            endpoint.close()
         end = self._loop.time() + GOODBYE
         while self.connections and self._loop.time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -165,17 +173,26 @@ class Server:
             _remove_stale_socket(path, self.config.source)
             sockets = [bind_unix(str(path), BACKLOG)]
             self._socket_files.append(path)
+        elif listener.scheme == "udp":
+            bound = bind_datagrams(listener.host, listener.port)
+            _, endpoint = await self._loop.create_datagram_endpoint(
+                lambda: DatagramProtocol(self), sock=bound
+            )
+            self._datagrams.append(endpoint)
+            return listener.at_port(bound.getsockname()[1])
         else:
             sockets = bind(listener.host, listener.port, BACKLOG)
             listener = listener.at_port(sockets[0].getsockname()[1])
         if self._poller is not None and not listener.tls and not listener.websocket:
             for listening in sockets:
-                self._poller.listen(listening)
+                self._poller.listen(listening, listener)
             return listener
         context = tls_context(self.config) if listener.tls else None
 
         def protocol() -> asyncio.Protocol:
-            return WebSocketProtocol(self, listener.path) if listener.websocket else StreamProtocol(self)
+            if listener.websocket:
+                return WebSocketProtocol(self, listener)
+            return StreamProtocol(self, listener)
 
         for listening in sockets:
             server = await self._loop.create_server(
@@ -214,7 +231,13 @@ class Server:
 
     # What connections ask
 
-    def read_later(self, connection: Connection) -> None:
+    def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
+        """Make the connection of a client that came to a listener."""
+        if listener.scheme == "line":
+            return LineConnection(self.broker, self.config.line, transport, address, peer)
+        return Connection(self.broker, self.config.mqtt, transport, address)
+
+    def read_later(self, connection: Conversation) -> None:
         """Read no more from a client until others had their turn."""
         connection.transport.pause_reading()
         self._loop.call_soon(connection.resume_reading)

@@ -23,7 +23,8 @@ from itertools import islice
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from pyrite.protocols.mqtt.connection import Connection
+from pyrite.protocols.conversation import Conversation
+from pyrite.server.listeners import Listener
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -64,7 +65,7 @@ class SocketTransport:
 
     __slots__ = ("_closing", "_descriptor", "_paused", "_pending", "_poller", "_waiting", "connection")
 
-    connection: Connection
+    connection: Conversation
 
     def __init__(self, poller: Poller, descriptor: int) -> None:
         self._poller = poller
@@ -187,7 +188,7 @@ class Poller:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self.epoll = select.epoll()
-        self._listening: dict[int, socket.socket] = {}
+        self._listening: dict[int, tuple[socket.socket, Listener]] = {}
         self._transports: dict[int, SocketTransport] = {}
         self._rounds = 0
         """How many times more was ready, each time, when all that was ready had been handled."""
@@ -198,18 +199,18 @@ class Poller:
         self._loop.add_reader(self.epoll.fileno(), self._ready)
         sharpen_timers()
 
-    def listen(self, listening: socket.socket) -> None:
+    def listen(self, listening: socket.socket, listener: Listener) -> None:
         """Accept connections of a socket that listens."""
         listening.setblocking(False)
         if listening.family != socket.AF_UNIX:
             # Accepted sockets inherit it: what is written is sent, as it is batched already.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._listening[listening.fileno()] = listening
+        self._listening[listening.fileno()] = (listening, listener)
         self.epoll.register(listening.fileno(), _READ)
 
     def stop_listening(self) -> None:
         """Accept no more connections."""
-        for descriptor, listening in self._listening.items():
+        for descriptor, (listening, _) in self._listening.items():
             try:
                 self.epoll.unregister(descriptor)
             except OSError:
@@ -283,7 +284,7 @@ class Poller:
             transport = transports.get(descriptor)
             if transport is None:
                 if descriptor in self._listening:
-                    self._accept(self._listening[descriptor])
+                    self._accept(*self._listening[descriptor])
                 continue
             if events & _WRITE:
                 transport.writable()
@@ -302,7 +303,7 @@ class Poller:
                 transport.abort()
         return total
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket, listener: Listener) -> None:
         server, epoll, transports = self._server, self.epoll, self._transports
         for _ in range(ACCEPTS):
             try:
@@ -323,7 +324,8 @@ class Poller:
             accepted.setblocking(False)
             descriptor = accepted.detach()
             transport = SocketTransport(self, descriptor)
-            transport.connection = Connection(server.broker, server.config.mqtt, transport, address)
+            where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else address
+            transport.connection = server.connection(listener, transport, address, where)
             server.connections.add(transport.connection)
             transports[descriptor] = transport
             epoll.register(descriptor, _READ)

@@ -1,11 +1,12 @@
-"""MQTT over asyncio's streams: TLS; and plain sockets, on systems without epoll."""
+"""Connections over asyncio's streams: TLS; and plain sockets, on systems without epoll."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from pyrite.protocols.mqtt.connection import Connection
+from pyrite.protocols.conversation import Conversation
+from pyrite.server.listeners import Listener
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -19,18 +20,19 @@ MAX_HELD = 1024 * 1024
 
 
 class StreamProtocol(asyncio.Protocol):
-    """Joins one asyncio transport to one MQTT connection, for which it is the transport.
+    """Joins one asyncio transport to one connection of a client, for which it is the transport.
 
     uvloop's TLS loses what it has decrypted and not handed over if the client closes while reading is
     paused, so a TLS client's reading is paused only where its input would grow without bound.
     """
 
-    __slots__ = ("_held", "_tls", "connection", "server", "transport")
+    __slots__ = ("_held", "_listener", "_tls", "connection", "server", "transport")
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, listener: Listener) -> None:
         self.server = server
+        self._listener = listener
         self.transport: asyncio.Transport | None = None
-        self.connection: Connection | None = None
+        self.connection: Conversation | None = None
         self._tls = False
         self._held = 0
 
@@ -49,7 +51,8 @@ class StreamProtocol(asyncio.Protocol):
         # The connection must hear of it when what waits goes down, however little may wait.
         limits = self.server.config.limits
         transport.set_write_buffer_limits(high=min(HIGH_WATER, limits.max_waiting_bytes // 2))
-        self.connection = Connection(self.server.broker, self.server.config.mqtt, self, address)
+        where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else address
+        self.connection = self.server.connection(self._listener, self, address, where)
         self.server.connections.add(self.connection)
 
     def data_received(self, data: bytes) -> None:

@@ -14,6 +14,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from pyrite.server.listeners import Listener
 from pyrite.server.streams import StreamProtocol
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ class WebSocketProtocol(StreamProtocol):
 
     __slots__ = ("path", "websocket")
 
-    def __init__(self, server: Server, path: str) -> None:
-        super().__init__(server)
-        self.path = path
+    def __init__(self, server: Server, listener: Listener) -> None:
+        super().__init__(server, listener)
+        self.path = listener.path
         self.websocket = ServerProtocol(
             select_subprotocol=_select,
             max_size=server.config.limits.max_packet_size + FRAME_SLACK,

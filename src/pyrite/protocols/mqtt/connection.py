@@ -7,17 +7,17 @@ publishing.py in runs; other packets are decoded and handled here; CONNECT and A
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyrite.broker.access import Credentials, Exchange
-from pyrite.broker.link import NOTHING, Transport
+from pyrite.broker.access import Exchange
+from pyrite.broker.link import Transport
 from pyrite.broker.positions import Position, parse_position
-from pyrite.broker.session import Session, WrongAcknowledgement
+from pyrite.broker.session import WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.topics import InvalidTopic, check_filter, split_shared
+from pyrite.protocols.conversation import TURN
 from pyrite.protocols.mqtt import fields, handshake, publishing
 from pyrite.protocols.mqtt.delivery import FORM_V3, Delivery
 from pyrite.protocols.mqtt.options import MqttOptions
@@ -39,7 +39,7 @@ from pyrite.protocols.mqtt.packets import (
     encode,
 )
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, return_code, violation
-from pyrite.protocols.mqtt.states import AUTHENTICATING, CLOSED, CONNECTED, WAITING, State
+from pyrite.protocols.states import AUTHENTICATING, CLOSED, CONNECTED, WAITING
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -47,16 +47,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
-TURN = 0.002
-"""Seconds that one client's packets are handled at a time, while the others wait."""
 LOOKS_AT_CLOCK = 8
 """Packets, or runs of them, between two looks at the clock."""
-STEPS = 64
-"""Steps of a long piece of work between two looks at the clock."""
 SIGN_OF_LIFE = 1_000
 """Bytes of a packet under way that count for the keep-alive: a large packet may take its time, not a drip."""
-CLOSING_TIME = 1.0
-"""Seconds that a connection being closed has to take what was still to be sent."""
 
 
 class Extras(NamedTuple):
@@ -75,36 +69,24 @@ class Connection(Delivery):
 
     __slots__ = (
         "aliases_in",
-        "backlog",
         "connect",
-        "credentials",
         "exchange",
-        "interrupted",
         "keep_alive",
         "method",
-        "missing",
         "options",
         "problem_information",
-        "received",
-        "seen_at",
-        "session",
         "shape",
-        "slot",
-        "state",
         "version",
     )
 
     def __init__(self, broker: Broker, options: MqttOptions, transport: Transport, address: str) -> None:
-        super().__init__(broker, transport)
+        super().__init__(broker, transport, address)
         self.options = options
-        self.state: State = WAITING
         self.version = V311
         self.form = FORM_V3
         self.max_packet = MAX_PACKET
         self.aliases = None
         self.max_aliases = 0
-        self.session: Session | None = None
-        self.credentials = Credentials("", None, None, address)
         self.connect: Connect | None = None
         """The CONNECT of a client that is still authenticating."""
         self.exchange: Exchange | None = None
@@ -115,17 +97,8 @@ class Connection(Delivery):
         self.aliases_in: dict[int, bytes] | None = None
         self.shape: publishing.Shape | None = None
         """How the last PUBLISH looked."""
-        self.received: bytearray | None = None
-        """What came of a packet that has not come whole, or was not handled yet."""
-        self.backlog: Iterator[None] | None = None
-        """What is left to do of the last packet: retained messages to be sent, one at each step."""
-        self.interrupted = False
-        """Whether what came is to be handled in a later turn."""
-        self.missing = 0
         self.keep_alive = 0.0
         """Seconds of silence after which the client is given up; 0 for never."""
-        self.seen_at = broker.now
-        self.slot = NO_SLOT
         broker.timers.set(self, broker.now + broker.limits.connect_timeout)
 
     # Bytes in
@@ -146,11 +119,11 @@ class Connection(Delivery):
 
     def _feed(self, data: bytes) -> None:
         """Split `data` into packets and handle them. HOT."""
-        if self.backlog is not None and not self.interrupted and not self._work_off():
+        if self.backlog is not None and not self.interrupted and not self.work_off():
             self.interrupted = True
             self.broker.interrupted(self)
         if self.received is None and self.interrupted:
-            self._keep(data, 0, 0)
+            self.keep(data, 0, 0)
             return
         if self.received is not None:
             self.received += data
@@ -171,7 +144,7 @@ class Connection(Delivery):
                 if not until:
                     until = now + TURN
                 elif now > until:
-                    self._interrupt(data, at)
+                    self.interrupt(data, at)
                     return
             if self.state is not CONNECTED and not self._may_start(data[at]):
                 return
@@ -188,7 +161,7 @@ class Connection(Delivery):
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
                 if self.broker.journal.full:
-                    self._keep(data, at, 0)
+                    self.keep(data, at, 0)
                     self.hold()
                     self.broker.choke(self)
                     return
@@ -217,7 +190,7 @@ class Connection(Delivery):
             if stop - at > self.broker.limits.max_packet_size:
                 raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet is larger than the maximum")
             if stop > end:
-                self._keep(data, at, stop - end)
+                self.keep(data, at, stop - end)
                 return
             if first >> 4 == fields.PUBLISH:
                 shape = self.shape = publishing.read_shape(self, data, at, body, stop)
@@ -243,76 +216,19 @@ class Connection(Delivery):
                 self._handle(first, data[body:stop])
                 count = -1  # these may take long: look at the clock
                 if self.interrupted:
-                    self._keep(data, stop, 0)
+                    self.keep(data, stop, 0)
                     return
-                if self.backlog is not None and not self._work_off():
-                    self._interrupt(data, stop)
+                if self.backlog is not None and not self.work_off():
+                    self.interrupt(data, stop)
                     return
             at = stop
             if self.broker.journal.full:
-                self._keep(data, at, 0)
+                self.keep(data, at, 0)
                 self.hold()
                 self.broker.choke(self)
                 return
         if at < end:
-            self._keep(data, at, 1)
-
-    def _interrupt(self, data: bytes, at: int) -> None:
-        """Let others have their turn before the rest of `data` is handled."""
-        self._keep(data, at, 0)
-        self.interrupted = True
-        self.transport.pause_reading()
-        self.broker.interrupted(self)
-
-    def hold(self) -> None:
-        """Handle nothing more of what comes, until further notice."""
-        self.interrupted = True
-        self.transport.pause_reading()
-
-    def wait_for_journal(self) -> None:
-        """Send nothing, and handle nothing, before everything that was noted so far is safe."""
-        waits = True
-
-        def safe() -> None:
-            nonlocal waits
-            waits = self.held = False
-            if self.state is not CLOSED:
-                self.flush()
-            if self.interrupted:
-                self.broker.interrupted(self)
-
-        self.broker.journal.after(safe)
-        if waits:
-            self.held = True
-            self.hold()
-
-    def go_on(self) -> None:
-        """Handle more of what came, for another turn."""
-        self.interrupted = False
-        self.feed(b"")
-        self.resume_reading()
-
-    def resume_reading(self) -> None:
-        """Have the client read from again, unless what came last still waits to be handled."""
-        if not self.interrupted and self.state is not CLOSED:
-            self.transport.resume_reading()
-
-    def _work_off(self) -> bool:
-        """Do what is left of the last packet, for a turn; tell whether it is done."""
-        assert self.backlog is not None
-        until = self.broker.clock() + TURN
-        for number, _ in enumerate(self.backlog, 1):
-            if self.state is CLOSED:
-                break
-            if number % STEPS == 0 and self.broker.clock() > until:
-                return False
-        self.backlog = None
-        return True
-
-    def _keep(self, data: bytes, at: int, missing: int) -> None:
-        """Keep the beginning of a packet until `missing` more bytes have come."""
-        self.received = bytearray(data[at:])
-        self.missing = missing
+            self.keep(data, at, 1)
 
     def _may_start(self, first: int) -> bool:
         """Tell whether a packet that begins with `first` may come in the present state."""
@@ -369,7 +285,9 @@ class Connection(Delivery):
                 past.append((wish.topic_filter, subscription))
             elif subscription is not None:
                 fresh.append(subscription)
-        answer = self._results(fields.SUBACK, packet.packet_id, reasons, extras.wrong)
+        answer = self._results(
+            fields.SUBACK, packet.packet_id, reasons, extras.wrong or self._unknown(packet)
+        )
 
         def granted() -> None:
             self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
@@ -380,6 +298,20 @@ class Connection(Delivery):
         for key, subscription in past:
             assert extras.start is not None
             self.broker.replay_from(key, subscription, extras.start)
+
+    def _unknown(self, packet: Subscribe) -> str:
+        """Say which of the topics asked for may not be used, if any."""
+        catalog = self.broker.catalog
+        if not catalog.restricts:
+            return ""
+        for wish in packet.wishes:
+            try:
+                refusal = catalog.filter_refusal(split_shared(wish.topic_filter)[1])
+            except InvalidTopic:
+                continue
+            if refusal:
+                return refusal
+        return ""
 
     def _extras(self, packet: Subscribe) -> Extras:
         """Read what a client asks for beyond MQTT, in user properties of its SUBSCRIBE."""
@@ -434,6 +366,8 @@ class Connection(Delivery):
             self.credentials, topic_filter.decode()
         ):
             return Reason.NOT_AUTHORIZED, None
+        if broker.catalog.filter_refusal(topic_filter):
+            return Reason.TOPIC_FILTER_INVALID, None
         subscriptions = session.subscriptions
         if key not in subscriptions and len(subscriptions) >= broker.limits.max_subscriptions_per_client:
             return Reason.QUOTA_EXCEEDED, None
@@ -493,7 +427,7 @@ class Connection(Delivery):
             self.broker.set_expiry(session, min(expiry, self.options.max_session_expiry))
         if "server_reference" in packet.properties:
             raise violation("a server reference from a client")
-        self._leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]
+        self.leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]
         self.close()
 
     # Packets out
@@ -520,24 +454,6 @@ class Connection(Delivery):
         self.write(answers)
         self.broker.figures.packets_sent += len(acks) // 4
 
-    def write(self, data: bytes | bytearray) -> None:
-        """Put `data` into the outbox."""
-        super().write(data)
-        if self.room < 0:
-            self._overfull()
-
-    def _overfull(self) -> None:
-        """Give up a client that lets its answers pile up (messages are held back or dropped long before)."""
-        limits = self.broker.limits
-        bound = -limits.max_waiting_bytes - limits.max_packet_size
-        if self.room < bound and self.state is CONNECTED:
-            self.flush()
-            if self.room < bound:
-                self.state = CLOSED
-                self._leave(send_will=True)
-                self.transport.abort()
-                logger.warning("client %r does not read its answers: closed", self.credentials.client_id)
-
     # The end
 
     def fail(self, reason: Reason, text: str) -> None:
@@ -546,7 +462,7 @@ class Connection(Delivery):
             return
         logger.info("client %r at %s: %s", self.credentials.client_id, self.credentials.address, text)
         before = self.state
-        self._leave(send_will=True)
+        self.leave(send_will=True)
         if before is CONNECTED:
             if self.version == V5:
                 self.reply(Disconnect(reason, {"reason_string": text}))  # [MQTT-4.13.1-1]
@@ -585,37 +501,8 @@ class Connection(Delivery):
                 values["server_reference"] = self.options.server_reference
             self.reply(Disconnect(reason, values))
         # The wills of all would go out to no one when the broker stops.
-        self._leave(send_will=reason != Reason.SERVER_SHUTTING_DOWN)
+        self.leave(send_will=reason != Reason.SERVER_SHUTTING_DOWN)
         self.close()
-
-    def hung_up(self) -> None:
-        """Note that the client ends the connection, without a DISCONNECT, but in good order."""
-        self._leave(send_will=True)
-        self.close()
-
-    def close(self) -> None:
-        """Send what is still to be sent, then close; at once if the client does not take it in time."""
-        if self.state is CLOSED:
-            return
-        self.state = CLOSED
-        self.broker.timers.cancel(self)
-        self.flush()
-        self.transport.close()
-        self.broker.timers.set(self, self.broker.now + CLOSING_TIME)
-
-    def lost(self) -> None:
-        """Note that the transport is gone."""
-        self.state = CLOSED
-        self.chunks = NOTHING
-        self.broker.timers.cancel(self)
-        self._leave(send_will=True)
-
-    def _leave(self, send_will: bool) -> None:
-        """Part from the session."""
-        session = self.session
-        if session is not None:
-            self.session = None
-            self.broker.close_session(session, self, send_will)
 
     def due(self) -> None:
         """Do what time asks for: give up a client that is silent, or does not let itself be closed."""
@@ -630,9 +517,3 @@ class Connection(Delivery):
                 self.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing came within the keep-alive")  # [MQTT-3.1.2-22]
             else:
                 broker.timers.set(self, silent_since)
-
-    def drained(self) -> None:
-        """Send what was held back while the client was slow."""
-        self.measure()
-        if self.session is not None:
-            self.session.pump()

@@ -12,9 +12,9 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.broker.subscriptions import Subscription
+from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.mqtt import fields
 
 FORM_V3 = 0
@@ -77,7 +77,7 @@ def encode_batch(
     return Wire(head + head.join(batch.payloads()), len(head) + payload_size, id_at)
 
 
-class Delivery(Link):
+class Delivery(Conversation):
     """The sending half of an MQTT connection."""
 
     __slots__ = ("aliases", "form", "max_aliases", "max_packet")
@@ -132,6 +132,9 @@ class Delivery(Link):
             figures.publish_bytes_sent += len(data)
             return
         for part in batch.parts():
+            if target.lossless and part.stream is not None and not self.has_room(part.count * part.stride):
+                self.broker.leave_behind(target, part)  # with all that follows
+                return
             self.send(part, 0, part.count, target, 0, 0, False)
 
     def send(
@@ -145,9 +148,9 @@ class Delivery(Link):
                 self._send_mixed(batch, start, stop, first_id, dup)
                 return True
             batch, start, stop = batch.parts()[start], 0, 1  # these are sent again, one at a time
-        if qos == 0 and not self._has_room(count * batch.stride):
+        if qos == 0 and not self.has_room(count * batch.stride):
             if target.lossless and batch.stream is not None:
-                self.broker.leave_behind(target, batch)
+                self.broker.leave_behind(target, batch.part(start, stop))
             else:
                 self.broker.figures.messages_dropped += count
             return True
@@ -214,14 +217,6 @@ class Delivery(Link):
         if alias is not None:
             return alias, True
         return (len(aliases) + 1 if len(aliases) < self.max_aliases else 0), False
-
-    def _has_room(self, size: int) -> bool:
-        """Tell whether `size` more bytes may wait for this client; one that waits for nothing takes any."""
-        if self.room >= size:
-            return True
-        self.flush()
-        self.measure()
-        return self.room >= size or self.room == self.broker.limits.max_waiting_bytes
 
 
 def _wire(

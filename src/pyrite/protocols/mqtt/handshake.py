@@ -13,7 +13,7 @@ from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, WillMessage
 from pyrite.protocols.mqtt.publishing import check_response_topic, message_properties
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation
-from pyrite.protocols.mqtt.states import AUTHENTICATING, CONNECTED
+from pyrite.protocols.states import AUTHENTICATING, CONNECTED
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
@@ -121,6 +121,9 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
         check_topic(will.topic, broker.limits.max_topic_levels)
     except InvalidTopic as error:
         raise ProtocolError(Reason.TOPIC_NAME_INVALID, f"the will's topic: {error}") from None
+    refusal = broker.catalog.refusal(will.topic)
+    if refusal:
+        raise ProtocolError(Reason.TOPIC_NAME_INVALID, f"the will's topic: {refusal}")
     check_response_topic(will.properties)
     if will.qos > options.maximum_qos:
         raise ProtocolError(

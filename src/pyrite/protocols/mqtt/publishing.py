@@ -119,6 +119,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         and shape.properties is None
         and not shape.refused
         and not connection.broker.access.checks_topics
+        and not connection.broker.catalog.restricts
         and not topic.startswith(REQUESTS)
     )
     return shape
@@ -308,6 +309,13 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         connection.credentials, shape.topic.decode()
     ):
         refused = refused or Reason.NOT_AUTHORIZED
+    text = ""
+    if broker.catalog.restricts and not refused:
+        text = broker.catalog.refusal(shape.topic)
+        if text:
+            refused = Reason.TOPIC_NAME_INVALID
+            if not shape.qos or connection.form != FORM_V5:  # there is no other way to tell the client
+                raise ProtocolError(refused, text)
     if shape.retain and not broker.may_retain(shape.topic):
         refused = refused or _unretainable(connection, shape)
     if shape.topic.startswith(REQUESTS) and not refused and packets[0] & 0x08 == 0:
@@ -341,24 +349,33 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
             broker.publish(batch)
         return
     at = shape.id_at
-    _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], refused)
+    _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], refused, text)
 
 
 def _publish_acknowledged(
-    connection: Connection, batch: Batch, route: Route | None, high: bytes, low: bytes, refused: int
+    connection: Connection,
+    batch: Batch,
+    route: Route | None,
+    high: bytes,
+    low: bytes,
+    refused: int,
+    text: str = "",
 ) -> None:
-    """Publish a batch with QoS 1 or 2 and acknowledge it; `high` and `low` are the bytes of its ids."""
+    """Publish a batch with QoS 1 or 2 and acknowledge it; `high` and `low` are the bytes of its ids.
+
+    Or refuse it, for a reason and with a text.
+    """
     broker = connection.broker
     ids = _pairs(high, low)
     allowed, error = _allowed(connection, batch.qos, ids, refused)
     if error is not None:
         if allowed:  # what came before the fault is good
             before = batch.part(0, allowed)
-            _publish_acknowledged(connection, before, route, high[:allowed], low[:allowed], refused)
+            _publish_acknowledged(connection, before, route, high[:allowed], low[:allowed], refused, text)
         raise error
     reply = _Reply(connection, batch.qos, ids, high, low)
     if refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
-        broker.journal.in_turn(lambda: reply.send(refused))
+        broker.journal.in_turn(lambda: reply.send(refused, text))
         return
     if batch.qos == 1:
         broker.publish(batch, route, reply.done)
@@ -425,7 +442,7 @@ class _Reply:
             elif connection.form == FORM_V5:
                 connection.reply(Ack(kind, message_id, reason, dict(properties)))
 
-    def send(self, reason: int) -> None:
+    def send(self, reason: int, text: str = "") -> None:
         """Acknowledge, or refuse with a reason, all messages; unless the client has left meanwhile."""
         connection = self._connection
         if connection.session is not self._session:
@@ -435,7 +452,7 @@ class _Reply:
         if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
             kind = fields.PUBACK if self._qos == 1 else fields.PUBREC
             for message_id in self._ids:
-                properties = {"reason_string": describe(reason)}
+                properties = {"reason_string": text or describe(reason)}
                 connection.reply(Ack(kind, message_id, reason, properties))
             return
         connection.write(_acks(0x40 if self._qos == 1 else 0x50, self._high, self._low, reason))

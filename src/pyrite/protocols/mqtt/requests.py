@@ -1,34 +1,47 @@
-"""Pull over MQTT: requests to `$pyrite/consumers/NAME/ACTION`, answered on the request's response topic.
+"""What MQTT has no packet for: requests on topics below `$pyrite/`, answered on the request's response topic.
+
+Pull, `$pyrite/consumers/NAME/ACTION`:
 
     create   {"filter": "sensors/#", "from": "earliest", "within": 30}    make a consumer, or find it there
     fetch    {"count": 100}                                               be given up to so many messages
     ack      ["default:17", "default:18"]                                 say which have been dealt with
     delete                                                                forget the consumer
 
+Topics, `$pyrite/topics/ACTION`, where the payload is a topic, or a filter for `list`:
+
+    create   weather/temp                                                 have it listed, and allowed
+    delete   weather/temp                                                 forget it, and its kept value
+    list     weather/#                                                    be told what topics there are
+
 A request is a PUBLISH of MQTT 5 with a response topic; its correlation data comes back with the answer. The
 answer goes to the client that asked, on that topic, with the QoS of the request. Fetched messages come one by
 one, with user properties that say their topic (`pyrite-topic`) and place (`pyrite-place`), which is what to
-acknowledge; the last message of an answer is empty and says how many there were (`pyrite-count`), or what is
-wrong (`pyrite-error`).
+acknowledge; topics come one by one too, with their kept value as the payload (and `pyrite-kept` if there is
+one). The last message of an answer is empty and says how many there were (`pyrite-count`), or what is wrong
+(`pyrite-error`).
 """
 
 from __future__ import annotations
 
 import json
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, Fetched, Place
-from pyrite.broker.journal import Stream
+from pyrite.broker import consumers
+from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, Fetched, Place
 from pyrite.broker.message import Batch, Properties
-from pyrite.broker.positions import Earliest, Latest, Offset, parse_position
+from pyrite.broker.positions import parse_position
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import InvalidTopic, check_filter
+from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
 
-REQUESTS = b"$pyrite/consumers/"
+REQUESTS = b"$pyrite/"
+EXPECTED = (
+    "expected $pyrite/consumers/NAME/ and create, fetch, ack or delete, "
+    "or $pyrite/topics/ and create, delete or list"
+)
 
 
 class Wrong(Exception):
@@ -51,30 +64,74 @@ class Request:
     def handle(self, topic: bytes, payload: bytes) -> None:
         """Do what is asked for."""
         try:
-            name, slash, action = topic[len(REQUESTS) :].decode().rpartition("/")
-            if not slash or not name or action not in ("create", "fetch", "ack", "delete"):
-                raise Wrong("expected $pyrite/consumers/NAME/ and create, fetch, ack or delete")
-            if not self._connection.broker.journal.streams:
-                raise Wrong("there is no log to fetch messages from")
-            try:
-                wishes = json.loads(payload) if payload else {}
-            except ValueError as error:
-                raise Wrong(f"the payload is not JSON: {error}") from None
-            if action == "create":
-                self._create(name, wishes)
-                return
-            consumer = self._connection.broker.consumers.get(name)
-            if consumer is None:
-                raise Wrong(f"there is no consumer {name!r}: create it first")
-            self._check_access(consumer.topic_filter)
-            if action == "fetch":
-                self._fetch(consumer, wishes)
-            elif action == "ack":
-                self._acknowledge(consumer, wishes)
+            kind, _, rest = topic[len(REQUESTS) :].decode().partition("/")
+            if kind == "consumers":
+                self._about_consumer(rest, payload)
+            elif kind == "topics":
+                self._about_topics(rest, payload)
             else:
-                self._delete(consumer)
-        except Wrong as error:
+                raise Wrong(EXPECTED)
+        except (Wrong, ConsumerError, InvalidTopic) as error:
             self._end(("pyrite-error", str(error)))
+
+    def _about_consumer(self, rest: str, payload: bytes) -> None:
+        name, slash, action = rest.rpartition("/")
+        if not slash or not name or action not in ("create", "fetch", "ack", "delete"):
+            raise Wrong(EXPECTED)
+        broker = self._connection.broker
+        if not broker.journal.streams:
+            raise Wrong("there is no log to fetch messages from")
+        try:
+            wishes = json.loads(payload) if payload else {}
+        except ValueError as error:
+            raise Wrong(f"the payload is not JSON: {error}") from None
+        if action == "create":
+            self._create(name, wishes)
+            return
+        consumer = consumers.find(broker, name)
+        self._check_access(consumer.topic_filter)
+        if action == "fetch":
+            self._fetch(consumer, wishes)
+        elif action == "ack":
+            self._acknowledge(consumer, wishes)
+        else:
+            consumers.delete(consumer, self._done)
+
+    def _done(self) -> None:
+        self._end(("pyrite-count", "0"))
+
+    def _about_topics(self, action: str, payload: bytes) -> None:
+        connection = self._connection
+        broker, access = connection.broker, connection.broker.access
+        try:
+            name = payload.decode()
+        except UnicodeDecodeError:
+            raise Wrong("the payload is not a topic: it is not UTF-8") from None
+        if action == "list":
+            topic_filter = payload or b"#"
+            check_filter(topic_filter, broker.limits.max_topic_levels)
+            self._check_access(topic_filter)
+            self._listed(broker.topics_for(topic_filter))
+        elif action in ("create", "delete"):
+            check_topic(payload, broker.limits.max_topic_levels)
+            if access.checks_topics and not access.may_publish(connection.credentials, name):
+                raise Wrong("not authorized for the topic")
+            change = broker.create_topic if action == "create" else broker.delete_topic
+            refusal = change(payload)
+            if refusal:
+                raise Wrong(refusal)
+            broker.journal.after(self._done)
+        else:
+            raise Wrong(EXPECTED)
+
+    def _listed(self, topics: Sequence[tuple[bytes, bytes | None]]) -> None:
+        for topic, kept in topics:
+            about: tuple[tuple[str, str], ...] = (("pyrite-topic", topic.decode()),)
+            if kept is not None:
+                about += (("pyrite-kept", "true"),)
+            properties = Properties(correlation_data=self._correlation, user_properties=about)
+            self._answer(kept or b"", properties)
+        self._end(("pyrite-count", str(len(topics))))
 
     def _check_access(self, topic_filter: bytes) -> None:
         connection = self._connection
@@ -87,46 +144,16 @@ class Request:
             raise Wrong('expected {"filter": a topic filter, ...}')
         broker = self._connection.broker
         topic_filter = wishes["filter"].encode()
-        try:
-            check_filter(topic_filter, broker.limits.max_topic_levels)
-        except InvalidTopic as error:
-            raise Wrong(str(error)) from None
+        check_filter(topic_filter, broker.limits.max_topic_levels)
         self._check_access(topic_filter)
         within = wishes.get("within", ACKNOWLEDGE_WITHIN)
         if not isinstance(within, int | float) or isinstance(within, bool) or within <= 0:
             raise Wrong('expected "within" to be a number of seconds')
-        there = broker.consumers.get(name)
-        if there is not None:
-            if there.topic_filter != topic_filter:
-                raise Wrong(f"consumer {name!r} is there, with the filter {there.topic_filter.decode()!r}")
-            self._end(("pyrite-count", "0"))
-            return
-        positions: dict[Stream, int] = {}
-        streams = broker.journal.streams
-
-        def found(stream: Stream, offset: int) -> None:
-            positions[stream] = min(offset, stream.routed)
-            if len(positions) == len(streams) and name not in broker.consumers:
-                consumer = Consumer(broker, name, topic_filter, positions, within=float(within))
-                broker.consumers[name] = consumer
-                broker.journal.save_consumer(consumer)
-                broker.journal.after(lambda: self._end(("pyrite-count", "0")))
-
         try:
             start = parse_position(str(wishes.get("from", "earliest")))
         except ValueError as error:
             raise Wrong(str(error)) from None
-        for stream in streams:
-            match start:
-                case Earliest():
-                    found(stream, broker.journal.earliest(stream))
-                case Latest():
-                    found(stream, stream.routed)
-                case Offset(offset):
-                    found(stream, offset)
-                case _:
-                    when = start.seconds(broker.journal.wall())
-                    broker.journal.offset_at(stream, when, partial(found, stream))
+        consumers.create(broker, name, topic_filter, start, float(within), self._done)
 
     def _fetch(self, consumer: Consumer, wishes: Any) -> None:
         count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes
@@ -161,12 +188,6 @@ class Request:
                 raise Wrong(f"{text!r} is no place: expected the pyrite-place of a message that was fetched")
             places.append(Place(streams[name], int(offset)))
         consumer.acknowledge(places, lambda known: self._end(("pyrite-count", str(known))))
-
-    def _delete(self, consumer: Consumer) -> None:
-        broker = self._connection.broker
-        del broker.consumers[consumer.name]
-        broker.journal.drop_consumer(consumer.name)
-        broker.journal.after(lambda: self._end(("pyrite-count", "0")))
 
     def _end(self, result: tuple[str, str]) -> None:
         self._answer(b"", Properties(correlation_data=self._correlation, user_properties=(result,)))

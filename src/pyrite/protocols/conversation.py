@@ -1,0 +1,200 @@
+"""What all connections have in common, whatever they speak: turns, waiting for the journal, and the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pyrite.broker.access import Credentials
+from pyrite.broker.link import NOTHING, Link, Transport
+from pyrite.broker.timers import NO_SLOT
+from pyrite.protocols.states import CLOSED, CONNECTED, WAITING, State
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.broker.session import Session
+
+logger = logging.getLogger(__name__)
+
+TURN = 0.002
+"""Seconds that one client's input is handled at a time, while the others wait."""
+STEPS = 64
+"""Steps of a long piece of work between two looks at the clock."""
+CLOSING_TIME = 1.0
+"""Seconds that a connection being closed has to take what was still to be sent."""
+
+
+class Conversation(Link):
+    """One client's connection, of any protocol: bytes come in by `feed`, and go out through the link."""
+
+    __slots__ = (
+        "backlog",
+        "credentials",
+        "interrupted",
+        "missing",
+        "received",
+        "seen_at",
+        "session",
+        "slot",
+        "state",
+    )
+
+    def __init__(self, broker: Broker, transport: Transport, address: str) -> None:
+        super().__init__(broker, transport)
+        self.state: State = WAITING
+        self.session: Session | None = None
+        self.credentials = Credentials("", None, None, address)
+        self.received: bytearray | None = None
+        """What came and is not whole, or was not handled yet."""
+        self.missing = 0
+        """How many bytes, at least, are missing of what came."""
+        self.backlog: Iterator[None] | None = None
+        """What is left to do of the last that came: retained messages to be sent, one at each step."""
+        self.interrupted = False
+        """Whether what came is to be handled in a later turn."""
+        self.seen_at = broker.now
+        self.slot = NO_SLOT
+
+    # Bytes in
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that came from the client. Never raises."""
+        raise NotImplementedError
+
+    def interrupt(self, data: bytes, at: int) -> None:
+        """Let others have their turn before the rest of `data` is handled."""
+        self.keep(data, at, 0)
+        self.hold()
+        self.broker.interrupted(self)
+
+    def keep(self, data: bytes, at: int, missing: int) -> None:
+        """Keep what came until `missing` more bytes have come."""
+        self.received = bytearray(data[at:])
+        self.missing = missing
+
+    def hold(self) -> None:
+        """Handle nothing more of what comes, until further notice."""
+        self.interrupted = True
+        self.transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Handle more of what came, for another turn."""
+        self.interrupted = False
+        self.feed(b"")
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Have the client read from again, unless what came last still waits to be handled."""
+        if not self.interrupted and self.state is not CLOSED:
+            self.transport.resume_reading()
+
+    def work_off(self) -> bool:
+        """Do what is left of the last that came, for a turn; tell whether it is done."""
+        assert self.backlog is not None
+        until = self.broker.clock() + TURN
+        for number, _ in enumerate(self.backlog, 1):
+            if self.state is CLOSED:
+                break
+            if number % STEPS == 0 and self.broker.clock() > until:
+                return False
+        self.backlog = None
+        return True
+
+    # What must be safe first
+
+    def wait_for_journal(self) -> None:
+        """Send nothing, and handle nothing, before everything that was noted so far is safe."""
+        waits = True
+
+        def safe() -> None:
+            nonlocal waits
+            waits = self.held = False
+            if self.state is not CLOSED:
+                self.flush()
+            if self.interrupted:
+                self.broker.interrupted(self)
+
+        self.broker.journal.after(safe)
+        if waits:
+            self.held = True
+            self.hold()
+
+    def when_safe(self, call: Callable[[], object]) -> None:
+        """Call when the session's state is safe, unless the client has left by then.
+
+        Not before the acknowledgements of what came before.
+        """
+        session, journal = self.session, self.broker.journal
+        assert session is not None
+        wait = journal.after if session.lasting else journal.in_turn
+        wait(lambda: call() if self.session is session else None)
+
+    # Bytes out
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether `size` more bytes may wait for this client; one that waits for nothing takes any."""
+        if self.room >= size:
+            return True
+        self.flush()
+        self.measure()
+        return self.room >= size or self.room == self.broker.limits.max_waiting_bytes
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Put `data` into the outbox."""
+        super().write(data)
+        if self.room < 0:
+            self._overfull()
+
+    def _overfull(self) -> None:
+        """Give up a client that lets its answers pile up (messages are held back or dropped long before)."""
+        limits = self.broker.limits
+        bound = -limits.max_waiting_bytes - limits.max_packet_size
+        if self.room < bound and self.state is CONNECTED:
+            self.flush()
+            if self.room < bound:
+                self.state = CLOSED
+                self.leave(send_will=True)
+                self.transport.abort()
+                logger.warning("client %r does not read its answers: closed", self.credentials.client_id)
+
+    def drained(self) -> None:
+        """Send what was held back while the client was slow."""
+        self.measure()
+        if self.session is not None:
+            self.session.pump()
+
+    # The end
+
+    def hung_up(self) -> None:
+        """Note that the client ends the connection, without a word, but in good order."""
+        self.leave(send_will=True)
+        self.close()
+
+    def close(self) -> None:
+        """Send what is still to be sent, then close; at once if the client does not take it in time."""
+        if self.state is CLOSED:
+            return
+        self.state = CLOSED
+        self.broker.timers.cancel(self)
+        self.flush()
+        self.transport.close()
+        self.broker.timers.set(self, self.broker.now + CLOSING_TIME)
+
+    def lost(self) -> None:
+        """Note that the transport is gone."""
+        self.state = CLOSED
+        self.chunks = NOTHING
+        self.broker.timers.cancel(self)
+        self.leave(send_will=True)
+
+    def leave(self, send_will: bool) -> None:
+        """Part from the session."""
+        session = self.session
+        if session is not None:
+            self.session = None
+            self.broker.close_session(session, self, send_will)
+
+    def due(self) -> None:
+        """Do what time asks for."""
+        raise NotImplementedError

@@ -1,0 +1,767 @@
+"""One client of the line protocol: commands in, broker calls, frames out. No I/O: a listener feeds it.
+
+What came is handled frame by frame, but for Publish: as with MQTT, a run of them that begin alike becomes one
+batch, which is one slice of what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyrite.broker import consumers
+from pyrite.broker.access import Refuse
+from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, Fetched, Place
+from pyrite.broker.core import SYSTEM
+from pyrite.broker.journal import Fault
+from pyrite.broker.link import Transport
+from pyrite.broker.message import Batch
+from pyrite.broker.positions import Position, parse_position
+from pyrite.broker.session import Session, WrongAcknowledgement
+from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, matches, split_shared
+from pyrite.protocols.conversation import TURN, Conversation
+from pyrite.protocols.line.frames import MAX_LINE, FrameError, Line, error, escape, line, parse
+from pyrite.protocols.line.options import LineOptions
+from pyrite.protocols.states import CLOSED, CONNECTED
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+
+logger = logging.getLogger(__name__)
+
+FIRST_NUMBER = 65_536
+"""From here on count the numbers of messages that are not in flight in the session."""
+MAX_NUMBERED = 100_000
+"""Messages of a connection with such numbers that may wait for their Ack."""
+LOOKS_AT_CLOCK = 8
+_LF = 10
+
+
+class Shape(NamedTuple):
+    """How a Publish looks: as long as the next begin like it, they need no parsing."""
+
+    prefix: bytes
+    """Its line, with its end."""
+    size: int
+    """Bytes of the whole frame."""
+    topic: bytes
+    qos: int
+    retain: bool
+    request: str | None
+    """The id that the client gave it."""
+
+
+class Pulled(NamedTuple):
+    """A message that was given out by Pull."""
+
+    consumer: Consumer
+    place: Place
+
+
+class _Complete:
+    """Ends a QoS 2 delivery of which the client has the message, when those under way have been seen to."""
+
+    def __init__(self, session: Session, message_id: int) -> None:
+        self._session = session
+        self._message_id = message_id
+
+    def go_on(self) -> None:
+        """Do it."""
+        self._session.complete((self._message_id,))
+
+
+class LineConnection(Conversation):
+    """The line protocol for one client, over any transport."""
+
+    __slots__ = (
+        "_asked",
+        "_latest",
+        "_missed",
+        "_next_number",
+        "_numbered",
+        "_shape",
+        "_waiting",
+        "options",
+        "peer",
+    )
+
+    def __init__(
+        self, broker: Broker, options: LineOptions, transport: Transport, address: str, peer: str = ""
+    ) -> None:
+        super().__init__(broker, transport, address)
+        self.options = options
+        self.peer = peer or address
+        """The client's address and port, to be shown."""
+        self._shape: Shape | None = None
+        self._asked = False
+        """Whether a Ping has not been answered."""
+        self._missed = 0
+        """Rounds in a row without an answer."""
+        self._numbered: dict[int, Pulled | bytes] = {}
+        """What waits for an Ack by a number that is not the session's: pulled, or the latest of a topic."""
+        self._next_number = FIRST_NUMBER
+        self._latest: set[bytes] = set()
+        """Filters of which only the newest message of a topic is sent."""
+        self._waiting: dict[bytes, tuple[Batch, int] | None] = {}
+        """By topic, of such filters: what is to be sent when the one in flight is acknowledged."""
+        broker.timers.set(self, broker.now + options.ping_interval)
+
+    # Bytes in
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes that came from the client. Never raises."""
+        self.broker.figures.bytes_received += len(data)
+        try:
+            self._feed(data)
+        except FrameError as wrong:
+            self.fail(wrong.code, str(wrong))
+        except Exception:  # a mistake of ours ends this connection, and no other
+            logger.exception("client %r: internal error", self.credentials.client_id)
+            self.fail("internal", "internal error")
+
+    def _feed(self, data: bytes) -> None:
+        """Split `data` into frames and handle them. HOT."""
+        if self.state is CLOSED:
+            return
+        if self.backlog is not None and not self.interrupted and not self.work_off():
+            self.interrupted = True
+            self.broker.interrupted(self)
+        if self.received is not None:
+            self.received += data
+            self.missing -= len(data)
+            if self.missing > 0 or self.interrupted:
+                return
+            data = bytes(self.received)
+            self.received = None
+        elif self.interrupted:
+            self.keep(data, 0, 0)
+            return
+        if data[:1] != b"\n":
+            data = b"\n" + data  # so that every frame follows a line's end
+        at, end = 1, len(data)
+        count, until = 0, 0.0
+        while at < end:
+            count += 1
+            if count % LOOKS_AT_CLOCK == 0:
+                now = self.broker.clock()
+                if not until:
+                    until = now + TURN
+                elif now > until:
+                    self.interrupt(data, at)
+                    return
+            shape = self._shape
+            if shape is None or not data.startswith(shape.prefix, at):
+                stop = data.find(b"\n", at)
+                if (end if stop < 0 else stop) - at > MAX_LINE:
+                    raise FrameError("too-long", f"a line has at most {MAX_LINE} bytes", ends=True)
+                if stop < 0:
+                    self.keep(data, at, 1)
+                    return
+                text = data[at:stop].rstrip(b"\r")
+                if not text.strip():
+                    at = stop + 1
+                    continue
+                self._came()
+                asked = parse(text)
+                if asked.command != "Publish":
+                    at = stop + 1
+                    self._handle(asked)
+                    if self.state is CLOSED:
+                        return
+                    if self.interrupted:
+                        self.keep(data, at, 0)
+                        return
+                    if self.backlog is not None and not self.work_off():
+                        self.interrupt(data, at)
+                        return
+                    continue
+                shape = self._read_shape(asked, data[at : stop + 1])
+            stop = at + shape.size
+            if stop > end:
+                self.keep(data, at, stop - end)
+                return
+            if data[stop - 1] != _LF:
+                if data[stop - 1 : stop + 1] != b"\r\n":  # as telnet ends lines
+                    if stop == end and data[stop - 1] == 13:
+                        self.keep(data, at, 1)
+                        return
+                    raise FrameError(
+                        "bad-frame",
+                        "Publish: after the payload there must be a line's end; is its length right?",
+                        ends=True,
+                    )
+                self._publish(shape, data[at - 1 : stop - 1], 1)
+                at = stop + 1
+                continue
+            stop = _run_end(shape, data, at)
+            self._publish(shape, data[at - 1 : stop - 1], (stop - at) // shape.size)
+            at = stop
+            if self.broker.journal.full:
+                self.keep(data, at, 0)
+                self.hold()
+                self.broker.choke(self)
+                return
+
+    def _came(self) -> None:
+        """Note that the client is there."""
+        self._asked = False
+        self._missed = 0
+
+    def _handle(self, asked: Line) -> None:
+        self.broker.figures.packets_received += 1
+        handle = _COMMANDS.get(asked.command)
+        try:
+            if handle is None:
+                expected = ", ".join(sorted([*_COMMANDS, "Publish"]))
+                raise FrameError("unknown-command", f"{asked.command!r}: expected one of {expected}")
+            handle(self, asked)
+        except FrameError as wrong:
+            if wrong.ends:
+                raise
+            self.say(error(wrong.code, str(wrong)))
+        except InvalidTopic as wrong:
+            self.say(error("bad-topic", f"{asked.command}: {wrong}"))
+        except ConsumerError as wrong:
+            self.say(error("bad-consumer", f"{asked.command}: {wrong}"))
+
+    def say(self, frames: bytes) -> None:
+        """Send frames."""
+        self.write(frames)
+        self.broker.figures.packets_sent += 1
+
+    # Coming and going
+
+    def _connect(self, asked: Line) -> None:
+        client_id = asked.word(0, "a client id").decode("utf-8", "replace")
+        options = asked.options(1, ("clean", "resume", "ttl", "user", "password"))
+        ttl = options.get("ttl", str(self.default_ttl))
+        if not ttl.isdecimal():
+            raise FrameError("bad-option", f"Connect: ttl={ttl}: expected a number of seconds")
+        if self.session is not None:
+            raise FrameError("connected", "Connect: comes first, and once")
+        expiry = min(int(ttl), self.options.max_session_expiry)
+        user, password = options.get("user"), options.get("password")
+        self._open(client_id, "resume" not in options, expiry, user, password, asked=True)
+
+    def _open(
+        self,
+        client_id: str,
+        clean: bool,
+        expiry: int,
+        user: str | None = None,
+        password: str | None = None,
+        asked: bool = False,
+    ) -> None:
+        """Give the client its session."""
+        broker, credentials = self.broker, self.credentials
+        credentials.client_id = client_id
+        credentials.username = user
+        credentials.password = None if password is None else password.encode()
+        if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
+            raise FrameError("full", "there are too many sessions", ends=True)
+        verdict = broker.access.authenticate(credentials)
+        credentials.password = None
+        if isinstance(verdict, Refuse):
+            raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
+        credentials.username = verdict.username
+        before = broker.sessions.get(client_id)
+        lasted = before is not None and before.lasting
+        session, present = broker.open_session(client_id, clean)
+        broker.set_expiry(session, expiry)
+        session.will = None
+        self.session = session
+        self.state = CONNECTED
+        broker.attached(session, self, min(self.window, broker.limits.max_inflight))
+        if asked:
+            self.say(line("Ack", "Connect", client_id, "resumed" if present else "new"))
+        if session.lasting or lasted:
+            self.wait_for_journal()
+        session.resume()
+
+    @property
+    def default_ttl(self) -> int:
+        """For how many seconds a session outlives its connection if nothing is said."""
+        return 0
+
+    @property
+    def window(self) -> int:
+        """How many messages may be in flight to the client."""
+        return self.broker.limits.max_inflight
+
+    def _opened(self) -> Session:
+        """Return the client's session; one that did not ask for any gets one that ends with it."""
+        if self.session is None:
+            self._open(self.broker.new_client_id(), True, self.default_ttl)
+        assert self.session is not None
+        return self.session
+
+    def _disconnect(self, asked: Line) -> None:
+        asked.options(0, ())
+        self.say(line("Ack", "Disconnect"))
+        self.leave(send_will=False)
+        self.close()
+
+    def _ping(self, asked: Line) -> None:
+        self.say(line("Pong", *asked.words[:1]))
+
+    def _pong(self, asked: Line) -> None:
+        """Take the answer to a Ping: that it came is all there is to it."""
+
+    # Publishing
+
+    def _read_shape(self, asked: Line, prefix: bytes) -> Shape:
+        topic = asked.word(0, "a topic")
+        length = asked.number(1, "the length of the payload")
+        if length > self.broker.limits.max_packet_size:
+            most = self.broker.limits.max_packet_size
+            raise FrameError("too-long", f"Publish: a payload has at most {most} bytes here", ends=True)
+        try:
+            options = asked.options(2, ("retain", "noack", "id"))
+        except FrameError as wrong:
+            # The payload comes whatever is wrong, and is not to be taken for commands.
+            raise FrameError(wrong.code, str(wrong), ends=True) from None
+        size = len(prefix) + length + 1
+        qos = 0 if "noack" in options else 1
+        shape = Shape(prefix, size, topic, qos, "retain" in options, options.get("id"))
+        self._shape = shape
+        return shape
+
+    def _refusal(self, shape: Shape) -> tuple[str, str] | None:
+        """Return why messages of a shape are not taken, if they are not."""
+        broker, topic = self.broker, shape.topic
+        if topic not in broker.subscriptions.routes:  # what is there has been checked
+            try:
+                topic.decode()
+                check_topic(topic, broker.limits.max_topic_levels)
+            except UnicodeDecodeError:
+                return "bad-topic", "Publish: a topic is UTF-8"
+            except InvalidTopic as wrong:
+                return "bad-topic", f"Publish: {wrong}"
+        if topic.startswith(SYSTEM):
+            return "not-authorized", "Publish: no one publishes on $SYS but the broker"
+        refusal = broker.catalog.refusal(topic)
+        if refusal:
+            return "no-topic", f"Publish: {refusal}"
+        access = broker.access
+        if access.checks_topics and not access.may_publish(self.credentials, topic.decode()):
+            return "not-authorized", f"Publish: not authorized for {topic.decode()!r}"
+        if shape.retain and not broker.may_retain(topic):
+            return "full", "Publish: there are too many kept values"
+        return None
+
+    def _publish(self, shape: Shape, data: bytes, count: int) -> None:
+        """Publish a run of messages; `data` begins with the end of the line before the first."""
+        session = self._opened()
+        self._came()
+        figures = self.broker.figures
+        figures.publish_received += count
+        figures.publish_bytes_received += len(data)
+        refusal = self._refusal(shape)
+        if refusal is not None:
+            figures.messages_dropped += count
+            answer = error(*refusal) * count
+            self.broker.journal.in_turn(partial(self._answer, session, answer, count))
+            return
+        at = len(shape.prefix) + 1
+        batch = Batch(
+            shape.topic,
+            data,
+            shape.qos,
+            shape.retain,
+            origin=session.client_id,
+            count=count,
+            stride=len(data) // count,
+            payload_at=at,
+        )
+        done = None if not shape.qos else partial(self._published, session, shape, count)
+        self.broker.publish(batch, done=done)
+
+    def _published(self, session: Session, shape: Shape, count: int, _: bool, fault: Fault | None) -> None:
+        if fault is not None:
+            answer = error("full" if fault.full else "not-kept", f"Publish: {fault.text}")
+        else:
+            answer = line("PubAck", shape.topic, id=shape.request)
+        self._answer(session, answer * count, count)
+
+    def _answer(self, session: Session, answer: bytes, count: int = 1) -> None:
+        """Send answers, unless the client has left meanwhile."""
+        if self.session is session:
+            self.write(answer)
+            self.broker.figures.packets_sent += count
+
+    # Subscribing
+
+    def _position(self, asked: Line, text: str | None) -> Position | None:
+        if text is None:
+            return None
+        if not self.broker.journal.streams:
+            raise FrameError("no-log", f"{asked.command}: there is no log to send the past from")
+        try:
+            return parse_position(text)
+        except ValueError as wrong:
+            raise FrameError("bad-option", f"{asked.command}: from={text}: {wrong}") from None
+
+    def _filter(self, asked: Line) -> tuple[bytes, str | None, bytes]:
+        """Return a filter as it was written, its group and the filter within, both checked."""
+        key = asked.word(0, "a topic filter")
+        try:
+            key.decode()
+        except UnicodeDecodeError:
+            raise InvalidTopic("a filter is UTF-8") from None
+        group, topic_filter = split_shared(key)
+        check_filter(topic_filter, self.broker.limits.max_topic_levels)
+        return key, group, topic_filter
+
+    def _check_access(self, asked: Line, topic_filter: bytes) -> None:
+        access = self.broker.access
+        if access.checks_topics and not access.may_subscribe(self.credentials, topic_filter.decode()):
+            name = topic_filter.decode()
+            raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
+
+    def _subscribe(self, asked: Line) -> None:
+        broker, session = self.broker, self._opened()
+        key, group, topic_filter = self._filter(asked)
+        options = asked.options(1, ("ack", "latest", "from"))
+        start = self._position(asked, options.get("from"))
+        self._check_access(asked, topic_filter)
+        refusal = broker.catalog.filter_refusal(topic_filter)
+        if refusal:
+            raise FrameError("no-topic", f"Subscribe: {refusal}")
+        if (
+            key not in session.subscriptions
+            and len(session.subscriptions) >= broker.limits.max_subscriptions_per_client
+        ):
+            raise FrameError("full", "Subscribe: there are too many subscriptions")
+        latest = "latest" in options
+        if latest and group is not None:
+            raise FrameError("bad-option", "Subscribe: a shared subscription has no latest value")
+        subscription = Subscription(session, topic_filter, 1 if "ack" in options and not latest else 0)
+        if latest:
+            self._latest.add(topic_filter)
+        else:
+            self._latest.discard(topic_filter)
+        broker.subscribe(subscription, group, key)
+
+        at_once = True
+
+        def granted() -> None:
+            self.say(line("SubAck", key))
+            if group is None and start is None:
+                self.backlog = chain(self.backlog or (), broker.send_retained(subscription))
+                if not at_once and not self.interrupted:
+                    broker.interrupted(self)
+
+        self.when_safe(granted)
+        at_once = False
+        if start is not None:
+            broker.replay_from(key, subscription, start)
+
+    def _unsubscribe(self, asked: Line) -> None:
+        session = self._opened()
+        key, _, topic_filter = self._filter(asked)
+        asked.options(1, ())
+        if not self.broker.unsubscribe(session, key):
+            raise FrameError("no-subscription", f"Unsubscribe: there is no subscription to {key.decode()!r}")
+        self._latest.discard(topic_filter)
+        self.when_safe(lambda: self.say(line("Ack", "Unsubscribe", key)))
+
+    def _acknowledge(self, asked: Line) -> None:
+        session = self._opened()
+        if not asked.words:
+            raise FrameError("missing-word", "Ack: expected the number of a message, or a range such as 1-10")
+        ids: list[int] = []
+        pulled: dict[Consumer, list[Place]] = {}
+        for word in asked.words:
+            first, dash, last = word.partition(b"-")
+            if not first.isdigit() or (dash and not last.isdigit()) or len(word) > 20:
+                raise FrameError("bad-number", "Ack: expected numbers of messages, or ranges such as 1-10")
+            start, stop = int(first), int(last or first) + 1
+            ids += range(start, min(stop, FIRST_NUMBER))
+            for number in self._numbers(start, stop):
+                waited = self._numbered.pop(number)
+                if isinstance(waited, Pulled):
+                    pulled.setdefault(waited.consumer, []).append(waited.place)
+                else:
+                    self._send_next(waited)
+                self.acknowledged(number)
+        for message_id in ids:
+            self.acknowledged(message_id)
+        for consumer, places in pulled.items():
+            consumer.acknowledge(places, lambda _: None)
+        try:
+            session.acknowledge(ids)
+        except WrongAcknowledgement:  # sent with QoS 2, for an MQTT client that had this session before
+            for message_id in ids:
+                if session.received((message_id,)):
+                    session.complete((message_id,))
+
+    def _numbers(self, start: int, stop: int) -> list[int]:
+        """Return the numbers in a range that something waits for."""
+        if stop - start < len(self._numbered):
+            return [number for number in range(start, stop) if number in self._numbered]
+        return [number for number in self._numbered if start <= number < stop]
+
+    def acknowledged(self, number: int) -> None:
+        """Note that the client has a message: over TCP there is nothing more to it."""
+
+    # Topics and pull
+
+    def _list(self, asked: Line) -> None:
+        self._opened()
+        topic_filter = asked.word(0, "a topic filter") if asked.words else b"#"
+        check_filter(topic_filter, self.broker.limits.max_topic_levels)
+        asked.options(1, ())
+        self._check_access(asked, topic_filter)
+        lines = [
+            escape(topic) + (b"" if kept is None else b" " + escape(kept))
+            for topic, kept in self.broker.topics_for(topic_filter)
+        ]
+        payload = b"\n".join(lines)
+        self.say(line("List", len(payload)) + payload + b"\n")
+
+    def _change_topic(self, change: Callable[[Broker, bytes], str], asked: Line) -> None:
+        self._opened()
+        topic = asked.word(0, "a topic")
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            raise InvalidTopic("a topic is UTF-8") from None
+        check_topic(topic, self.broker.limits.max_topic_levels)
+        asked.options(1, ())
+        access = self.broker.access
+        if access.checks_topics and not access.may_publish(self.credentials, name):
+            raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
+        refusal = change(self.broker, topic)
+        if refusal:
+            raise FrameError("no-topic", f"{asked.command}: {refusal}")
+        self._when_kept(line("Ack", asked.command, topic))
+
+    def _when_kept(self, answer: bytes) -> None:
+        """Send an answer when everything that was noted so far is safe."""
+        self.broker.journal.after(partial(self._answer, self._opened(), answer))
+
+    def _register(self, asked: Line) -> None:
+        self._opened()
+        name = asked.word(0, "the name of a consumer").decode("utf-8", "replace")
+        topic_filter = asked.word(1, "a topic filter")
+        check_filter(topic_filter, self.broker.limits.max_topic_levels)
+        options = asked.options(2, ("from",))
+        start = self._position(asked, options.get("from", "earliest"))
+        assert start is not None
+        self._check_access(asked, topic_filter)
+        refusal = self.broker.catalog.filter_refusal(topic_filter)
+        if refusal:
+            raise FrameError("no-topic", f"Register: {refusal}")
+        answer = partial(self._answer, self._opened(), line("Ack", "Register", name))
+        consumers.create(self.broker, name, topic_filter, start, ACKNOWLEDGE_WITHIN, answer)
+
+    def _pull(self, asked: Line) -> None:
+        session = self._opened()
+        name = asked.word(0, "the name of a consumer").decode("utf-8", "replace")
+        count = asked.number(1, "how many messages") if len(asked.words) > 1 else 1
+        asked.options(2, ())
+        if not 1 <= count <= MAX_FETCH:
+            raise FrameError("bad-number", f"Pull: expected a number from 1 to {MAX_FETCH}, not {count}")
+        if len(self._numbered) + count > MAX_NUMBERED:
+            raise FrameError("full", "Pull: too many messages wait for their Ack")
+        consumer = consumers.find(self.broker, name)
+        self._check_access(asked, consumer.topic_filter)
+        fetch = partial(consumer.fetch, count, partial(self._pulled, session, consumer))
+        self.broker.journal.after(fetch)  # so that its answer comes after those to what was asked before
+
+    def _pulled(self, session: Session, consumer: Consumer, fetched: Fetched) -> None:
+        if self.session is not session:
+            return  # they are given out again when their time has come
+        for place, batch in fetched:
+            self.write(message(batch, self.count(Pulled(consumer, place))))
+        self.say(line("Ack", "Pull", consumer.name, len(fetched)))
+
+    def count(self, waits: Pulled | bytes) -> int:
+        """Return the number of a message that is to be acknowledged by it."""
+        number = self._next_number
+        self._next_number += 1
+        self._numbered[number] = waits
+        return number
+
+    def forget_number(self, number: int) -> None:
+        """Note that nothing waits for an Ack after all."""
+        self._numbered.pop(number, None)
+
+    # Messages out
+
+    def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
+        """Tell whether messages are not too large for this client: none is."""
+        return True
+
+    def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
+        """Tell whether a batch's bytes are what this client would be sent: they never are."""
+        return False
+
+    def forward(self, batch: Batch, target: Subscription) -> None:
+        """Send a whole batch without asking for an Ack. HOT: once for every batch and receiver."""
+        for part in batch.parts():
+            if self.is_latest(part.topic):
+                self.send_latest(part)
+                continue
+            data = _messages(part)
+            if not self.has_room(len(data)):
+                if target.lossless and part.stream is not None:
+                    self.broker.leave_behind(target, part)
+                    return
+                self.broker.figures.messages_dropped += part.count
+                continue
+            self.write(data)
+            self.count_sent(part.count, len(data))
+
+    def is_latest(self, topic: bytes) -> bool:
+        """Tell whether of a topic only the newest message is wanted."""
+        return bool(self._latest) and any(matches(one, topic) for one in self._latest)
+
+    def send_latest(self, batch: Batch) -> None:
+        """Send a topic's newest message, or have it wait in place of an older one."""
+        newest = (batch, batch.count - 1)
+        if batch.topic in self._waiting:
+            dropped = batch.count - (self._waiting[batch.topic] is None)
+            self._waiting[batch.topic] = newest
+        else:
+            dropped = batch.count - 1
+            self._waiting[batch.topic] = newest
+            self._send_next(batch.topic)
+        self.broker.figures.messages_dropped += dropped
+
+    def _send_next(self, topic: bytes) -> None:
+        """Send what waits for a topic's Ack, now that it came."""
+        newest = self._waiting.pop(topic, None)
+        if newest is None:
+            return
+        batch, index = newest
+        self._waiting[topic] = None
+        number = self.count(topic)
+        self.emit_numbered(number, message(batch.part(index, index + 1), number))
+
+    def emit_numbered(self, number: int, frame: bytes) -> None:
+        """Send a message that was numbered here."""
+        self.write(frame)
+        self.count_sent(1, len(frame))
+
+    def send(
+        self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
+    ) -> bool:
+        """Send messages, each with its number, if they are to be acknowledged."""
+        if not qos:
+            self.forward(batch.part(start, stop), target)
+            return True
+        numbers = range(first_id, first_id + stop - start)
+        parts = [single for part in batch.part(start, stop).parts() for single in singles(part)]
+        data = b"".join([message(part, number) for part, number in zip(parts, numbers, strict=True)])
+        self.write(data)
+        self.count_sent(stop - start, len(data))
+        return True
+
+    def count_sent(self, count: int, size: int) -> None:
+        """Count messages that were sent."""
+        figures = self.broker.figures
+        figures.publish_sent += count
+        figures.publish_bytes_sent += size
+
+    def release(self, message_id: int) -> None:
+        """End a QoS 2 delivery that another protocol began: the client has the message."""
+        if self.session is not None:
+            self.broker.interrupted(_Complete(self.session, message_id))
+
+    # Time and the end
+
+    def due(self) -> None:
+        """Ask the client whether it is there; after some rounds without an answer, give it up."""
+        if self.state is CLOSED:
+            self.transport.abort()
+            return
+        if self._asked:
+            self._missed += 1
+            most = self.options.missed_rounds
+            logger.warning("%s has not answered Ping (%d of %d)", self.peer, self._missed, most)
+            if self._missed >= most:
+                self.fail("silent", "no Pong came")
+                return
+        self._asked = True
+        self.say(line("Ping"))
+        self.broker.timers.set(self, self.broker.now + self.options.ping_interval)
+
+    def fail(self, code: str, text: str) -> None:
+        """End the connection for a fault, and say why."""
+        if self.state is CLOSED:
+            return
+        logger.info("client %r at %s: %s", self.credentials.client_id, self.peer, text)
+        self.leave(send_will=True)
+        self.say(error(code, text))
+        self.close()
+
+    def displaced(self) -> None:
+        """Make way for another connection of the same client."""
+        self.say(error("displaced", "another connection has come with this client id"))
+        self.session = None
+        self.close()
+
+    def ended(self, reason: int) -> None:
+        """End the connection for a reason of the broker's own."""
+        self.say(error("ended", "the broker is shutting down" if reason == 0x8B else "the broker ends this"))
+        self.leave(send_will=False)
+        self.close()
+
+
+_COMMANDS: dict[str, Callable[[LineConnection, Line], None]] = {
+    "Connect": LineConnection._connect,
+    "Subscribe": LineConnection._subscribe,
+    "Unsubscribe": LineConnection._unsubscribe,
+    "Ack": LineConnection._acknowledge,
+    "Ping": LineConnection._ping,
+    "Pong": LineConnection._pong,
+    "List": LineConnection._list,
+    "Create": lambda self, asked: self._change_topic(lambda broker, topic: broker.create_topic(topic), asked),
+    "Delete": lambda self, asked: self._change_topic(lambda broker, topic: broker.delete_topic(topic), asked),
+    "Register": LineConnection._register,
+    "Pull": LineConnection._pull,
+    "Disconnect": LineConnection._disconnect,
+}
+
+
+def _run_end(shape: Shape, data: bytes, at: int) -> int:
+    """Return where the run of frames ends that begins at `at` with a whole one. HOT."""
+    prefix, size = shape.prefix, shape.size
+    length = len(prefix)
+    at += size
+    last = len(data) - size
+    while at <= last and data[at : at + length] == prefix and data[at + size - 1] == _LF:
+        at += size
+    return at
+
+
+def _head(batch: Batch) -> bytes:
+    return b"Message %s %d" % (escape(batch.topic), batch.stride - batch.payload_at)
+
+
+def message(batch: Batch, number: int) -> bytes:
+    """Write a message that is to be acknowledged by its number."""
+    retained = b" retain" if batch.retain else b""
+    return b"%s n=%d%s\n%s\n" % (_head(batch), number, retained, batch.payload())
+
+
+def _messages(batch: Batch) -> bytes:
+    """Write the messages of a batch, once for all who want them so."""
+    wires = batch.wires
+    if wires is None:
+        wires = batch.wires = {}
+    wire: bytes | None = wires.get("line")
+    if wire is None:
+        head = _head(batch) + (b" retain\n" if batch.retain else b"\n")
+        wire = wires["line"] = head + (b"\n" + head).join(batch.payloads()) + b"\n"
+    return wire
+
+
+def singles(batch: Batch) -> list[Batch]:
+    """Return the messages of a batch that is not mixed, each by itself."""
+    return [batch.part(index, index + 1) for index in range(batch.count)]

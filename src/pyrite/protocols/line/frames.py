@@ -1,0 +1,161 @@
+"""The line protocol's grammar: what a frame is, for both sides.
+
+A frame is a line of words, and for some commands bytes that follow it, counted in one of its words:
+
+    frame    = line LF [ payload LF ]
+    line     = command *( SP word )
+    word     = 1*( %x21-7E / %x80-FF ), where %XX stands for a byte that could not be in a word, and %25 for %
+
+Lines end with LF, and a CR before it is ignored, so that telnet works as well as nc. Empty lines mean
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+MAX_LINE = 256 * 1024
+"""Bytes of a line: a topic of 65,535 bytes may take three times as many."""
+
+COMMANDS = (
+    "Connect",
+    "Publish",
+    "Subscribe",
+    "Unsubscribe",
+    "Message",
+    "Ack",
+    "SubAck",
+    "PubAck",
+    "Ping",
+    "Pong",
+    "List",
+    "Create",
+    "Delete",
+    "Register",
+    "Pull",
+    "Disconnect",
+    "Error",
+)
+_CANONICAL = {name.lower(): name for name in COMMANDS}
+_UNSAFE = re.compile(rb"[\x00-\x20%\x7f]")
+_ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})?")
+
+
+class FrameError(Exception):
+    """A frame that cannot be understood: a code for programs, a text for people."""
+
+    def __init__(self, code: str, text: str, ends: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.ends = ends
+        """Whether it cannot be known where the next frame begins, so that the connection ends."""
+
+
+class Line(NamedTuple):
+    """A line, taken apart."""
+
+    command: str
+    """As in COMMANDS, however it was written; what is not there, as it was written."""
+    words: list[bytes]
+
+    def options(self, start: int, known: Iterable[str]) -> dict[str, str]:
+        """Return the options from word `start` on, `name` or `name=value`."""
+        found: dict[str, str] = {}
+        for word in self.words[start:]:
+            name, _, value = word.partition(b"=")
+            text = name.decode("ascii", "replace").lower()
+            if text not in known:
+                expected = ", ".join(known) or "nothing more"
+                raise FrameError(
+                    "bad-option", f"{self.command}: {_show(word)} is unknown: expected {expected}"
+                )
+            try:
+                found[text] = unescape(value).decode()
+            except (ValueError, UnicodeDecodeError):
+                raise FrameError("bad-option", f"{self.command}: {_show(word)} is not text") from None
+        return found
+
+    def word(self, number: int, what: str) -> bytes:
+        """Return a word, unescaped; `what` says what it is, in case it is missing."""
+        try:
+            return unescape(self.words[number])
+        except IndexError:
+            raise FrameError("missing-word", f"{self.command}: expected {what}") from None
+        except ValueError as error:
+            raise FrameError("bad-word", f"{self.command}: {what}: {error}") from None
+
+    def number(self, number: int, what: str) -> int:
+        """Return a word that is a number."""
+        word = self.word(number, what)
+        if not word.isdigit() or len(word) > 18:
+            raise FrameError("bad-number", f"{self.command}: expected {what}, a number, not {_show(word)}")
+        return int(word)
+
+
+def parse(line: bytes) -> Line:
+    """Take a line apart, without its end."""
+    words = line.split()
+    command = words[0].decode("ascii", "replace") if words else ""
+    return Line(_CANONICAL.get(command.lower(), command), words[1:])
+
+
+def escape(text: bytes) -> bytes:
+    """Write bytes as a word."""
+    return _UNSAFE.sub(lambda found: b"%%%02X" % found[0][0], text)
+
+
+def unescape(word: bytes) -> bytes:
+    """Read a word; raise ValueError if a % stands alone."""
+    return _ESCAPED.sub(_unescaped, word) if b"%" in word else word
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    if found[1] is None:
+        raise ValueError("after % there must be two hexadecimal digits; % itself is %25")
+    return bytes([int(found[1], 16)])
+
+
+def line(command: str, *words: str | bytes | int, **options: str | bytes | int | bool | None) -> bytes:
+    """Write a frame without a payload, or the line of one that has it; words and options are escaped."""
+    parts = [command.encode()]
+    parts += [escape(_bytes(word)) for word in words]
+    for name, value in options.items():
+        if value is True:
+            parts.append(name.encode())
+        elif value is not None and value is not False:
+            parts.append(name.encode() + b"=" + escape(_bytes(value)))
+    return b" ".join(parts) + b"\n"
+
+
+def frame(
+    command: str, *words: str | bytes | int, payload: bytes, **options: str | bytes | int | bool | None
+) -> bytes:
+    """Write a frame with a payload, whose length is the last of the words."""
+    return line(command, *words, len(payload), **options) + payload + b"\n"
+
+
+def frames_in(data: bytes) -> Iterator[bytes]:
+    """Split what a server sends into frames; they must be whole."""
+    at = 0
+    while at < len(data):
+        stop = data.index(b"\n", at) + 1
+        if data.startswith((b"Message ", b"List "), at):
+            words = data[at : stop - 1].split(b" ")
+            stop += int(words[2 if words[0] == b"Message" else 1]) + 1
+        yield data[at:stop]
+        at = stop
+
+
+def error(code: str, text: str) -> bytes:
+    """Write an Error: a word for programs, and the rest of the line for people."""
+    return b"Error " + code.encode() + b" " + b" ".join(text.encode().split()) + b"\n"
+
+
+def _bytes(value: str | bytes | int) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _show(word: bytes) -> str:
+    return repr(word[:40].decode("utf-8", "replace"))

@@ -1,0 +1,245 @@
+"""The line protocol over UDP: addresses that must prove themselves, retries, silence, and long messages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrite.protocols.line.datagrams import MAX_STRANGERS, Address, Datagrams
+from pyrite.protocols.line.options import LineOptions
+from tests.line.client import LineClient
+from tests.support.core import Core, no_internal_errors
+
+HERE: Address = ("127.0.0.1", 40_000)
+THERE: Address = ("127.0.0.1", 40_001)
+
+
+class Network:
+    """A UDP socket of the broker, and what came to each address."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.sent: dict[Address, list[bytes]] = {}
+        self.datagrams = Datagrams(core.broker, LineOptions(), self._send)
+        self.came_from: dict[Address, int] = {}
+
+    def _send(self, data: bytes, address: Address) -> None:
+        self.sent.setdefault(address, []).append(data)
+
+    def send(self, address: Address, *datagrams: bytes) -> list[bytes]:
+        """Send datagrams from an address, and return what came to it since the last time."""
+        for datagram in datagrams:
+            self.came_from[address] = self.came_from.get(address, 0) + len(datagram)
+            self.datagrams.received(datagram, address)
+            self.core.flush()
+        return self.came(address)
+
+    def came(self, address: Address) -> list[bytes]:
+        """Return what came to an address since the last time."""
+        self.core.flush()
+        return self.sent.pop(address, [])
+
+    def prove(self, address: Address) -> None:
+        """Show that the address is its own."""
+        (ping,) = self.send(address, b"Pong, I am here\n")
+        assert ping.startswith(b"Ping ")
+        (answer,) = self.send(address, ping.replace(b"Ping", b"Pong"))
+        assert answer.startswith(b"Error unknown-command")
+
+
+@pytest.fixture
+def network(core: Core) -> Network:
+    return Network(core)
+
+
+def test_a_message_from_udp_to_tcp_and_back(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    client = LineClient(core)
+    client.say("Subscribe from/udp")
+    assert network.send(HERE, b"Publish from/udp 5\nhello\n") == [b"PubAck from/udp\n"]
+    assert [one.payload for one in client.came()] == [b"hello"]
+    assert network.send(HERE, b"Subscribe from/tcp") == [b"SubAck from/tcp\n"]
+    client.say("Publish from/tcp 2", "hi")
+    assert network.came(HERE) == [b"Message from/tcp 2 n=65536\nhi\n"]
+
+
+# An address must show that it is the sender's own
+
+
+def test_what_a_stranger_asked_for_is_done_when_he_has_answered(network: Network) -> None:
+    (ping,) = network.send(HERE, b"Subscribe news\n")
+    assert ping.startswith(b"Ping ")
+    assert not network.core.broker.sessions
+    assert network.send(HERE, ping.replace(b"Ping", b"Pong")) == [b"SubAck news\n"]
+    assert network.send(HERE, b"Ping 5\n") == [b"Pong 5\n"]
+
+
+def test_a_wrong_answer_proves_nothing(network: Network) -> None:
+    network.send(HERE, b"Subscribe news\n")
+    assert network.send(HERE, b"Pong 0000000\n")[0].startswith(b"Ping ")
+    assert not network.core.broker.sessions
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.binary(max_size=60) | st.sampled_from([b"Ping\n", b"List\n", b"Subscribe a\n", b"Pull a 9\n"])
+    )
+)
+def test_a_stranger_is_never_sent_more_than_came_from_him(datagrams: list[bytes]) -> None:
+    """Whoever's address it is: the broker does not make more of what is sent to it."""
+    with no_internal_errors():
+        core = Core()
+        network = Network(core)
+        LineClient(core).say("Publish a 1000 retain", b"x" * 1_000)
+        received = 0
+        for datagram in datagrams:
+            received += sum(map(len, network.send(HERE, datagram)))
+            assert received <= network.came_from[HERE]
+        core.tick(5)
+        assert network.came(HERE) == []
+
+
+def test_strangers_cost_little(network: Network) -> None:
+    """And do not displace those who are known."""
+    network.prove(HERE)
+    network.send(HERE, b"Subscribe a")
+    for port in range(1, 5_000):
+        network.send(("10.0.0.1", port), b"Subscribe a\n")
+    assert len(network.datagrams) == MAX_STRANGERS + 1
+    assert len(network.core.broker.sessions) == 1
+    LineClient(network.core).say("Publish a 1", "x")
+    assert len(network.came(HERE)) == 1
+
+
+# Delivery
+
+
+def test_a_message_is_sent_again_until_it_is_acknowledged(core: Core, network: Network) -> None:
+    """Ever more rarely."""
+    network.prove(HERE)
+    network.send(HERE, b"Subscribe a")
+    LineClient(core).say("Publish a 1", "x")
+    (first,) = network.came(HERE)
+    times = []
+    for step in range(100):
+        core.tick(0.1)
+        again = network.came(HERE)
+        if again:
+            assert again == [first]
+            times.append(step)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert 4 <= len(times) <= 8
+    assert gaps == sorted(gaps)
+    number = first.partition(b"n=")[2].partition(b"\n")[0]
+    network.send(HERE, b"Ack " + number)
+    core.tick(10)
+    assert network.came(HERE) == []
+
+
+def test_few_messages_are_under_way_and_the_others_wait(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    network.send(HERE, b"Subscribe a")
+    writer = LineClient(core)
+    for number in range(100):
+        writer.say("Publish a 2 noack", f"{number:02d}")
+    got = []
+    came = network.came(HERE)
+    assert len(came) == 32
+    while came:
+        got += [frame.split(b"\n")[1] for frame in came]
+        numbers = [frame.partition(b"n=")[2].partition(b"\n")[0] for frame in came]
+        came = network.send(HERE, *(b"Ack " + number for number in numbers))
+    assert got == [b"%02d" % number for number in range(100)]
+
+
+def test_the_latest_value_replaces_what_waits(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    network.send(HERE, b"Subscribe a latest")
+    writer = LineClient(core)
+    for number in range(5):
+        writer.say("Publish a 1", str(number))
+    (first,) = network.came(HERE)
+    assert first.endswith(b"\n0\n")
+    (second,) = network.send(HERE, b"Ack " + first.partition(b"n=")[2].partition(b"\n")[0])
+    assert second.endswith(b"\n4\n")
+
+
+def test_a_command_that_comes_twice_is_done_once(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    client = LineClient(core)
+    client.say("Subscribe a")
+    for _ in range(3):
+        assert network.send(HERE, b"Publish a 1 id=7\nx\n") == [b"PubAck a id=7\n"]
+    assert network.send(HERE, b"Publish a 1 id=8\ny\n") == [b"PubAck a id=8\n"]
+    assert [one.payload for one in client.came()] == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("options", ["", " ack"])
+def test_a_message_that_does_not_fit_is_told(core: Core, network: Network, options: str) -> None:
+    network.prove(HERE)
+    network.send(HERE, b"Subscribe a" + options.encode())
+    LineClient(core).say("Publish a 70000", b"x" * 70_000, "Publish a 1", "y")
+    told, message = network.came(HERE)
+    assert told == b"Error too-long a message of 70000 bytes on 'a' does not fit into a datagram\n"
+    assert message.endswith(b"\ny\n")
+
+
+# Coming back, and silence
+
+
+def test_a_client_that_comes_back_from_another_port_keeps_its_subscriptions(
+    core: Core, network: Network
+) -> None:
+    network.prove(HERE)
+    network.send(HERE, b"Connect me resume\n", b"Subscribe a ack\n")
+    network.prove(THERE)
+    assert network.send(THERE, b"Connect me resume\n") == [b"Ack Connect me resumed\n"]
+    assert network.came(HERE)[-1].startswith(b"Error displaced")
+    LineClient(core).say("Publish a 1", "x")
+    assert network.came(THERE) == [b"Message a 1 n=1\nx\n"]
+    assert network.came(HERE) == []
+
+
+def test_silence_and_signs_of_life(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    network.prove(THERE)
+    for address in (HERE, THERE):
+        network.send(address, b"Subscribe a\n")
+    for _ in range(4):
+        core.tick(10)
+        network.send(HERE, b"Ping\n")
+    assert len(network.datagrams) == 1
+    core.tick(16)
+    assert len(network.datagrams) == 0
+    core.tick(60)
+    assert not core.broker.sessions
+
+
+def test_a_datagram_holds_one_whole_frame(network: Network) -> None:
+    network.prove(HERE)
+    wrong = b"Error bad-frame a datagram holds one whole frame: is its length right?\n"
+    assert network.send(HERE, b"Publish a 10\nabc\n") == [wrong]
+    assert network.send(HERE, b"Publish a 1\nabc\n")[0].startswith(b"Error bad-frame Publish")
+    assert network.send(HERE, b"Dance\n")[0].startswith(b"Error unknown-command")
+    assert network.send(HERE, b"Publish a 3\nabc\n") == [b"PubAck a\n"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.binary(max_size=60) | st.sampled_from([b"Publish a 3 id=1\nabc\n", b"Ack 1-9\n", b"Subscribe #"])
+    )
+)
+def test_whatever_comes_nothing_breaks(datagrams: list[bytes]) -> None:
+    with no_internal_errors():
+        network = Network(Core())
+        network.prove(HERE)
+        for datagram in datagrams:
+            network.send(HERE, datagram)
+        network.core.tick(1)
+        network.came(HERE)
+        assert network.send(HERE, b"Publish a 1 id=last\nx\n")[-1] == b"PubAck a id=last\n"

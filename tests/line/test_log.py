@@ -1,0 +1,100 @@
+"""The log under the line protocol: safe before it is acknowledged, the past, pull, and what survives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.line.client import Came, LineClient
+from tests.support.core import no_internal_errors
+from tests.support.durable import Deferred, Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with no_internal_errors():
+        machine = Machine(tmp_path)
+        yield machine
+        machine.stop()
+
+
+def texts(came: list[Came]) -> list[str]:
+    return [one.text for one in came]
+
+
+def fill(machine: Machine, count: int = 5) -> LineClient:
+    """Publish some numbers on a/b."""
+    writer = LineClient(machine.core)
+    answers = writer.say(*[text for number in range(count) for text in ("Publish a/b 1", str(number))])
+    assert texts(answers) == ["PubAck a/b"] * count
+    return writer
+
+
+def test_a_puback_comes_when_the_message_is_safe(tmp_path: Path) -> None:
+    with no_internal_errors():
+        machine = Machine(tmp_path, writing=Deferred)
+        assert isinstance(machine.writing, Deferred)
+        client = LineClient(machine.core)
+        assert client.say("Publish a/b 1", "x", "Ping") == [Came("Pong")]
+        assert machine.writing.step()
+        assert texts(client.came()) == ["PubAck a/b"]
+        assert [row["payload"] for row in machine.log("a")] == [b"x"]
+
+
+def test_the_past_then_the_present(machine: Machine) -> None:
+    writer = fill(machine)
+    reader = LineClient(machine.core)
+    came = reader.say("Subscribe a/# from=earliest")
+    assert came[0] == Came("SubAck a/#")
+    assert [one.payload for one in came[1:]] == [b"0", b"1", b"2", b"3", b"4"]
+    writer.say("Publish a/b 1", "5")
+    assert [one.payload for one in reader.came()] == [b"5"]
+    late = LineClient(machine.core)
+    assert [one.payload for one in late.say("Subscribe a/# from=3 ack")[1:]] == [b"3", b"4", b"5"]
+    assert texts(late.say("Subscribe a/# from=when"))[0].startswith("Error bad-option Subscribe: from=when")
+
+
+def test_pull(machine: Machine) -> None:
+    """Each message once, by whoever asks; again only if it is not acknowledged in time."""
+    fill(machine)
+    one, two = LineClient(machine.core), LineClient(machine.core)
+    assert texts(one.say("Register work a/#")) == ["Ack Register work"]
+    came = one.say("Pull work 2")
+    assert [part.payload for part in came] == [b"0", b"1", None]
+    assert came[-1].text == "Ack Pull work 2"
+    assert [part.payload for part in two.say("Pull work 10")] == [b"2", b"3", b"4", None]
+    assert texts(two.say("Pull work")) == ["Ack Pull work 0"]
+    first, second = (part.text.partition("n=")[2] for part in came[:2])
+    assert one.say(f"Ack {first}-{second}") == []
+    machine.tick(31)
+    one.came()
+    assert [part.payload for part in one.say("Pull work 10")] == [b"2", b"3", b"4", None]
+    assert texts(one.say("Register work b/#"))[0].startswith(
+        "Error bad-consumer Register: consumer 'work' is there"
+    )
+    assert texts(one.say("Register new a/# from=latest", "Pull new 5")) == [
+        "Ack Register new",
+        "Ack Pull new 0",
+    ]
+
+
+def test_what_survives_a_crash(machine: Machine) -> None:
+    """Sessions, subscriptions, topics that were created, kept values, and where a consumer was."""
+    client = LineClient(machine.core)
+    client.say(
+        "Connect me resume ttl=1000", "Subscribe a/# ack", "Create a/new", "Create a/old", "Delete a/old"
+    )
+    client.say("Register work a/#", "Publish a/kept 1 retain", "k")
+    client.say("Ack 1", "Pull work 1")
+    machine.tick(2)
+    machine.crash()
+    machine.start()
+    fill(machine, 2)
+    again = LineClient(machine.core)
+    came = again.say("Connect me resume ttl=1000")
+    assert came[0].text == "Ack Connect me resumed"
+    assert [one.payload for one in came[1:]][-2:] == [b"0", b"1"]
+    assert again.say("List a/#") == [Came("List 14", b"a/kept k\na/new")]
+    assert [one.payload for one in again.say("Pull work 10")] == [b"k", b"0", b"1", None]
