@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -43,7 +44,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="append",
         metavar="URL",
         help="listen here instead of on the defaults: mqtt://host:port, mqtts://, ws://host:port/path, "
-        "wss://, unix:///path; port 0 picks a free one; may be repeated",
+        "wss://, line://, udp://, unix:///path; port 0 picks a free one; may be repeated",
     )
     parser.add_argument("--data", metavar="DIR", help="the folder for everything that lasts")
     parser.add_argument("--ephemeral", action="store_true", help="keep nothing on disk")
@@ -64,12 +65,21 @@ def run(args: argparse.Namespace) -> int:
         if args.print_config:
             sys.stdout.write(configuration.dump(config))
             return 0
+    except configuration.ConfigError as error:
+        print(f"pyrite serve: {error}", file=sys.stderr)
+        return 2
+    return start(config, _say)
+
+
+def start(config: configuration.Config, say: Callable[[str], None]) -> int:
+    """Run a broker until it is stopped, and return the exit code; `say` is told what happens."""
+    try:
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
         from pyrite.server.server import serve  # with Arrow, which the other commands need not wait for
 
-        uvloop.run(serve(config, _say))
+        uvloop.run(serve(config, say))
     except configuration.ConfigError as error:
         print(f"pyrite serve: {error}", file=sys.stderr)
         return 2

@@ -577,7 +577,7 @@ class LineConnection(Conversation):
         if self.session is not session:
             return  # they are given out again when their time has come
         for place, batch in fetched:
-            self.write(message(batch, self.count(Pulled(consumer, place))))
+            self.write(message(batch, self.count(Pulled(consumer, place)), b" pull"))
         self.say(line("Ack", "Pull", consumer.name, len(fetched)))
 
     def count(self, waits: Pulled | bytes) -> int:
@@ -744,10 +744,11 @@ def _head(batch: Batch) -> bytes:
     return b"Message %s %d" % (escape(batch.topic), batch.stride - batch.payload_at)
 
 
-def message(batch: Batch, number: int) -> bytes:
+def message(batch: Batch, number: int, options: bytes = b"") -> bytes:
     """Write a message that is to be acknowledged by its number."""
-    retained = b" retain" if batch.retain else b""
-    return b"%s n=%d%s\n%s\n" % (_head(batch), number, retained, batch.payload())
+    if batch.retain:
+        options += b" retain"
+    return b"%s n=%d%s\n%s\n" % (_head(batch), number, options, batch.payload())
 
 
 def _messages(batch: Batch) -> bytes:

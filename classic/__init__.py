@@ -1,0 +1,1 @@
+"""Five classic small brokers, alive on Pyrite: see docs/classics.md."""

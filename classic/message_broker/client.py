@@ -1,0 +1,16 @@
+"""The client of the message broker, which is that of Dallal.
+
+client.py HOST PORT publish TOPIC MESSAGE
+client.py HOST PORT subscribe TOPIC...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from classic.dallal.client import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""The Python client: MQTT 5.0 and 3.1.1 to any broker, and what only Pyrite has: pull, replay, topics.
+
+`Client` is for asyncio, `BlockingClient` for everything else; docs/client.md tells how to use them.
+"""
+
+from pyrite.client.aio import Client
+from pyrite.client.blocking import BlockingClient, BlockingConsumer, BlockingSubscription
+from pyrite.client.errors import (
+    ClientError,
+    ConnectError,
+    ConnectionLost,
+    PublishError,
+    Refused,
+    RequestError,
+    SubscribeError,
+)
+from pyrite.client.message import Message, Properties, Pulled, Topic, Will
+from pyrite.client.requests import Consumer
+from pyrite.client.subscription import Subscription
+
+__all__ = [
+    "BlockingClient",
+    "BlockingConsumer",
+    "BlockingSubscription",
+    "Client",
+    "ClientError",
+    "ConnectError",
+    "ConnectionLost",
+    "Consumer",
+    "Message",
+    "Properties",
+    "PublishError",
+    "Pulled",
+    "Refused",
+    "RequestError",
+    "SubscribeError",
+    "Subscription",
+    "Topic",
+    "Will",
+]

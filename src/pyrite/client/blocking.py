@@ -1,0 +1,296 @@
+"""The blocking client: the one for asyncio, in a thread of its own.
+
+with BlockingClient("mqtt://localhost:1883") as client:
+    client.publish("sensors/kitchen", b"21.5", qos=1)
+    for message in client.subscribe("sensors/#"):
+        print(message.topic, message.payload)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+import uvloop
+
+from pyrite.client import requests
+from pyrite.client.aio import Client
+from pyrite.client.errors import ClientError
+from pyrite.client.message import Message, Properties, Pulled, Topic
+from pyrite.client.subscription import Subscription
+
+Result = TypeVar("Result")
+_AT_A_TIME = 100
+"""Messages that a blocking iterator takes at once, for a change of threads takes longer than a message."""
+
+
+class BlockingClient:
+    """Client, for programs without an event loop; it may be used from several threads.
+
+    `options` are those of Client. `timeout` is the number of seconds that any call may take before it raises
+    TimeoutError; waiting for messages is no such call, and has no bound unless it is given one.
+    """
+
+    def __init__(self, url: str = "mqtt://localhost:1883", *, timeout: float = 10.0, **options: Any) -> None:
+        self._url = url
+        self._options = options
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: Client | None = None
+
+    def __enter__(self) -> BlockingClient:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """Connect; `with` does it. Raises ConnectError if it does not work."""
+        if self._loop is not None:
+            raise ClientError("the client is connected already")
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pyrite client", daemon=True)
+        self._thread.start()
+        try:
+            self._client = self._run(self._begin(), self._timeout + 1.0)
+        except BaseException:
+            self._stop()
+            raise
+
+    async def _begin(self) -> Client:
+        client = Client(self._url, timeout=self._timeout, **self._options)
+        await client.connect()
+        return client
+
+    def close(self) -> None:
+        """Say goodbye to the broker and end the thread; `with` does it."""
+        client, self._client = self._client, None
+        if self._loop is None:
+            return
+        try:
+            if client is not None:
+                self._run(client.close(), self._timeout)
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        loop, self._loop = self._loop, None
+        assert loop is not None
+        assert self._thread is not None
+        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result(self._timeout)
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
+        loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
+        """Run a coroutine of the client in its thread and return the result; for the rest of this module."""
+        return self._run(coroutine, self._timeout if timeout is None else timeout)
+
+    def request(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None) -> Result:
+        """Run a request, which has a timeout of its own and then says more; for the rest of this module."""
+        return self._run(coroutine, self._timeout + 1.0 if timeout is None else timeout)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None) -> Result:
+        if self._loop is None:
+            coroutine.close()
+            raise ClientError("the client is not connected: use it in `with`")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.CancelledError:
+            raise ClientError("the client was closed") from None
+        except TimeoutError:
+            if future.done():
+                raise
+            raise TimeoutError(f"no answer from the broker within {timeout:g} seconds") from None
+        finally:
+            future.cancel()  # does nothing to one that is done; Ctrl-C leaves one that is not
+
+    @property
+    def _asyncio(self) -> Client:
+        if self._client is None:
+            raise ClientError("the client is not connected: use it in `with`")
+        return self._client
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection at the time."""
+        return self._client is not None and self._client.connected.is_set()
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes | str = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish a message; with QoS 1 and 2, return when the broker has acknowledged it."""
+        self.run(self._asyncio.publish(topic, payload, qos, retain, properties), timeout)
+
+    def publish_many(
+        self, messages: Iterable[tuple[str, bytes | str]], qos: int = 0, timeout: float | None = None
+    ) -> None:
+        """Publish many messages, pairs of topic and payload, with one change of threads for all."""
+        self.run(_publish_many(self._asyncio, list(messages), qos), timeout)
+
+    def subscribe(
+        self, topic_filter: str, qos: int = 0, *, timeout: float | None = None, **options: Any
+    ) -> BlockingSubscription:
+        """Subscribe and return an iterator of messages; `options` are those of Client.subscribe.
+
+        In a `with` block, it unsubscribes at the end.
+        """
+        subscribing = self._asyncio.subscribe(topic_filter, qos, **options)
+        return BlockingSubscription(self, self.run(_awaited(subscribing.__aenter__), timeout))
+
+    def unsubscribe(self, topic_filter: str, timeout: float | None = None) -> None:
+        """End a subscription, or one of an earlier session."""
+        self.run(self._asyncio.unsubscribe(topic_filter), timeout)
+
+    def topics(self, topic_filter: str = "#", timeout: float | None = None) -> list[Topic]:
+        """Return the topics that match a filter, with the values that are kept there (Pyrite only)."""
+        return self.request(self._asyncio.topics(topic_filter), timeout)
+
+    def create_topic(self, topic: str, timeout: float | None = None) -> None:
+        """Have a topic listed, and allowed to be used where only listed ones are (Pyrite only)."""
+        self.request(self._asyncio.create_topic(topic), timeout)
+
+    def delete_topic(self, topic: str, timeout: float | None = None) -> None:
+        """Have a topic forgotten, and the value that is kept there (Pyrite only)."""
+        self.request(self._asyncio.delete_topic(topic), timeout)
+
+    def consumer(
+        self,
+        name: str,
+        topic_filter: str,
+        *,
+        start: str | int = "earliest",
+        within: float = 30.0,
+        timeout: float | None = None,
+    ) -> BlockingConsumer:
+        """Make a consumer, a place in the log that lasts, or find it there (Pyrite only)."""
+        made = self.request(self._asyncio.consumer(name, topic_filter, start=start, within=within), timeout)
+        return BlockingConsumer(self, made)
+
+
+class BlockingSubscription:
+    """The messages of one subscription: `for message in messages`.
+
+    Messages are taken in batches of up to 100. A batch is acknowledged when the next is asked for, so what a
+    program had not come to when it ended is sent again, if the session lasts.
+    """
+
+    def __init__(self, client: BlockingClient, subscription: Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._batch: list[Message] = []
+        self._given = 0
+
+    @property
+    def filter(self) -> str:
+        """The topic filter."""
+        return self._subscription.filter
+
+    @property
+    def qos(self) -> int:
+        """The QoS that the broker granted."""
+        return self._subscription.qos
+
+    def __enter__(self) -> BlockingSubscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> BlockingSubscription:
+        return self
+
+    def __next__(self) -> Message:
+        message = self._next(None)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def get(self, timeout: float | None = None) -> Message:
+        """Return the next message; raises TimeoutError if none comes within `timeout` seconds."""
+        message = self._next(timeout)
+        if message is None:
+            raise ClientError("the subscription has ended")
+        return message
+
+    def _next(self, timeout: float | None) -> Message | None:
+        if self._given == len(self._batch):
+            given, self._batch, self._given = self._batch, [], 0
+            self._batch = self._client._run(self._more(given, timeout), None)
+            if not self._batch:
+                return None
+        self._given += 1
+        return self._batch[self._given - 1]
+
+    async def _more(self, given: list[Message], timeout: float | None) -> list[Message]:  # noqa: ASYNC109
+        self._subscription.done(given)
+        async with asyncio.timeout(timeout):
+            return await self._subscription.take(_AT_A_TIME)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Unsubscribe. What has come and was not taken is dropped."""
+        batch, self._batch, self._given = self._batch, [], 0
+        self._client.run(self._end(batch), timeout)
+
+    async def _end(self, batch: list[Message]) -> None:
+        self._subscription.done(batch)
+        await self._subscription.close()
+
+
+class BlockingConsumer:
+    """A place in the log that lasts, under a name; messages are pulled from it, and acknowledged."""
+
+    def __init__(self, client: BlockingClient, consumer: requests.Consumer) -> None:
+        self._client = client
+        self._consumer = consumer
+        self.name = consumer.name
+        self.filter = consumer.filter
+
+    def pull(self, count: int = 100, timeout: float | None = None) -> list[Pulled]:
+        """Return up to `count` messages, the caller's to acknowledge; none if there are no more."""
+        return self._client.request(self._consumer.pull(count), timeout)
+
+    def ack(self, messages: Iterable[Pulled | str], timeout: float | None = None) -> None:
+        """Acknowledge messages, or their places; when this returns, they will not be given out again."""
+        self._client.request(self._consumer.ack(list(messages)), timeout)
+
+    def delete(self, timeout: float | None = None) -> None:
+        """Have the broker forget the consumer and its place."""
+        self._client.request(self._consumer.delete(), timeout)
+
+
+async def _awaited(call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    return await call()
+
+
+async def _publish_many(client: Client, messages: list[tuple[str, bytes | str]], qos: int) -> None:
+    if qos:
+        await asyncio.gather(*(client.publish(topic, payload, qos) for topic, payload in messages))
+        return
+    for topic, payload in messages:
+        await client.publish(topic, payload)
+
+
+async def _end_tasks() -> None:
+    """Cancel what still runs in this loop, such as an iterator that another thread waits in."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,123 @@
+"""Where received messages go: which subscriptions a message is for, and how many wait to be taken."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from pyrite.client.errors import ClientError
+from pyrite.client.message import Message
+from pyrite.client.subscription import Subscription, levels_of, matches
+
+_log = logging.getLogger("pyrite.client")
+_KNOWN_TOPICS = 10_000
+
+
+class Inbox:
+    """The subscriptions of a client, and what waits in them; `acknowledge` is called with what was taken."""
+
+    def __init__(self, max_waiting: int, acknowledge: Callable[[Message], None]) -> None:
+        self.waiting = 0
+        """Messages that wait to be taken."""
+        self.inherited = False
+        """Whether the session is from before this client: it may send before there was time to subscribe."""
+        self._max_waiting = max_waiting
+        self._acknowledge = acknowledge
+        self._subscriptions: dict[str, Subscription] = {}
+        self._readers: dict[str, tuple[Subscription, ...]] = {}
+        """Which subscriptions a topic is for; a memory of what `matches` said."""
+        self._unclaimed: list[Message] = []
+        """Messages of the session's earlier subscriptions, until they are subscribed to again."""
+        self._left: dict[str, list[str]] = {}
+        """Filters that were unsubscribed from: what still comes for them is wanted no more."""
+
+    def __contains__(self, topic_filter: str) -> bool:
+        return topic_filter in self._subscriptions
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._subscriptions.values())
+
+    def open(self, subscription: Subscription) -> None:
+        """Add a subscription, and give it what has waited for one."""
+        self._subscriptions[subscription.filter] = subscription
+        self._readers.clear()
+        self._left.pop(subscription.filter, None)
+        unclaimed, self._unclaimed = self._unclaimed, []
+        for message in unclaimed:
+            self.deliver(message)
+
+    def leave(self, topic_filter: str) -> None:
+        """Drop a subscription and what waits, which is acknowledged, or the broker would wait for ever."""
+        subscription = self._subscriptions.get(topic_filter)
+        if subscription is not None:
+            self.remove(subscription)
+            subscription.end()
+            self.taken(subscription.drop())
+        self._left[topic_filter] = levels_of(topic_filter)
+        unclaimed, self._unclaimed = self._unclaimed, []
+        for message in unclaimed:
+            self.deliver(message)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Remove a subscription, if it is there."""
+        if self._subscriptions.get(subscription.filter) is subscription:
+            del self._subscriptions[subscription.filter]
+            self._readers.clear()
+
+    def end(self, error: ClientError | None) -> None:
+        """End all iterators, with an error if there is one."""
+        for subscription in self._subscriptions.values():
+            subscription.end(error)
+        self._subscriptions.clear()
+        self._readers.clear()
+
+    def deliver(self, message: Message) -> None:
+        """Give a message to the subscriptions that it is for."""
+        readers = self._readers.get(message.topic)
+        if readers is None:
+            readers = self._find_readers(message.topic)
+        if len(readers) > 1 and "subscription_identifier" in message.properties:
+            # Filters overlap, and the broker says which of them it means.
+            meant = message.properties["subscription_identifier"]
+            chosen = tuple(one for one in readers if one.properties.get("subscription_identifier") in meant)
+            readers = chosen or readers
+        if not readers:
+            self._set_aside(message)
+            return
+        message.copies = len(readers)
+        self.waiting += len(readers)
+        for subscription in readers:
+            subscription.put(message)
+
+    def _find_readers(self, topic: str) -> tuple[Subscription, ...]:
+        readers = tuple(one for one in self._subscriptions.values() if matches(one.levels, topic))
+        if len(self._readers) >= _KNOWN_TOPICS:
+            self._readers.clear()
+        self._readers[topic] = readers
+        return readers
+
+    def _set_aside(self, message: Message) -> None:
+        """Keep a message of an earlier subscription; what no one will ask for is acknowledged and dropped."""
+        unwanted = any(matches(levels, message.topic) for levels in self._left.values())
+        if unwanted or not self.inherited:
+            if message.qos:
+                self._acknowledge(message)
+        elif message.qos or len(self._unclaimed) < self._max_waiting:
+            self._unclaimed.append(message)
+            if len(self._unclaimed) == self._max_waiting:
+                _log.warning("messages on topics such as %s wait for a subscription", message.topic)
+
+    def taken(self, messages: Sequence[Message]) -> None:
+        """Acknowledge messages that have been taken off a subscription's queue."""
+        self.waiting -= len(messages)
+        for message in messages:
+            if message.qos:
+                message.copies -= 1
+                if not message.copies:
+                    self._acknowledge(message)
+
+    def resumed(self) -> None:
+        """Drop what was not acknowledged: a session that goes on brings it again."""
+        self._unclaimed = [message for message in self._unclaimed if not message.qos]
+        for subscription in self._subscriptions.values():
+            self.waiting -= subscription.forget_unacknowledged()

@@ -1,0 +1,176 @@
+"""Subscriptions: the messages of a filter as an asynchronous iterator, and which of them a message is for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from types import TracebackType
+from typing import Protocol
+
+from pyrite.client.errors import ClientError
+from pyrite.client.message import Message, Properties
+from pyrite.protocols.mqtt.packets import Wish
+
+
+class Owner(Protocol):
+    """The client, as its subscriptions see it."""
+
+    def taken(self, messages: Sequence[Message]) -> None:
+        """Acknowledge messages that have been taken off a subscription's queue."""
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription."""
+
+
+class Subscription:
+    """The messages of one subscription, in the order in which they come: `async for message in messages`.
+
+    A QoS 1 or 2 message is acknowledged when it is taken. The iterator ends when the client is closed, and
+    raises ConnectionLost when the connection is lost for good.
+    """
+
+    def __init__(self, owner: Owner, wish: Wish, properties: Properties) -> None:
+        self.filter = wish.topic_filter.decode()
+        """The topic filter."""
+        self.qos = wish.qos
+        """The QoS that the broker granted."""
+        self.granted = False
+        """Whether the broker has granted it."""
+        self.wish = wish
+        self.properties = properties
+        self.levels = levels_of(self.filter)
+        self._owner = owner
+        self._queue: deque[Message] = deque()
+        self._news = asyncio.Event()
+        self._ended = False
+        self._error: ClientError | None = None
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Message:
+        if not self._queue:
+            await self._wait()
+            if not self._queue:
+                raise StopAsyncIteration
+        message = self._queue.popleft()
+        self._owner.taken((message,))
+        return message
+
+    async def get(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
+        """Return the next message; raises TimeoutError if none comes within `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.__anext__()
+        except StopAsyncIteration:
+            raise ClientError("the subscription has ended") from None
+
+    async def take(self, most: int) -> list[Message]:
+        """Wait for a message and return up to `most`, unacknowledged; nothing if the subscription has ended.
+
+        Acknowledge them with `done`.
+        """
+        if not self._queue:
+            await self._wait()
+        queue = self._queue
+        return [queue.popleft() for _ in range(min(most, len(queue)))]
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """Acknowledge messages that `take` has returned, and make room for as many."""
+        self._owner.taken(messages)
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that have come and not been taken."""
+        return len(self._queue)
+
+    async def close(self) -> None:
+        """Unsubscribe. What has come and was not taken is dropped."""
+        if not self._ended:
+            await self._owner.unsubscribe(self)
+
+    async def _wait(self) -> None:
+        while not self._queue:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    # For the client.
+
+    def put(self, message: Message) -> None:
+        """Add a message."""
+        self._queue.append(message)
+        self._news.set()
+
+    def forget_unacknowledged(self) -> int:
+        """Drop what the broker is about to send again; return how many."""
+        before = len(self._queue)
+        self._queue = deque(message for message in self._queue if not message.qos)
+        return before - len(self._queue)
+
+    def end(self, error: ClientError | None = None) -> None:
+        """End the iterator once what waits is taken, with an error if there is one."""
+        self._ended = True
+        self._error = self._error or error
+        self._news.set()
+
+    def drop(self) -> list[Message]:
+        """Forget and return what waits."""
+        queue, self._queue = self._queue, deque()
+        return list(queue)
+
+
+class Subscribing:
+    """A subscription to be: `await` it, or use it in `async with`, which unsubscribes at the end."""
+
+    def __init__(self, begin: Callable[[], Awaitable[Subscription]]) -> None:
+        self._begin = begin
+        self._subscription: Subscription | None = None
+
+    def __await__(self) -> Generator[object, None, Subscription]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Subscription:
+        self._subscription = await self._begin()
+        return self._subscription
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._subscription is not None
+        await self._subscription.close()
+
+
+def check_filter(topic_filter: str) -> None:
+    """Raise ValueError for what is no filter (4.7); many brokers just close the connection."""
+    levels = topic_filter.split("/")
+    wrong = any(len(level) > 1 and ("+" in level or "#" in level) for level in levels) or "#" in levels[:-1]
+    if not topic_filter or "\0" in topic_filter or len(topic_filter.encode()) > 65_535 or wrong:
+        raise ValueError(
+            f"{topic_filter[:100]!r} is no topic filter: + and # stand for whole levels, # for the last"
+        )
+
+
+def levels_of(topic_filter: str) -> list[str]:
+    """Return the levels of a filter, as `matches` wants them."""
+    levels = topic_filter.split("/")
+    if levels[0] == "$share" and len(levels) > 2:
+        del levels[:2]  # $share/GROUP/FILTER (4.8.2)
+    return levels
+
+
+def matches(levels: Sequence[str], topic: str) -> bool:
+    """Return whether a topic matches a filter, which comes as its levels (4.7)."""
+    if topic.startswith("$") and levels[0] in ("+", "#"):
+        return False  # [MQTT-4.7.2-1]
+    names = topic.split("/")
+    for at, level in enumerate(levels):
+        if level == "#":
+            return True
+        if at >= len(names) or level not in ("+", names[at]):
+            return False
+    return len(names) == len(levels)

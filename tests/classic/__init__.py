@@ -1,0 +1,1 @@
+"""The classic programs, run as a person would."""
