@@ -1,0 +1,97 @@
+"""`pyrite pull`: fetch messages from a named consumer, print them, and acknowledge them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import TYPE_CHECKING
+
+from pyrite.cli.requests import add_broker_options, text_of, with_client
+
+if TYPE_CHECKING:
+    from pyrite.client import BlockingClient, Pulled
+
+PIECE = 1_000
+"""Messages fetched at a time."""
+PAUSE = 0.2
+"""Seconds between two looks for new messages."""
+
+_EXAMPLES = """\
+examples:
+  pyrite pull billing -t 'orders/#'        what no one has pulled as billing yet, then end
+  pyrite pull billing -n 10                at most 10 messages
+  pyrite pull billing --follow --json      and what comes from now on, as JSON
+  pyrite pull billing --delete             forget the consumer
+
+A consumer lasts: several programs that pull under one name share its messages, each message is given out
+once, and again only if whoever took it ends before it is printed.
+"""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "pull",
+        help="fetch messages from a named consumer of a running broker",
+        description="Fetch messages from a named consumer, print them, and acknowledge them.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_broker_options(parser)
+    parser.add_argument("name", help="the consumer's name")
+    parser.add_argument("-t", "--topic", default="#", help="its filter, when it is made (default: #)")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        default="earliest",
+        metavar="POSITION",
+        help="where it begins, when it is made: earliest, latest, an offset, -1h, a time (default: earliest)",
+    )
+    parser.add_argument(
+        "-n", "--count", type=_count, help="at most so many messages (default: all there are)"
+    )
+    parser.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument("--keep", action="store_true", help="do not acknowledge: they are given out again")
+    parser.add_argument("--delete", action="store_true", help="forget the consumer, and end")
+    parser.set_defaults(run=_run)
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
+
+
+def _run(args: argparse.Namespace) -> int:
+    def work(client: BlockingClient) -> int:
+        consumer = client.consumer(args.name, args.topic, start=args.start)
+        if args.delete:
+            consumer.delete()
+            return 0
+        left: int | None = args.count
+        while left is None or left > 0:
+            messages = consumer.pull(PIECE if left is None else min(left, PIECE))
+            for message in messages:
+                _show(message, args.json)
+            if messages and not args.keep:
+                consumer.ack(messages)
+            if left is not None:
+                left -= len(messages)
+            if not messages:
+                if not args.follow:
+                    break
+                time.sleep(PAUSE)
+        return 0
+
+    return with_client(args, "pyrite pull", work)
+
+
+def _show(message: Pulled, as_json: bool) -> None:
+    payload = text_of(message.payload)
+    if as_json:
+        fields = {"place": message.place, "topic": message.topic, "payload": payload}
+        print(json.dumps(fields, ensure_ascii=False), flush=True)
+    else:
+        print(message.topic, payload, flush=True)

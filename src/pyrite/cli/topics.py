@@ -1,0 +1,109 @@
+"""`pyrite topics`: what topics there are, and their kept values; creating and deleting them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from pyrite.cli.requests import add_broker_options, text_of, with_client
+
+if TYPE_CHECKING:
+    from pyrite.client import BlockingClient, Topic
+
+_EXAMPLES = """\
+examples:
+  pyrite topics                            the tree of topics with their kept values
+  pyrite topics list 'weather/#' --plain   a topic a line, for other programs
+  pyrite topics create weather/temp weather/wind
+  pyrite topics delete weather/temp        forgets the topic and its kept value
+"""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "topics",
+        help="list, create and delete topics of a running broker",
+        description="List the topics that were created or have a kept value; create and delete topics.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_list, filter="#", plain=False, json=False)
+    add_broker_options(parser)
+    actions = parser.add_subparsers(metavar="ACTION")
+    listing = actions.add_parser("list", help="show the tree of topics (what happens if nothing is said)")
+    listing.add_argument("filter", nargs="?", default="#", help="a topic filter (default: #)")
+    how = listing.add_mutually_exclusive_group()
+    how.add_argument("--plain", action="store_true", help="a topic a line, a tab, and its value")
+    how.add_argument("--json", action="store_true", help="a JSON object a line")
+    listing.set_defaults(run=_list)
+    for name, run, text in (
+        ("create", _create, "create topics"),
+        ("delete", _delete, "delete topics, and their kept values"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("topic", nargs="+")
+        action.set_defaults(run=run)
+
+
+def _list(args: argparse.Namespace) -> int:
+    def work(client: BlockingClient) -> int:
+        topics = client.topics(args.filter)
+        if args.json:
+            for topic in topics:
+                kept = None if topic.kept is None else text_of(topic.kept)
+                print(json.dumps({"topic": topic.name, "kept": kept}, ensure_ascii=False))
+        elif args.plain:
+            for topic in topics:
+                print(topic.name if topic.kept is None else f"{topic.name}\t{text_of(topic.kept)}")
+        elif topics:
+            Console(soft_wrap=True).print(tree_of(topics))
+        else:
+            print("no topics", file=sys.stderr)
+        return 0
+
+    return with_client(args, "pyrite topics", work)
+
+
+def tree_of(topics: list[Topic]) -> Tree:
+    """Make a tree of topics, level by level."""
+    root = Tree("topics", guide_style="dim")
+    branches: dict[str, Tree] = {"": root}
+    kept = {topic.name: topic.kept for topic in topics}
+    for topic in topics:
+        above = ""
+        levels = topic.name.split("/")
+        for depth in range(1, len(levels) + 1):
+            name = "/".join(levels[:depth])
+            if name not in branches:
+                label = Text(levels[depth - 1] or "(empty)")
+                value = kept.get(name)
+                if value is not None:
+                    label.append(f" = {text_of(value)}", style="green")
+                branches[name] = branches[above].add(label)
+            above = name
+    return root
+
+
+def _create(args: argparse.Namespace) -> int:
+    def work(client: BlockingClient) -> int:
+        for topic in args.topic:
+            client.create_topic(topic)
+        return 0
+
+    return with_client(args, "pyrite topics", work)
+
+
+def _delete(args: argparse.Namespace) -> int:
+    def work(client: BlockingClient) -> int:
+        for topic in args.topic:
+            client.delete_topic(topic)
+        return 0
+
+    return with_client(args, "pyrite topics", work)

@@ -1,0 +1,108 @@
+"""`pyrite topics` and `pyrite pull`, run as a person would."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.process import BrokerProcess
+
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data = tmp_path_factory.mktemp("broker") / "data"
+    with BrokerProcess("--data", str(data), "--listen=mqtt://127.0.0.1:0") as process:
+        yield process
+
+
+def pyrite(broker: BrokerProcess, command: str, *arguments: str) -> Done:
+    """Run a command against the broker."""
+    url = f"mqtt://127.0.0.1:{broker.port()}"
+    where = ["-L", url] if command in ("topics", "pull") else ["-h", "127.0.0.1", "-p", str(broker.port())]
+    words = [sys.executable, "-m", "pyrite", command, *where, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=30)
+
+
+def test_topics(broker: BrokerProcess) -> None:
+    assert pyrite(broker, "topics", "create", "weather/rain", "news").returncode == 0
+    pyrite(broker, "pub", "-t", "weather/temp", "-m", "98", "-r", "-q", "1")
+    shown = pyrite(broker, "topics")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    lines = [line.strip(" │├└─") for line in shown.stdout.splitlines()]
+    assert lines == ["topics", "news", "weather", "rain", "temp = 98"]
+    plain = pyrite(broker, "topics", "list", "weather/#", "--plain")
+    assert plain.stdout == "weather/rain\nweather/temp\t98\n"
+    found = [json.loads(line) for line in pyrite(broker, "topics", "list", "--json").stdout.splitlines()]
+    assert {"topic": "weather/temp", "kept": "98"} in found
+    assert {"topic": "news", "kept": None} in found
+    assert pyrite(broker, "topics", "delete", "weather/temp", "news").returncode == 0
+    assert pyrite(broker, "topics", "list", "--plain").stdout == "weather/rain\n"
+    refused = pyrite(broker, "topics", "delete", "news")
+    assert refused.returncode == 1
+    assert "there is no topic 'news'" in refused.stderr
+    wrong = pyrite(broker, "topics", "create", "a/#")
+    assert wrong.returncode == 1
+    assert "wildcard" in wrong.stderr
+    assert pyrite(broker, "topics", "list", "nothing/#").stderr == "no topics\n"
+
+
+def test_pull(broker: BrokerProcess) -> None:
+    for number in range(5):
+        pyrite(broker, "pub", "-t", "orders/a", "-m", f"order {number}", "-q", "1")
+    first = pyrite(broker, "pull", "billing", "-t", "orders/#", "-n", "2")
+    assert (first.returncode, first.stdout) == (0, "orders/a order 0\norders/a order 1\n")
+    rest = pyrite(broker, "pull", "billing", "-t", "orders/#", "--json")
+    found = [json.loads(line) for line in rest.stdout.splitlines()]
+    assert [one["payload"] for one in found] == ["order 2", "order 3", "order 4"]
+    assert all(one["topic"] == "orders/a" and ":" in one["place"] for one in found)
+    assert pyrite(broker, "pull", "billing", "-t", "orders/#").stdout == ""
+    other = pyrite(broker, "pull", "billing", "-t", "others/#")
+    assert other.returncode == 1
+    assert "with the filter 'orders/#'" in other.stderr
+    assert pyrite(broker, "pull", "billing", "-t", "orders/#", "--delete").returncode == 0
+    again = pyrite(broker, "pull", "billing", "-t", "orders/#", "-n", "1")
+    assert again.stdout == "orders/a order 0\n"
+
+
+def test_pull_and_follow(broker: BrokerProcess) -> None:
+    url = f"mqtt://127.0.0.1:{broker.port()}"
+    words = ["pull", "-L", url, "tail", "-t", "tail/#", "--from", "latest", "--follow"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pyrite", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        for _ in range(50):  # until the consumer is there
+            pyrite(broker, "pub", "-t", "tail/a", "-m", "hello", "-q", "1")
+            if pyrite(broker, "pull", "tail", "-t", "wrong").returncode == 1:
+                break
+        pyrite(broker, "pub", "-t", "tail/a", "-m", "hello", "-q", "1")
+        assert process.stdout.readline() == "tail/a hello\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("words", [["topics"], ["pull", "x"]])
+def test_no_broker(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pyrite", *words, "-L", "mqtt://127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"pyrite {words[0]}: ")
+    assert "refused" in done.stderr
+    assert "Traceback" not in done.stderr
