@@ -1,0 +1,1 @@
+"""The newsroom: two subjects, subscribers who come back (port 12345)."""
