@@ -1,8 +1,8 @@
 """The server of the newsroom: `Server().start()`.
 
-Clients send lines: CONN NAME, RECON NAME, PUB SUBJECT CONTENT, SUB SUBJECT, DISC, and ACK NUMBER for what they
-are sent, which is MSG NUMBER SUBJECT CONTENT. They are answered CONN_ACK, CON_ACK, PUB_ACK, SUB_ACK, DISC_ACK,
-or ERROR with a text.
+Clients send lines: CONN NAME, RECON NAME, PUB SUBJECT CONTENT, SUB SUBJECT, DISC, and ACK NUMBER for what
+they are sent, which is MSG NUMBER SUBJECT CONTENT. They are answered CONN_ACK, CON_ACK, PUB_ACK, SUB_ACK,
+DISC_ACK, or ERROR with a text.
 """
 
 from __future__ import annotations

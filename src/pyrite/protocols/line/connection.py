@@ -731,12 +731,14 @@ _COMMANDS: dict[str, Callable[[LineConnection, Line], None]] = {
 
 def _run_end(shape: Shape, data: bytes, at: int) -> int:
     """Return where the run of frames ends that begins at `at` with a whole one. HOT."""
-    prefix, size = shape.prefix, shape.size
-    length = len(prefix)
+    size, length = shape.size, len(shape.prefix)
+    between = b"\n" + shape.prefix  # the end of one frame, and the beginning of the next
     at += size
-    last = len(data) - size
-    while at <= last and data[at : at + length] == prefix and data[at + size - 1] == _LF:
+    first, last = at, len(data) - size
+    while at <= last and data[at - 1 : at + length] == between:
         at += size
+    if at > first and data[at - 1] != _LF:
+        at -= size
     return at
 
 
