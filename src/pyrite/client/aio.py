@@ -10,8 +10,6 @@ async with Client("mqtt://localhost:1883") as client:
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import secrets
 import ssl
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +21,6 @@ from typing import Any
 from pyrite.client import requests
 from pyrite.client.errors import (
     ClientError,
-    ConnectError,
     ConnectionLost,
     PublishError,
     RequestError,
@@ -31,49 +28,17 @@ from pyrite.client.errors import (
     reason_text,
 )
 from pyrite.client.inbox import Inbox
+from pyrite.client.link import Callbacks, Link
 from pyrite.client.message import Message, Properties, Topic, Will
-from pyrite.client.protocol import (
-    Answered,
-    Connected,
-    Ended,
-    Event,
-    Outgoing,
-    Protocol,
-    ProtocolError,
-    Refusal,
-    Settled,
-)
+from pyrite.client.protocol import Answered, Outgoing, Protocol, Settled
 from pyrite.client.requests import Consumer, Requests
 from pyrite.client.subscription import Subscribing, Subscription, check_filter
-from pyrite.client.wire import Wire, open_wire, parse_address
+from pyrite.client.wire import parse_address
 from pyrite.protocols.mqtt.packets import V5, V311, Connack, Connect, WillMessage, Wish
 from pyrite.protocols.mqtt.reasons import Reason
 
-_log = logging.getLogger("pyrite.client")
-
-FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
-"""Seconds before the first attempt to reconnect, and the most between two."""
 WHILE_AWAY = 300
 """Seconds that the broker is asked to keep the session of a client that did not say how long."""
-CLOSE_TIME = 2.0
-"""Seconds for what is to be sent at the end."""
-_OLDER_REASONS = {
-    1: "the broker does not speak this version of MQTT",
-    2: "the broker does not accept the client identifier",
-    3: "the broker is unavailable",
-    4: "bad user name or password",
-    5: "not authorized",
-}
-_FINAL = {
-    *(1, 2, 4, 5),
-    Reason.UNSUPPORTED_PROTOCOL_VERSION,
-    Reason.CLIENT_IDENTIFIER_NOT_VALID,
-    Reason.BAD_USER_NAME_OR_PASSWORD,
-    Reason.NOT_AUTHORIZED,
-    Reason.BANNED,
-    Reason.BAD_AUTHENTICATION_METHOD,
-}
-"""Refusals that will be the same the next time."""
 
 
 class Client:
@@ -129,43 +94,37 @@ class Client:
             raise ValueError(f"{self._address.scheme}:// is not encrypted: use mqtts:// or wss:// with tls")
         self.client_id = client_id or f"pyrite-{secrets.token_hex(8)}"
         """Who this is to the broker."""
-        self.connected = asyncio.Event()
-        """Set while there is a connection: `await client.connected.wait()`."""
         self._clean_start = clean_start
         self._session_expiry = session_expiry
         self._keep_alive = keep_alive
         self._username = self._address.username if username is None else username
         given = self._address.password if password is None else password
         self._password = given.encode() if isinstance(given, str) else given
-        self._tls = tls
         self._will = will
         self._reconnect = reconnect
         self._max_waiting = max_waiting
-        self._timeout = timeout
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
         self._protocol = Protocol(version)
-        self._wire: Wire | None = None
-        self._greeting: asyncio.Future[None] | None = None
-        """Waits for the CONNACK."""
+        callbacks = Callbacks(
+            self._connect_packet, self._accepted, self._received, self._adjust_reading, self._lost, self._end
+        )
+        self._link = Link(self._address, tls, self._protocol, callbacks, reconnect, timeout, keep_alive)
+        self.connected = self._link.connected
+        """Set while there is a connection: `await client.connected.wait()`."""
         self._over: ClientError | None = ClientError("the client is not connected: use it in `async with`")
         """Why nothing can be done any more, or yet."""
-        self._farewell = ""
-        """What the broker gave as its reason to disconnect."""
-        self._final = False
-        self._reconnecting: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._last_sent = self._last_heard = self._pinged = 0.0
-        self._flushing = False
         self._calls = 0
         """Calls that wait for the broker; while there are some, the client reads on."""
         self._arrivals: set[asyncio.Future[None]] = set()
         """Calls that wait for a connection."""
         self._answers: dict[int, asyncio.Future[Answered]] = {}
+        self._leaving: set[int] = set()
+        """Those of them that are for an UNSUBSCRIBE."""
         self._outgoing: set[Outgoing] = set()
         self._inbox = Inbox(max_waiting, self._protocol.acknowledge)
         self._last_identifier = 0
-        self._paused = False
+        self._was_connected = False
         self._requests = Requests(self, timeout)
 
     # The connection.
@@ -185,7 +144,7 @@ class Client:
             raise ClientError("the client is connected already")
         before, self._over = self._over, None
         try:
-            await self._attempt(self._clean_start)
+            await self._link.connect(self._clean_start)
         except BaseException:
             self._over = before
             raise
@@ -196,55 +155,9 @@ class Client:
         What was published is sent; what was not acknowledged raises ConnectionLost where it is waited for.
         Messages that have not been taken are not acknowledged, so a session that lasts brings them again.
         """
-        over = self._over is not None
         self._end(ConnectionLost("the client was closed"), gone=False)
-        task, self._reconnecting = self._reconnecting, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        wire, self._wire = self._wire, None
-        if wire is None:
-            return
-        if self._protocol.connected and not over:
-            ends = self._protocol.version == V5 and self._session_expiry is None
-            self._protocol.disconnect(0, {"session_expiry": 0} if ends else {})
-        if self._protocol.has_output:
-            wire.write(self._protocol.take())
-        self._protocol.lost()
-        wire.end()
-        try:
-            async with asyncio.timeout(CLOSE_TIME):
-                await asyncio.shield(wire.closed)
-        except TimeoutError:
-            wire.abort()
-
-    async def _attempt(self, clean_start: bool) -> None:
-        """Open one connection, and see it accepted."""
-        self._greeting = asyncio.get_running_loop().create_future()
-        self._farewell = ""
-        try:
-            async with asyncio.timeout(self._timeout):
-                self._wire = await open_wire(self._address, self._tls, self._received, self._lost)
-                if self._wire.closed.done():
-                    self._lost(self._wire, self._wire.fault or "the peer closed the connection at once")
-                self._protocol.connect(self._connect_packet(clean_start))
-                self._flush()
-                await self._greeting
-        except TimeoutError:
-            self._drop_wire()
-            raise ConnectError(
-                f"cannot connect to {self._address}: no answer within {self._timeout:g} seconds"
-            ) from None
-        except BaseException:
-            self._drop_wire()
-            raise
-        finally:
-            self._greeting = None
-
-    def _drop_wire(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.abort()
+        ends = self._protocol.version == V5 and self._session_expiry is None
+        await self._link.close({"session_expiry": 0} if ends else {})
 
     def _connect_packet(self, clean_start: bool) -> Connect:
         properties: Properties = {}
@@ -271,58 +184,30 @@ class Client:
             properties,
         )
 
-    def _lost(self, wire: Wire, text: str) -> None:
-        """Take note that a connection is gone."""
-        if wire is not self._wire:
-            return
-        self._wire = None
-        was_connected = self.connected.is_set()
-        self._protocol.lost()
-        self.connected.clear()
-        self._paused = False
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._greeting is not None and not self._greeting.done():
-            said = self._farewell or text
-            self._greeting.set_exception(ConnectError(f"cannot connect to {self._address}: {said}"))
-            return
-        if not was_connected or self._over is not None:
-            return
-        error = ConnectionLost(f"the connection to {self._address} was lost: {self._farewell or text}")
-        self._requests.fail(error)
-        if self._reconnect and not self._final:
-            self._reconnecting = asyncio.create_task(self._come_back())
+    def _accepted(self, connack: Connack) -> None:
+        self.client_id = connack.properties.get("assigned_client_id", self.client_id)
+        if connack.session_present:
+            self._inbox.resumed(inherited=not self._was_connected)
         else:
-            self._end(error)
-        self._call(self._on_disconnect, error)
+            self._resubscribe()
+        self._was_connected = True
+        for waiter in self._arrivals:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._call(self._on_connect, connack.session_present)
 
-    async def _come_back(self) -> None:
-        """Connect again, with longer and longer pauses."""
-        delay = FIRST_DELAY
-        while True:
-            # The jitter keeps clients that were lost together from coming back together.
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311
-            delay = min(delay * 2, LONGEST_DELAY)
-            try:
-                await self._attempt(clean_start=False)
-                return
-            except ConnectError as error:
-                if error.reason in _FINAL:
-                    self._end(error)
-                    return
-                _log.info("%s", error)
-            except Exception as error:
-                _log.exception("cannot reconnect")
-                self._end(ConnectionLost(f"cannot reconnect: {error!r}"))
-                return
+    def _lost(self, error: ClientError) -> None:
+        for packet_id in self._leaving:
+            answer = self._answers[packet_id]
+            if not answer.done():
+                answer.set_result(Answered(packet_id, [], ""))
+        self._requests.fail(error)
+        self._call(self._on_disconnect, error)
 
     def _end(self, error: ClientError, gone: bool = True) -> None:
         """End everything that waits. `gone` is false if the client was closed: then iterators just end."""
         if self._over is None:
             self._over = error
-        self.connected.clear()
-        if self._timer is not None:
-            self._timer.cancel()
         for outgoing in self._outgoing:
             _fail(outgoing.note, error)
         for waiter in self._arrivals:
@@ -346,46 +231,6 @@ class Client:
         if self._over is not None:
             raise self._over
 
-    # Sending.
-
-    def _soon(self) -> None:
-        """Send what there is to send at the end of this turn of the event loop: many packets, one write."""
-        if not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush_soon)
-
-    def _flush_soon(self) -> None:
-        self._flushing = False
-        self._flush()
-
-    def _flush(self) -> None:
-        if self._wire is not None and self._protocol.has_output:
-            self._last_sent = asyncio.get_running_loop().time()
-            self._wire.write(self._protocol.take())
-
-    def _watch(self, interval: float) -> None:
-        """Keep the connection alive, and see whether the broker is."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        wire = self._wire
-        if wire is None:
-            return
-        silent = now - max(self._last_heard, self._pinged)
-        if self._protocol.pings_unanswered and silent >= interval and not self._paused:
-            wire.abort(f"the broker gave no sign of life for {interval:g} seconds")
-            return
-        if now - self._last_sent >= interval / 2 and not self._protocol.pings_unanswered:
-            self._pinged = now
-            self._protocol.ping()
-            self._flush()
-        self._timer = loop.call_later(interval / 4, self._watch, interval)
-
-    async def drained(self) -> None:
-        """Return when what was published has been given to the system, or nearly so (1 MiB)."""
-        while self._wire is not None and not self._wire.writable:
-            await self._wire.drained()
-        self._check()
-
     # Publishing.
 
     async def publish(
@@ -405,24 +250,29 @@ class Client:
         data = payload.encode() if isinstance(payload, str) else payload
         self._check()
         if not qos:
-            while not self._protocol.connected or self._wire is None or not self._wire.writable:
+            while not self._protocol.connected or self._link.wire is None or not self._link.wire.writable:
                 await self._ready()
             self._protocol.publish(topic, data, 0, retain, properties)
             if self._protocol.has_much_output:
-                self._flush()
+                self._link.flush()
                 await asyncio.sleep(0)  # a loop that publishes is not to keep everyone else from their turn
             else:
-                self._soon()
+                self._link.soon()
             return
         outgoing = self._send(topic, data, qos, retain, properties)
+        self._calls += 1  # as _waiting_for_broker does, in less time
+        if self._link.paused:
+            self._adjust_reading()
         try:
-            with self._waiting_for_broker():
-                await outgoing.note
+            await outgoing.note
         except asyncio.CancelledError:
             self._protocol.withdraw(outgoing)
             raise
         finally:
+            self._calls -= 1
             self._outgoing.discard(outgoing)
+            if not self._calls:
+                self._adjust_reading()
 
     def _send(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None
@@ -432,7 +282,7 @@ class Client:
         outgoing = self._protocol.publish(topic, payload, qos, retain, properties)
         outgoing.note = asyncio.get_running_loop().create_future()
         self._outgoing.add(outgoing)
-        self._soon()
+        self._link.soon()
         return outgoing
 
     def publish_nowait(
@@ -453,15 +303,21 @@ class Client:
             raise ConnectionLost(f"there is no connection to {self._address} at the time")
         self._protocol.publish(topic, data, 0, retain, properties)
         if self._protocol.has_much_output:
-            self._flush()
+            self._link.flush()
         else:
-            self._soon()
+            self._link.soon()
+
+    async def drained(self) -> None:
+        """Return when what was published has been given to the system, or nearly so (1 MiB)."""
+        while self._link.wire is not None and not self._link.wire.writable:
+            await self._link.wire.drained()
+        self._check()
 
     async def _ready(self) -> None:
         """Wait for a connection with room for more."""
         self._check()
-        if self._wire is not None and self._protocol.connected:
-            await self._wire.drained()
+        if self._link.wire is not None and self._protocol.connected:
+            await self._link.wire.drained()
         else:
             await self._until_connected()
 
@@ -551,7 +407,7 @@ class Client:
             self._inbox.leave(name)
             if self._over is None:
                 self._protocol.unsubscribe(wish.topic_filter)
-                self._soon()
+                self._link.soon()
             raise
         return subscription
 
@@ -568,7 +424,7 @@ class Client:
     async def _ask(self, packet_id: int) -> Answered:
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._answers[packet_id] = answer
-        self._soon()
+        self._link.soon()
         try:
             with self._waiting_for_broker():
                 return await answer
@@ -579,11 +435,20 @@ class Client:
             self._answers.pop(packet_id, None)
 
     async def unsubscribe(self, subscription: Subscription | str) -> None:
-        """End a subscription, given itself or its filter; what has come and was not taken is dropped."""
+        """End a subscription, given itself or its filter; what has come and was not taken is dropped.
+
+        Without a connection, this does not wait for one: the broker is told when there is.
+        """
         self._check()
         name = subscription.filter if isinstance(subscription, Subscription) else subscription
         self._inbox.leave(name)
-        await self._ask(self._protocol.unsubscribe(name.encode()))
+        packet_id = self._protocol.unsubscribe(name.encode())
+        if self._protocol.connected:
+            self._leaving.add(packet_id)
+            try:
+                await self._ask(packet_id)
+            finally:
+                self._leaving.discard(packet_id)
 
     def _resubscribe(self) -> None:
         """Subscribe again, for the broker has no session."""
@@ -592,7 +457,7 @@ class Client:
                 packet_id = self._protocol.subscribe(subscription.wish, subscription.properties)
                 answer = self._answers[packet_id] = asyncio.get_running_loop().create_future()
                 answer.add_done_callback(partial(self._resubscribed, subscription, packet_id))
-        self._soon()
+        self._link.soon()
 
     def _resubscribed(
         self, subscription: Subscription, packet_id: int, answer: asyncio.Future[Answered]
@@ -608,83 +473,27 @@ class Client:
 
     # Receiving.
 
-    def _received(self, data: bytes) -> None:
-        self._last_heard = asyncio.get_running_loop().time()
-        try:
-            for event in self._protocol.receive(data):
-                if isinstance(event, Message):
-                    self._deliver(event)
-                else:
-                    self._handle(event)
-        except ProtocolError as error:
-            text = f"the peer does not speak MQTT as a broker does: {error}"
-            if self._protocol.connected:
-                self._protocol.disconnect(error.reason)
-                self._flush()
-            if self._wire is not None:
-                self._wire.end(text)
-            elif self._greeting is not None and not self._greeting.done():
-                self._greeting.set_exception(ConnectError(f"cannot connect to {self._address}: {text}"))
-        if self._protocol.has_output:
-            self._flush()
-        self._adjust_reading()
-
-    def _handle(self, event: Event) -> None:
-        match event:
-            case Settled(outgoing, reason, text):
-                self._outgoing.discard(outgoing)
-                waiter = outgoing.note
-                if waiter is None or waiter.done():
-                    pass
-                elif reason < 0x80:
-                    waiter.set_result(None)
-                else:
-                    why = reason_text(reason, text)
-                    topic = outgoing.topic[2:].decode()
-                    waiter.set_exception(
-                        PublishError(f"the broker refused a message on {topic}: {why}", reason)
-                    )
-            case Answered():
-                answer = self._answers.get(event.packet_id)
-                if answer is not None and not answer.done():
-                    answer.set_result(event)
-            case Connected(connack):
-                self._accepted(connack)
-            case Refusal(connack):
-                self._refused(connack)
-            case Ended(reason, text):
-                self._farewell = f"the broker disconnected: {reason_text(reason, text)}"
-                # Two clients of one name would take the session from each other for ever.
-                self._final = reason == Reason.SESSION_TAKEN_OVER
-                if self._wire is not None:
-                    self._wire.end()
-
-    def _accepted(self, connack: Connack) -> None:
-        keep_alive = connack.properties.get("server_keep_alive", self._keep_alive)
-        self.client_id = connack.properties.get("assigned_client_id", self.client_id)
-        if keep_alive:
-            self._watch(float(keep_alive))
-        if connack.session_present:
-            self._inbox.inherited = self._inbox.inherited or self._protocol.connection == 1
-            self._inbox.resumed()
+    def _received(self, event: Message | Settled | Answered) -> None:
+        if isinstance(event, Message):
+            self._deliver(event)
+        elif isinstance(event, Settled):
+            self._settle(event)
         else:
-            self._resubscribe()
-        self.connected.set()
-        for waiter in self._arrivals:
-            if not waiter.done():
-                waiter.set_result(None)
-        if self._greeting is not None and not self._greeting.done():
-            self._greeting.set_result(None)
-        self._call(self._on_connect, connack.session_present)
+            answer = self._answers.get(event.packet_id)
+            if answer is not None and not answer.done():
+                answer.set_result(event)
 
-    def _refused(self, connack: Connack) -> None:
-        if self._protocol.version == V5:
-            text = reason_text(connack.reason, connack.properties.get("reason_string", ""))
+    def _settle(self, event: Settled) -> None:
+        outgoing, reason = event.outgoing, event.reason
+        self._outgoing.discard(outgoing)
+        waiter = outgoing.note
+        if waiter is None or waiter.done():
+            return
+        if reason < 0x80:
+            waiter.set_result(None)
         else:
-            text = _OLDER_REASONS.get(connack.reason, f"return code {connack.reason}")
-        if self._greeting is not None and not self._greeting.done():
-            error = ConnectError(f"{self._address} refused the connection: {text}", connack.reason)
-            self._greeting.set_exception(error)
+            topic, why = outgoing.topic[2:].decode(), reason_text(reason, event.text)
+            waiter.set_exception(PublishError(f"the broker refused a message on {topic}: {why}", reason))
 
     def _deliver(self, message: Message) -> None:
         if self._requests.answered(message):
@@ -697,8 +506,8 @@ class Client:
         """Acknowledge messages that have been taken off a subscription's queue; the iterators do it."""
         self._inbox.taken(messages)
         if self._protocol.has_output:
-            self._soon()
-        if self._paused:
+            self._link.soon()
+        if self._link.paused:
             self._adjust_reading()
 
     def _adjust_reading(self) -> None:
@@ -706,16 +515,11 @@ class Client:
 
         QoS 1 and 2 never come to this: no more than `max_waiting` are sent without an acknowledgement.
         """
-        if self._wire is None:
-            return
-        if self._paused:
+        if self._link.paused:
             if self._calls or self._inbox.waiting <= self._max_waiting // 2:
-                self._paused = False
-                self._pinged = asyncio.get_running_loop().time()  # the broker could not be heard meanwhile
-                self._wire.resume_reading()
+                self._link.resume_reading()
         elif self._inbox.waiting > self._max_waiting and not self._calls:
-            self._paused = True
-            self._wire.pause_reading()
+            self._link.pause_reading()
 
     # What only Pyrite knows.
 

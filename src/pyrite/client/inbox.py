@@ -19,7 +19,7 @@ class Inbox:
     def __init__(self, max_waiting: int, acknowledge: Callable[[Message], None]) -> None:
         self.waiting = 0
         """Messages that wait to be taken."""
-        self.inherited = False
+        self._inherited = False
         """Whether the session is from before this client: it may send before there was time to subscribe."""
         self._max_waiting = max_waiting
         self._acknowledge = acknowledge
@@ -99,13 +99,13 @@ class Inbox:
     def _set_aside(self, message: Message) -> None:
         """Keep a message of an earlier subscription; what no one will ask for is acknowledged and dropped."""
         unwanted = any(matches(levels, message.topic) for levels in self._left.values())
-        if unwanted or not self.inherited:
+        if unwanted or not self._inherited:
             if message.qos:
                 self._acknowledge(message)
         elif message.qos or len(self._unclaimed) < self._max_waiting:
             self._unclaimed.append(message)
             if len(self._unclaimed) == self._max_waiting:
-                _log.warning("messages on topics such as %s wait for a subscription", message.topic)
+                _log.info("messages on topics such as %s wait for a subscription", message.topic)
 
     def taken(self, messages: Sequence[Message]) -> None:
         """Acknowledge messages that have been taken off a subscription's queue."""
@@ -116,8 +116,9 @@ class Inbox:
                 if not message.copies:
                     self._acknowledge(message)
 
-    def resumed(self) -> None:
+    def resumed(self, inherited: bool) -> None:
         """Drop what was not acknowledged: a session that goes on brings it again."""
+        self._inherited = self._inherited or inherited
         self._unclaimed = [message for message in self._unclaimed if not message.qos]
         for subscription in self._subscriptions.values():
             self.waiting -= subscription.forget_unacknowledged()

@@ -35,12 +35,15 @@ from pyrite.protocols.mqtt.packets import (
 )
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, malformed, violation
 
-OLDER_WINDOW = 100
-"""QoS 1 and 2 messages in flight towards a broker of 3.1.1, which has no way to say how many it takes."""
+OLDER_WINDOW = 20
+"""QoS 1 and 2 messages in flight towards a broker of 3.1.1, which has no way to say how many it takes.
+
+It is what mosquitto takes: of more QoS 2 messages at once, it acknowledges all and delivers some."""
 MUCH_OUTPUT = 500
 """Packets."""
 _LARGEST_ID = 65_535
 _KNOWN_TOPICS = 1_000
+_RESTRICTIONS = ("maximum_packet_size", "maximum_qos", "retain_available")
 _PUBACK, _PUBREC = b"\x40\x02", b"\x50\x02"
 
 
@@ -117,6 +120,8 @@ class Protocol:
         """The number of the connection; acknowledgements count only on the one that brought the message."""
         self.capabilities: Properties = {}
         """The properties of the last CONNACK."""
+        self._restricted = False
+        """Whether the broker has said that it does not take every message."""
         self._five = version == V5
         self._window = 0
         self._input = b""
@@ -196,7 +201,7 @@ class Protocol:
         """
         encoded = self._topics.get(topic) or self._encode_topic(topic)
         written = (fields.properties(properties) if properties else b"\0") if self._five else b""
-        if self.capabilities or len(payload) > fields.MAX_REMAINING_LENGTH - 200_000:
+        if self._restricted or len(payload) > fields.MAX_REMAINING_LENGTH - 200_000:
             self._check_allowed(len(encoded) + len(written) + len(payload) + (2 if qos else 0), qos, retain)
         outgoing = Outgoing(0x30 | qos << 1 | retain, encoded, payload, written)
         if not qos:
@@ -354,7 +359,8 @@ class Protocol:
             kind = first & 0xF0
             if kind == 0x30:
                 self._on_publish(first, data[start:position], events)
-            elif first == 0x40 and length == 2:
+            elif first == 0x40 and (length == 2 or (length == 3 and data[start + 2] < 0x80)):
+                # A PUBACK that says nothing but success, perhaps with "no matching subscribers".
                 outgoing = self._in_flight.pop(data[start] << 8 | data[start + 1], None)
                 if outgoing is not None:
                     events.append(Settled(outgoing))
@@ -381,10 +387,16 @@ class Protocol:
             elif body[at : at + 1] == b"\0":
                 properties = {}
                 at += 1
-            elif body[at : at + 2] == b"\x02\x0b" and body[at + 2] < 128:
+            elif body[at : at + 2] == b"\x02\x0b" and at + 2 < len(body) and 0 < body[at + 2] < 128:
                 properties = {"subscription_identifier": [body[at + 2]]}
                 at += 3
-            if properties is not None and qos < 3 and bool(packet_id) == bool(qos) and at <= len(body):
+            if (
+                topic
+                and properties is not None
+                and qos < 3
+                and bool(packet_id) == bool(qos)
+                and at <= len(body)
+            ):
                 try:
                     name = topic.decode()
                 except UnicodeDecodeError:
@@ -403,6 +415,8 @@ class Protocol:
                 return
         packet = decode(first, body, self.version)
         assert isinstance(packet, Publish)
+        if not packet.topic or "topic_alias" in packet.properties:
+            raise violation("a topic alias, while the client has offered none")  # [MQTT-3.1.2-26]
         name = packet.topic.decode()
         self._hand_out(
             Message(
@@ -453,6 +467,7 @@ class Protocol:
             return
         self.connected = True
         self.capabilities = connack.properties
+        self._restricted = not self.capabilities.keys().isdisjoint(_RESTRICTIONS)
         most = connack.properties.get("receive_maximum", _LARGEST_ID) if self._five else OLDER_WINDOW
         self._window = min(most, _LARGEST_ID - 1_000)  # leaves identifiers for SUBSCRIBE and UNSUBSCRIBE
         again = list(self._in_flight.values())

@@ -1,0 +1,105 @@
+"""Brokers for clients: one that all tests share, on every kind of listener, and one that may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.server.conftest import Certificates
+from tests.support.process import BrokerProcess
+
+SCHEMES = ("mqtt", "mqtts", "ws", "wss", "unix")
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that no one listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for a condition that has no event."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+class Durable:
+    """A broker with a data folder, always on the same port."""
+
+    def __init__(self, folder: Path, config: str = "") -> None:
+        self.port = free_port()
+        self.url = f"mqtt://127.0.0.1:{self.port}"
+        self._folder = folder
+        self._config = folder / "pyrite.toml"
+        self._config.write_text(config)
+        self.process: BrokerProcess | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again if need be."""
+        self.process = BrokerProcess(
+            "--config", str(self._config), "--data", str(self._folder / "data"), "--listen", self.url
+        )
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self.process is not None
+        self.process.stop(signal.SIGKILL)
+        self.process = None
+
+    async def restart(self) -> None:
+        """Kill it and start it again."""
+        await asyncio.to_thread(self.kill)
+        await asyncio.to_thread(self.start)
+
+    def close(self) -> None:
+        """End it for good."""
+        if self.process is not None:
+            self.process.stop()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def urls(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[dict[str, str]]:
+    """The listeners of a broker that keeps nothing, by their scheme."""
+    folder = tmp_path_factory.mktemp("broker")
+    config = folder / "pyrite.toml"
+    config.write_text(f"[tls]\ncertificate = '{certificates.server}'\n")
+    arguments = ["--ephemeral", "--config", str(config)]
+    for scheme in SCHEMES:
+        where = folder / "socket" if scheme == "unix" else "127.0.0.1:0"
+        arguments += ["--listen", f"{scheme}://{where}"]
+    with BrokerProcess(*arguments) as broker:
+        yield dict(zip(SCHEMES, broker.urls, strict=True))
+        assert broker.process.poll() is None
+
+
+@pytest.fixture
+def url(urls: dict[str, str]) -> str:
+    return urls["mqtt"]
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[Durable]:
+    broker = Durable(tmp_path)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"topic-{uuid4().hex}"

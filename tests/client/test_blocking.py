@@ -1,0 +1,138 @@
+"""The blocking client, against a real broker."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pyrite.client import BlockingClient, ClientError, ConnectError, RequestError, Topic
+
+from .conftest import Durable, free_port
+
+
+def test_messages_arrive(url: str, topic: str) -> None:
+    with BlockingClient(url) as client, client.subscribe(f"{topic}/#", qos=1) as messages:
+        assert client.connected
+        client.publish(f"{topic}/a", b"1", qos=1)
+        client.publish(f"{topic}/a", b"2", qos=2)
+        client.publish_many([(f"{topic}/b", b"%d" % number) for number in range(3, 1_000)], qos=1)
+        received = []
+        for message in messages:
+            received.append(int(message.payload))
+            if len(received) == 999:
+                break
+    assert received == list(range(1, 1_000))
+    assert not client.connected
+
+
+def test_waiting_for_a_message_may_be_bounded(url: str, topic: str) -> None:
+    with BlockingClient(url) as client, client.subscribe(topic) as messages:
+        with pytest.raises(TimeoutError):
+            messages.get(0.05)
+        client.publish(topic, b"x")
+        assert messages.get(10).payload == b"x"
+
+
+def test_calls_time_out_when_the_broker_is_away(durable: Durable) -> None:
+    with BlockingClient(durable.url) as client:
+        durable.kill()
+        with pytest.raises(TimeoutError):
+            client.publish("a", b"", qos=1, timeout=0.2)
+        durable.start()
+        client.publish("a", b"back", qos=1)
+
+
+def test_what_was_not_come_to_is_sent_again(url: str, topic: str) -> None:
+    with BlockingClient(url, client_id=topic, session_expiry=60) as client:
+        messages = client.subscribe(topic, qos=1)
+        client.publish_many([(topic, b"%d" % number) for number in range(300)], qos=1)
+        assert [int(messages.get(10).payload) for _ in range(150)] == list(range(150))
+    with BlockingClient(url, client_id=topic) as client:
+        messages = client.subscribe(topic, qos=1)
+        first = int(messages.get(10).payload)
+        assert 0 < first <= 150
+        assert [int(messages.get(10).payload) for _ in range(first + 1, 300)] == list(range(first + 1, 300))
+
+
+def test_a_loop_in_another_thread_ends_when_the_client_is_closed(url: str, topic: str) -> None:
+    received: list[bytes] = []
+    with BlockingClient(url) as client:
+        messages = client.subscribe(topic)
+        first = threading.Event()
+
+        def read() -> None:
+            for message in messages:
+                received.append(message.payload)
+                first.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        client.publish(topic, b"x")
+        assert first.wait(10)
+    reader.join(10)
+    assert not reader.is_alive()
+    assert received == [b"x"]
+
+
+INTERRUPTED = """
+import sys, threading
+from pyrite.client import BlockingClient
+
+try:
+    with BlockingClient(sys.argv[1]) as client:
+        messages = client.subscribe(sys.argv[2])
+        print("ready", flush=True)
+        next(messages)
+except KeyboardInterrupt:
+    print(client.connected, threading.active_count())
+"""
+
+
+def test_an_interrupt_leaves_cleanly(url: str, topic: str) -> None:
+    """Ctrl-C reaches the program where it waits for a message."""
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, url, topic],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(signal.SIGINT)
+        output, errors = program.communicate(timeout=20)
+    assert (output, errors, program.returncode) == ("False 1\n", "", 0)
+
+
+def test_pyrites_extras(durable: Durable) -> None:
+    with BlockingClient(durable.url) as client:
+        client.create_topic("a/b")
+        assert client.topics("a/#") == [Topic("a/b")]
+        client.delete_topic("a/b")
+        assert client.topics("a/#") == []
+        client.publish_many([("jobs", b"%d" % number) for number in range(10)], qos=1)
+        consumer = client.consumer("workers", "jobs")
+        pulled = consumer.pull(10)
+        assert [int(message.payload) for message in pulled] == list(range(10))
+        consumer.ack(pulled)
+        assert consumer.pull() == []
+        consumer.delete()
+        with pytest.raises(RequestError):
+            consumer.pull()
+
+
+def test_no_broker_and_no_connection_are_said(url: str) -> None:
+    with pytest.raises(ConnectError, match="cannot connect"):
+        BlockingClient(f"mqtt://127.0.0.1:{free_port()}").connect()
+    client = BlockingClient(url)
+    with pytest.raises(ClientError, match="not connected"):
+        client.publish("a", b"")
+    client.connect()
+    client.close()
+    client.close()
+    with pytest.raises(ClientError, match="not connected"):
+        client.publish("a", b"")
+    assert not [thread for thread in threading.enumerate() if thread.name == "pyrite client"]

@@ -1,0 +1,210 @@
+"""What only Pyrite has: the past, topics, consumers that pull; and what happens where they are not known."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyrite.client import Client, ConnectError, PublishError, RequestError, SubscribeError, Topic
+from tests.server.test_authenticator import PLUGIN
+from tests.support.process import BrokerProcess
+
+from .conftest import Durable, free_port
+
+
+async def test_a_subscription_may_begin_in_the_past(durable: Durable) -> None:
+    async with Client(durable.url) as client:
+        for number in range(10):
+            await client.publish("a/b", b"%d" % number, qos=1)
+        async with client.subscribe("a/#", qos=1, start="earliest") as messages:
+            assert [int((await messages.get(10)).payload) for _ in range(10)] == list(range(10))
+            await client.publish("a/b", b"10", qos=1)
+            assert (await messages.get(10)).payload == b"10"
+        async with client.subscribe("a/#", qos=1, start=7) as messages:
+            assert (await messages.get(10)).payload == b"7"
+
+
+async def test_topics_are_listed_created_and_deleted(durable: Durable) -> None:
+    async with Client(durable.url) as client:
+        await client.create_topic("weather/wind")
+        await client.publish("weather/temp", b"21", qos=1, retain=True)
+        assert await client.topics("weather/#") == [Topic("weather/temp", b"21"), Topic("weather/wind")]
+        await client.delete_topic("weather/temp")
+        assert await client.topics("weather/#") == [Topic("weather/wind")]
+        assert await client.topics("nothing/#") == []
+
+
+async def test_a_consumer_pulls_acknowledges_and_goes_on_later(durable: Durable) -> None:
+    async with Client(durable.url) as client:
+        for number in range(250):
+            properties = {"user_property": [("number", str(number))]}
+            await client.publish(f"jobs/{number % 2}", b"%d" % number, qos=1, properties=properties)
+        consumer = await client.consumer("workers", "jobs/#")
+        first = await consumer.pull(100)
+        assert [int(message.payload) for message in first] == list(range(100))
+        assert first[1].topic == "jobs/1"
+        assert first[1].properties["user_property"] == [("number", "1")]
+        await consumer.ack(first)
+    async with Client(durable.url) as client:
+        consumer = await client.consumer("workers", "jobs/#")
+        rest = await consumer.pull(1_000)
+        assert [int(message.payload) for message in rest] == list(range(100, 250))
+        await consumer.ack(message.place for message in rest)
+        assert await consumer.pull() == []
+        await consumer.delete()
+        with pytest.raises(RequestError, match="workers"):
+            await consumer.pull()
+
+
+async def test_many_requests_at_once_get_their_own_answers(durable: Durable) -> None:
+    async with Client(durable.url) as client:
+        for number in range(20):
+            await client.create_topic(f"made/{number}")
+        answers = await asyncio.gather(*(client.topics(f"made/{number}") for number in range(20)))
+    assert answers == [[Topic(f"made/{number}")] for number in range(20)]
+
+
+async def test_what_is_wrong_with_a_request_is_said(durable: Durable) -> None:
+    async with Client(durable.url) as client:
+        with pytest.raises(RequestError, match="nonsense"):
+            await client.consumer("name", "a", start="nonsense")
+        with pytest.raises(RequestError):
+            await client.create_topic("a/#")
+    async with Client(durable.url, version=4) as client:
+        with pytest.raises(RequestError, match="MQTT 5"):
+            await client.topics()
+        with pytest.raises(ValueError, match="version=5"):
+            client.subscribe("a", start="earliest")
+
+
+async def test_a_broker_without_a_log_has_nothing_to_pull(url: str) -> None:
+    async with Client(url) as client:
+        with pytest.raises(RequestError, match="no log"):
+            await client.consumer("name", "a")
+
+
+@pytest.fixture
+async def mosquitto(tmp_path: Path) -> AsyncIterator[str]:
+    """The URL of a mosquitto."""
+    program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+    if program is None:
+        pytest.skip("mosquitto is not installed")
+    port = free_port()
+    config = tmp_path / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n")
+    process = await asyncio.create_subprocess_exec(
+        program, "-c", str(config), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    await asyncio.sleep(0.02)
+                    continue
+                writer.close()
+                await writer.wait_closed()
+                break
+        yield f"mqtt://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_mosquitto_is_a_broker_too(mosquitto: str, version: int) -> None:
+    async with Client(mosquitto, version=version) as client, client.subscribe("a/#", qos=2) as messages:
+        for qos in (0, 1, 2):
+            await asyncio.gather(*(client.publish("a/b", b"%d" % number, qos=qos) for number in range(200)))
+            received = [await messages.get(10) for _ in range(200)]
+            assert [int(message.payload) for message in received] == list(range(200))
+            assert {message.qos for message in received} == {qos}
+
+
+async def test_a_request_to_another_broker_ends_with_an_error(mosquitto: str) -> None:
+    async with Client(mosquitto, timeout=0.5) as client:
+        with pytest.raises(RequestError, match="Pyrite"):
+            await client.topics()
+        await client.publish("a", b"", qos=1)
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[str]:
+    """The URL of a broker with the plug-in that asks for a password."""
+    (tmp_path / "doorman.py").write_text(PLUGIN)
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
+    arguments = ("--ephemeral", "--config", "pyrite.toml", "--listen", "mqtt://127.0.0.1:0")
+    with BrokerProcess(*arguments, cwd=tmp_path) as broker:
+        yield broker.urls[0]
+
+
+async def test_a_refused_client_is_told_why(guarded: str) -> None:
+    with pytest.raises(ConnectError, match=r"bad user name or password .*: not with that password") as caught:
+        await Client(guarded, username="wrong", password="no").connect()
+    assert caught.value.reason == 0x86
+    with pytest.raises(ConnectError, match="bad user name or password") as caught:
+        await Client(guarded, username="wrong", password="no", version=4).connect()
+    assert caught.value.reason == 4
+    with_credentials = guarded.replace("mqtt://", "mqtt://bob:secret@")
+    async with Client(with_credentials, reconnect=False) as client:
+        with pytest.raises(PublishError, match="not authorized") as refused:
+            await client.publish("private/a", b"", qos=1)
+        assert refused.value.reason == 0x87
+        with pytest.raises(SubscribeError, match="not authorized"):
+            await client.subscribe("private/a")
+        with pytest.raises(RequestError, match="not authorized"):
+            await client.topics("private/#")
+        await client.publish("public/a", b"", qos=2)
+
+
+async def test_a_port_where_no_one_listens() -> None:
+    with pytest.raises(ConnectError, match="cannot connect to mqtt://127"):
+        await Client(f"mqtt://127.0.0.1:{free_port()}").connect()
+
+
+async def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConnectError, match="cannot connect to unix://"):
+        await Client(f"unix://{tmp_path}/nothing").connect()
+
+
+@pytest.mark.parametrize(
+    ("banner", "text"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak MQTT"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak MQTT"),
+        (b"", "closed the connection"),
+        (None, "no answer within"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["mqtt", "ws"])
+async def test_a_peer_that_is_no_broker(banner: bytes | None, text: str, scheme: str) -> None:
+    done = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        if banner is not None:
+            writer.write(banner)
+        else:
+            await done.wait()
+        await reader.read(100)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, asyncio.timeout(10):
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectError) as caught:
+            await Client(f"{scheme}://127.0.0.1:{port}", timeout=0.3).connect()
+        done.set()
+        assert scheme == "ws" or text in str(caught.value), str(caught.value)
+        assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("url", ["http://a", "mqtt://", "unix://", "mqtt://host/path", "localhost:1883"])
+def test_a_url_that_is_none_of_a_broker(url: str) -> None:
+    with pytest.raises(ValueError, match=r"mqtt://|host|path"):
+        Client(url)
