@@ -52,7 +52,7 @@ def _mqtt() -> Speech:
 def _line() -> Speech:
     subscribe, suback = b"Subscribe %s\n" % TOPIC, b"SubAck %s\n" % TOPIC
     message = b"Publish %s %d noack\n%s\n" % (TOPIC, len(PAYLOAD), PAYLOAD)
-    received = b"Message %s %d\n%s\n" % (TOPIC, len(PAYLOAD), PAYLOAD)
+    received = b"Message %s %d noack\n%s\n" % (TOPIC, len(PAYLOAD), PAYLOAD)
     return Speech(b"", subscribe, len(suback), message, len(received))
 
 

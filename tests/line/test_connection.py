@@ -40,7 +40,7 @@ def test_any_payload_travels(core: Core, payload: bytes, options: str) -> None:
     reader.say("Subscribe a/#")
     answers = writer.say(b"Publish a/b %d%s\n%s" % (len(payload), options.encode(), payload))
     assert texts(answers) == ([] if options else ["PubAck a/b"])
-    assert reader.came() == [Came(f"Message a/b {len(payload)}", payload)]
+    assert reader.came() == [Came(f"Message a/b {len(payload)}{options}", payload)]
 
 
 def test_the_ends_of_lines_may_be_those_of_telnet(core: Core) -> None:

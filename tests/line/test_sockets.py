@@ -59,7 +59,7 @@ def test_many_messages_in_order(broker: BrokerProcess) -> None:
         expect(reader, b"SubAck many\n")
         frames = [b"Publish many 5 noack\n%05d\n" % number for number in range(20_000)]
         writer.sendall(b"".join(frames))
-        expect(reader, b"".join(b"Message many 5\n%05d\n" % number for number in range(20_000)))
+        expect(reader, b"".join(b"Message many 5 noack\n%05d\n" % number for number in range(20_000)))
 
 
 def test_udp_and_tcp_side_by_side(broker: BrokerProcess) -> None:

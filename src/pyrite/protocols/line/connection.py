@@ -38,6 +38,8 @@ FIRST_NUMBER = 65_536
 MAX_NUMBERED = 100_000
 """Messages of a connection with such numbers that may wait for their Ack."""
 LOOKS_AT_CLOCK = 8
+FORM = 256
+"""The wire form (see delivery.py of MQTT for others) of plain messages that were published with `noack`."""
 _LF = 10
 
 
@@ -53,6 +55,8 @@ class Shape(NamedTuple):
     retain: bool
     request: str | None
     """The id that the client gave it."""
+    form: int
+    """FORM if it needs little change to be a Message, or -1."""
 
 
 class Pulled(NamedTuple):
@@ -326,7 +330,9 @@ class LineConnection(Conversation):
             raise FrameError(wrong.code, str(wrong), ends=True) from None
         size = len(prefix) + length + 1
         qos = 0 if "noack" in options else 1
-        shape = Shape(prefix, size, topic, qos, "retain" in options, options.get("id"))
+        plain = prefix == line("Publish", topic, length, noack=True)
+        form = FORM if plain else -1
+        shape = Shape(prefix, size, topic, qos, "retain" in options, options.get("id"), form)
         self._shape = shape
         return shape
 
@@ -376,6 +382,7 @@ class LineConnection(Conversation):
             count=count,
             stride=len(data) // count,
             payload_at=at,
+            form=shape.form,
         )
         done = None if not shape.qos else partial(self._published, session, shape, count)
         self.broker.publish(batch, done=done)
@@ -759,7 +766,13 @@ def _messages(batch: Batch) -> bytes:
     if wires is None:
         wires = batch.wires = {}
     wire: bytes | None = wires.get("line")
-    if wire is None:
+    if wire is None and batch.form == FORM:
+        # What came is what is sent, but for the first word: `Publish` and `Message` have as many letters.
+        data = bytearray(batch.data)
+        for at, letter in enumerate(b"Message", 1):
+            data[at :: batch.stride] = bytes((letter,)) * batch.count
+        wire = wires["line"] = bytes(memoryview(data)[1:]) + b"\n"
+    elif wire is None:
         head = _head(batch) + (b" retain\n" if batch.retain else b"\n")
         wire = wires["line"] = head + (b"\n" + head).join(batch.payloads()) + b"\n"
     return wire
