@@ -215,12 +215,17 @@ def closed_at_last(client: Client, data: bytes, most: int) -> bool:
 
 def test_a_client_that_does_not_read_and_is_closed_gives_back_its_memory(serve: Serve, topic: str) -> None:
     server = serve(f"[limits]\nmax_waiting_bytes = {64 * MIB}\n")
-    slow, publisher = slow_reader(server, "mqtt", topic), server.connect()
-    before = server.resident
-    flood(publisher, topic, 60_000)
-    assert server.resident - before > 30 * MIB, "the test is not one if nothing waits"
-    slow.close()
-    wait_until(lambda: server.resident - before < SLACK, "the memory is free again")
+    publisher = server.connect()
+    before, descriptors = server.resident, server.descriptors
+    peaks = []
+    for _ in range(3):  # the process may keep what is free, but uses it again
+        slow = slow_reader(server, "mqtt", topic)
+        flood(publisher, topic, 60_000)
+        peaks.append(server.resident)
+        slow.close()
+        wait_until(lambda: server.descriptors == descriptors, "the socket is closed")
+    assert peaks[0] - before > 30 * MIB, "the test is not one if nothing waits"
+    assert max(peaks) - peaks[0] < SLACK
 
 
 @pytest.mark.parametrize(
