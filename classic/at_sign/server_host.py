@@ -17,89 +17,61 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from classic import common  # noqa: F401
+from classic.translating import TranslatingConnection
 from pyrite.broker.catalog import TopicOptions
-from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames
-from pyrite.protocols.line.connection import LineConnection
-from pyrite.protocols.line.options import LineOptions
+from pyrite.protocols.line.frames import Line
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.server import Server
 
 TOPICS = ["weather", "news", "health", "security"]
-MAX_LINE = 1024 * 1024
-NO_PINGS = LineOptions(ping_interval=10 * 365 * 86_400.0)
 
 
-class AtSignConnection(LineConnection):
+class AtSignConnection(TranslatingConnection):
     """One client."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ()
 
-    def __init__(
-        self, broker: Broker, options: LineOptions, transport: Transport, address: str, peer: str = ""
-    ) -> None:
-        super().__init__(broker, options, transport, address, peer)
-        self._rest = b""
-
-    def feed(self, data: bytes) -> None:
-        """Take lines, print them, and do what they ask for."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE:
-            self.fail("too-long", f"a line has at most {MAX_LINE} bytes")
-            return
-        for line in lines:
-            if line.strip():
-                print(f"{self.peer}: {line.decode('utf-8', 'replace').rstrip()}", flush=True)
-                self._request(line.rstrip(b"\r"))
-        if not data:
-            super().feed(b"")
-
-    def _request(self, line: bytes) -> None:
+    def request(self, line: bytes) -> None:
+        """Print a request, and do what it asks for."""
+        print(f"{self.peer}: {line.decode('utf-8', 'replace').rstrip()}", flush=True)
         kind, *rest = line.split(b"@")
         match kind.strip().lower().decode("ascii", "replace"), rest:
             case "connect", _:
-                self._say(b"CONNACK")
+                self.tell(b"CONNACK")
             case "publish", [topic, contents, *flags] if [flag.lower() for flag in flags] in (
                 [],
                 [b""],
                 [b"retain"],
             ):
                 retain = bool(flags) and flags[0] != b""
-                super().feed(frames.frame("Publish", topic, payload=contents, retain=retain))
+                self.ask(frames.frame("Publish", topic, payload=contents, retain=retain))
             case "subscribe", [topic, *_]:
-                super().feed(frames.line("Subscribe", _filter(topic)))
+                self.ask(frames.line("Subscribe", _filter(topic)))
             case "list", _:
-                super().feed(frames.line("List"))
+                self.ask(frames.line("List"))
             case "disconnect", _:
-                self._say(b"DISCONNACK")
-                self.leave(send_will=False)
-                self.close()
+                self.part(b"DISCONNACK")
             case _:
-                self._say(
+                self.tell(
                     b"ERROR@expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
                 )
 
-    def _say(self, line: bytes) -> None:
-        super().write(line + b"\n")
-
-    def write(self, data: bytes | bytearray) -> None:
-        """Translate what the line protocol says."""
-        for frame in frames.frames_in(bytes(data)):
-            head, _, payload = frame.partition(b"\n")
-            line = frames.parse(head)
-            match line.command:
-                case "PubAck" | "SubAck":
-                    self._say(line.command.upper().encode())
-                case "Message":
-                    topic = frames.unescape(line.words[0])
-                    self._say(b"PUBLISH@" + topic + b"@" + payload[:-1].replace(b"\n", b" "))
-                case "List":
-                    self._say(b"LIST\n" + _tree(payload[:-1]))
-                case "Error":
-                    self._say(b"ERROR@" + b" ".join(line.words[1:]))
+    def answer(self, line: Line, payload: bytes) -> None:
+        """Tell the client what the line protocol says."""
+        match line.command:
+            case "PubAck" | "SubAck":
+                self.tell(line.command.upper().encode())
+            case "Message":
+                topic = frames.unescape(line.words[0])
+                self.tell(b"PUBLISH@" + topic + b"@" + payload.replace(b"\n", b" "))
+            case "List":
+                self.tell(b"LIST\n" + _tree(payload))
+            case "Error":
+                self.tell(b"ERROR@" + b" ".join(line.words[1:]))
 
 
 def _filter(topic: bytes) -> bytes:
@@ -132,7 +104,7 @@ class AtSignServer(Server):
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
         """Make the connection of a client, and print that it came."""
         print(f"{peer}: connected", flush=True)
-        return AtSignConnection(self.broker, NO_PINGS, transport, address, peer)
+        return AtSignConnection(self.broker, transport, address, peer)
 
 
 async def run(host: str, port: int) -> None:

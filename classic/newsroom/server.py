@@ -18,6 +18,7 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from classic import common  # noqa: F401
+from classic.translating import TranslatingConnection
 from pyrite.broker import session as sessions
 from pyrite.broker.catalog import LISTED, TopicOptions
 from pyrite.broker.core import Broker
@@ -27,8 +28,7 @@ from pyrite.broker.message import Batch, Properties
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames
-from pyrite.protocols.line.connection import LineConnection
-from pyrite.protocols.line.options import LineOptions
+from pyrite.protocols.line.frames import Line
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.server import Server as PyriteServer
@@ -36,73 +36,45 @@ from pyrite.server.server import Server as PyriteServer
 SUBJECTS = ["NEWS", "WEATHER"]
 MAX_AGE = 30.0
 """Seconds after which a message that a subscriber missed is no longer sent."""
-MAX_LINE = 1024 * 1024
 DAY = 86_400
-NO_PINGS = LineOptions(ping_interval=10 * 365 * 86_400.0)
 PUBLISHED = "published"
 
 
-class _Done:
-    """Acknowledges messages in a client's place, when those under way have been seen to."""
-
-    def __init__(self, session: sessions.Session, numbers: range) -> None:
-        self._session = session
-        self._numbers = numbers
-
-    def go_on(self) -> None:
-        """Do it."""
-        self._session.acknowledge(self._numbers)
-
-
-class NewsroomConnection(LineConnection):
+class NewsroomConnection(TranslatingConnection):
     """One publisher or subscriber."""
 
-    __slots__ = ("_max_age", "_rest", "_welcome")
+    __slots__ = ("_max_age", "_welcome")
 
     def __init__(self, broker: Broker, transport: Transport, address: str, peer: str, max_age: float) -> None:
-        super().__init__(broker, NO_PINGS, transport, address, peer)
+        super().__init__(broker, transport, address, peer)
         self._max_age = max_age
-        self._rest = b""
         self._welcome = b""
 
-    def feed(self, data: bytes) -> None:
-        """Take lines, and do what they ask for."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE:
-            self.fail("too-long", f"a line has at most {MAX_LINE} bytes")
-            return
-        for line in lines:
-            if line.strip():
-                self._request(line.rstrip(b"\r"))
-        if not data:
-            super().feed(b"")
-
-    def _request(self, line: bytes) -> None:
+    def request(self, line: bytes) -> None:
+        """Do what a line asks for."""
         action, _, rest = line.partition(b" ")
         match action:
             case b"CONN" | b"RECON" if rest.strip():
                 self._welcome = b"CONN_ACK" if action == b"CONN" else b"CON_ACK"
                 clean = action == b"CONN"
-                super().feed(frames.line("Connect", rest.strip(), clean=clean, resume=not clean, ttl=DAY))
+                self.ask(frames.line("Connect", rest.strip(), clean=clean, resume=not clean, ttl=DAY))
             case b"PUB" if rest.strip():
                 subject, _, content = rest.partition(b" ")
                 self._put(subject, content)
             case b"SUB" if rest.strip():
-                super().feed(b"Subscribe " + frames.escape(rest.strip()) + b" ack from=earliest\n")
+                self.ask(b"Subscribe " + frames.escape(rest.strip()) + b" ack from=earliest\n")
             case b"ACK" if rest.isdigit():
-                super().feed(frames.line("Ack", rest))
+                self.ask(frames.line("Ack", rest))
             case b"DISC":
-                self._say(b"DISC_ACK")
-                self.leave(send_will=False)
-                self.close()
+                self.part(b"DISC_ACK")
             case _:
-                self._say(b"ERROR unknown action: expected CONN, RECON, PUB, SUB, DISC or ACK")
+                self.tell(b"ERROR unknown action: expected CONN, RECON, PUB, SUB, DISC or ACK")
 
     def _put(self, subject: bytes, content: bytes) -> None:
         broker = self.broker
         refusal = broker.catalog.refusal(subject)
         if refusal:
-            self._say(b"ERROR " + refusal.encode())
+            self.tell(b"ERROR " + refusal.encode())
             return
         when = Properties(user_properties=((PUBLISHED, str(time.time())),))
         batch = Batch(subject, content, 1, properties=when, origin=self.credentials.client_id)
@@ -110,7 +82,7 @@ class NewsroomConnection(LineConnection):
 
     def _kept(self, session: sessions.Session | None, _: bool, fault: Fault | None) -> None:
         if self.session is session:
-            self._say(b"PUB_ACK" if fault is None else b"ERROR " + fault.text.encode())
+            self.tell(b"PUB_ACK" if fault is None else b"ERROR " + fault.text.encode())
 
     def send(
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
@@ -118,7 +90,7 @@ class NewsroomConnection(LineConnection):
         """Send messages, but not those that a subscriber missed too long ago."""
         session = self.session
         if session is not None and qos and target.replay is None and self._is_old(batch):
-            self.broker.interrupted(_Done(session, range(first_id, first_id + stop - start)))
+            self.broker.soon(partial(session.acknowledge, range(first_id, first_id + stop - start)))
             return True
         return super().send(batch, start, stop, target, qos, first_id, dup)
 
@@ -126,24 +98,18 @@ class NewsroomConnection(LineConnection):
         carried = dict(batch.properties.user_properties) if batch.properties is not None else {}
         return PUBLISHED in carried and time.time() - float(carried[PUBLISHED]) > self._max_age
 
-    def _say(self, line: bytes) -> None:
-        super().write(line + b"\n")
-
-    def write(self, data: bytes | bytearray) -> None:
-        """Translate what the line protocol says."""
-        for frame in frames.frames_in(bytes(data)):
-            head, _, payload = frame.partition(b"\n")
-            line = frames.parse(head)
-            match line.command:
-                case "SubAck":
-                    self._say(b"SUB_ACK")
-                case "Ack" if line.words[0] == b"Connect":
-                    self._say(self._welcome)
-                case "Message":
-                    number = next((word[2:] for word in line.words if word.startswith(b"n=")), b"0")
-                    self._say(b" ".join([b"MSG", number, line.words[0], payload[:-1].replace(b"\n", b" ")]))
-                case "Error":
-                    self._say(b"ERROR " + b" ".join(line.words[1:]))
+    def answer(self, line: Line, payload: bytes) -> None:
+        """Tell the client what the line protocol says."""
+        match line.command:
+            case "SubAck":
+                self.tell(b"SUB_ACK")
+            case "Ack" if line.words[0] == b"Connect":
+                self.tell(self._welcome)
+            case "Message":
+                number = next((word[2:] for word in line.words if word.startswith(b"n=")), b"0")
+                self.tell(b" ".join([b"MSG", number, line.words[0], payload.replace(b"\n", b" ")]))
+            case "Error":
+                self.tell(b"ERROR " + b" ".join(line.words[1:]))
 
 
 class _Newsroom(PyriteServer):

@@ -69,17 +69,14 @@ class Catalog:
             return f"topics are fixed here: there are {_listed(self.created.values)}"
         return ""
 
-    def create(self, topic: bytes) -> bool:
-        """Create a topic; tell whether it was new. It is safe when the journal calls what is `after` it."""
-        if topic in self.created.values:
-            return False
+    def create(self, topic: bytes) -> None:
+        """Create a topic that is not there. It is safe when the journal calls what is `after` it."""
         self.created[topic] = True
         self._journal.save_topic(topic)
-        return True
 
     def delete(self, topic: bytes) -> bool:
-        """Delete a topic; tell whether it was there."""
-        if topic in self._fixed or self.created.pop(topic) is None:
+        """Delete a topic that is not fixed; tell whether it was there."""
+        if self.created.pop(topic) is None:
             return False
         self._journal.drop_topic(topic)
         return True

@@ -50,6 +50,19 @@ class Turn(Protocol):
         """Do some more of it."""
 
 
+class _Call:
+    """A single call, as a turn."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def go_on(self) -> None:
+        """Make it."""
+        self._call()
+
+
 class Broker:
     """One broker's whole state, and every decision on it."""
 
@@ -118,6 +131,10 @@ class Broker:
         if not self._interrupted:
             self._wake()
         self._interrupted.append(turn)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Have something called when those at work are done: it would get into their way now."""
+        self.interrupted(_Call(call))
 
     @property
     def has_interrupted(self) -> bool:

@@ -43,13 +43,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     how.add_argument("--plain", action="store_true", help="a topic a line, a tab, and its value")
     how.add_argument("--json", action="store_true", help="a JSON object a line")
     listing.set_defaults(run=_list)
-    for name, run, text in (
-        ("create", _create, "create topics"),
-        ("delete", _delete, "delete topics, and their kept values"),
-    ):
+    for name, text in (("create", "create topics"), ("delete", "delete topics, and their kept values")):
         action = actions.add_parser(name, help=text)
         action.add_argument("topic", nargs="+")
-        action.set_defaults(run=run)
+        action.set_defaults(run=_change, action=name)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -91,19 +88,11 @@ def tree_of(topics: list[Topic]) -> Tree:
     return root
 
 
-def _create(args: argparse.Namespace) -> int:
+def _change(args: argparse.Namespace) -> int:
     def work(client: BlockingClient) -> int:
+        change = client.create_topic if args.action == "create" else client.delete_topic
         for topic in args.topic:
-            client.create_topic(topic)
-        return 0
-
-    return with_client(args, "pyrite topics", work)
-
-
-def _delete(args: argparse.Namespace) -> int:
-    def work(client: BlockingClient) -> int:
-        for topic in args.topic:
-            client.delete_topic(topic)
+            change(topic)
         return 0
 
     return with_client(args, "pyrite topics", work)

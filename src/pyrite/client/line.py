@@ -30,7 +30,6 @@ RETRY = 0.5
 """Seconds after which a command is sent again over UDP."""
 WINDOW = 2_000
 """Commands that may be under way where many are sent."""
-MAX_DATAGRAM = 65_507
 REMEMBERED = 1_000
 """Numbers of messages that are remembered, so that one that was sent twice is handed out once."""
 
@@ -216,8 +215,10 @@ class LineClient:
 
     def _ask(self, asked: bytes, *expected: str, request: str | None = None) -> frames.Line:
         """Send a command and return its answer; over UDP, send it again until the answer comes."""
-        if self._udp and len(asked) > MAX_DATAGRAM:
-            raise LineError("too-long", f"{len(asked)} bytes do not fit into a datagram of {MAX_DATAGRAM}")
+        if self._udp and len(asked) > frames.MAX_DATAGRAM:
+            raise LineError(
+                "too-long", f"{len(asked)} bytes do not fit into a datagram of {frames.MAX_DATAGRAM}"
+            )
         with self._asking:
             while not self._answers.empty():
                 self._answers.get()  # to what was given up, or sent twice
@@ -313,11 +314,9 @@ class LineClient:
             if stop < 0:
                 return data[at:]
             line = frames.parse(data[at:stop])
-            size = None
-            if line.command in ("Message", "List"):
-                size = int(line.words[1 if line.command == "Message" else 0])
-                if len(data) < stop + size + 2:
-                    return data[at:]
+            size = frames.payload_size(line)
+            if size is not None and len(data) < stop + size + 2:
+                return data[at:]
             whole, at = data[at : stop + 1], stop + 1
             payload, count = b"", 1
             if size is not None:

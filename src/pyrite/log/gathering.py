@@ -120,19 +120,7 @@ class Gathering:
         target.reshape(batch.count, each)[:] = rows[:, batch.payload_at :]
         self._filled += size
         self._copied += batch.count
-        copy = Batch(
-            batch.topic,
-            cast(bytes, target.data),
-            0,
-            batch.retain,
-            batch.properties,
-            batch.expires_at,
-            batch.origin,
-            batch.count,
-            each,
-        )
-        copy.offset = batch.offset
-        return Entry(copy, entry.timestamp, None)
+        return Entry(_with_payloads(batch, cast(bytes, target.data)), entry.timestamp, None)
 
     def cut(self) -> None:
         """Make a record batch of what was not yet made one."""
@@ -186,19 +174,24 @@ def _found(entries: Sequence[Entry]) -> list[Found]:
 
 def _with_own_bytes(batch: Batch) -> Batch:
     """Return a batch that does not share the memory for payloads, which is used again."""
-    if isinstance(batch.data, bytes):
-        return batch
-    return Batch(
+    return batch if isinstance(batch.data, bytes) else _with_payloads(batch, bytes(batch.data))
+
+
+def _with_payloads(batch: Batch, payloads: bytes) -> Batch:
+    """Return the messages of a QoS 0 batch with their payloads elsewhere, one after the other."""
+    copy = Batch(
         batch.topic,
-        bytes(batch.data),
+        payloads,
         0,
         batch.retain,
         batch.properties,
         batch.expires_at,
         batch.origin,
         batch.count,
-        batch.stride,
+        batch.stride - batch.payload_at,
     )
+    copy.offset = batch.offset
+    return copy
 
 
 def _gather(entries: Sequence[Entry], payloads: Bytes | None = None) -> Encoded | Rows:

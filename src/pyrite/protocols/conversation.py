@@ -68,6 +68,12 @@ class Conversation(Link):
         self.hold()
         self.broker.interrupted(self)
 
+    def wait_for_room(self, data: bytes, at: int) -> None:
+        """Have the rest of `data` wait until the journal has written some of what it was given."""
+        self.keep(data, at, 0)
+        self.hold()
+        self.broker.choke(self)
+
     def keep(self, data: bytes, at: int, missing: int) -> None:
         """Keep what came until `missing` more bytes have come."""
         self.received = bytearray(data[at:])

@@ -66,18 +66,6 @@ class Pulled(NamedTuple):
     place: Place
 
 
-class _Complete:
-    """Ends a QoS 2 delivery of which the client has the message, when those under way have been seen to."""
-
-    def __init__(self, session: Session, message_id: int) -> None:
-        self._session = session
-        self._message_id = message_id
-
-    def go_on(self) -> None:
-        """Do it."""
-        self._session.complete((self._message_id,))
-
-
 class LineConnection(Conversation):
     """The line protocol for one client, over any transport."""
 
@@ -205,9 +193,7 @@ class LineConnection(Conversation):
             self._publish(shape, data[at - 1 : stop - 1], (stop - at) // shape.size)
             at = stop
             if self.broker.journal.full:
-                self.keep(data, at, 0)
-                self.hold()
-                self.broker.choke(self)
+                self.wait_for_room(data, at)
                 return
 
     def _came(self) -> None:
@@ -678,7 +664,7 @@ class LineConnection(Conversation):
     def release(self, message_id: int) -> None:
         """End a QoS 2 delivery that another protocol began: the client has the message."""
         if self.session is not None:
-            self.broker.interrupted(_Complete(self.session, message_id))
+            self.broker.soon(partial(self.session.complete, (message_id,)))
 
     # Time and the end
 

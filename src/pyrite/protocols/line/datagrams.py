@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.line.connection import LineConnection, message, singles
-from pyrite.protocols.line.frames import Line, error, frames_in, line, parse
+from pyrite.protocols.line.frames import MAX_DATAGRAM, Line, error, frames_in, line, parse
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.states import CLOSED
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 Send = Callable[[bytes, Address], object]
 
-MAX_DATAGRAM = 65_507
-"""Bytes of the largest datagram there is."""
 WINDOW = 32
 """Messages under way to one client that it has not acknowledged."""
 FIRST_RETRY = 0.2

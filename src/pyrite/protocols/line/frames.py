@@ -19,6 +19,9 @@ from typing import NamedTuple
 MAX_LINE = 256 * 1024
 """Bytes of a line: a topic of 65,535 bytes may take three times as many."""
 
+MAX_DATAGRAM = 65_507
+"""Bytes of the largest datagram there is."""
+
 COMMANDS = (
     "Connect",
     "Publish",
@@ -136,14 +139,23 @@ def frame(
     return line(command, *words, len(payload), **options) + payload + b"\n"
 
 
+def payload_size(said: Line) -> int | None:
+    """Return how many bytes follow a line that a server said, before a line's end; None if nothing does."""
+    match said.command:
+        case "Message":
+            return int(said.words[1])
+        case "List":
+            return int(said.words[0])
+    return None
+
+
 def frames_in(data: bytes) -> Iterator[bytes]:
     """Split what a server sends into frames; they must be whole."""
     at = 0
     while at < len(data):
         stop = data.index(b"\n", at) + 1
         if data.startswith((b"Message ", b"List "), at):
-            words = data[at : stop - 1].split(b" ")
-            stop += int(words[2 if words[0] == b"Message" else 1]) + 1
+            stop += (payload_size(parse(data[at:stop])) or 0) + 1
         yield data[at:stop]
         at = stop
 

@@ -161,9 +161,7 @@ class Connection(Delivery):
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
                 if self.broker.journal.full:
-                    self.keep(data, at, 0)
-                    self.hold()
-                    self.broker.choke(self)
+                    self.wait_for_room(data, at)
                     return
                 continue
             if end - at < 2:
@@ -223,9 +221,7 @@ class Connection(Delivery):
                     return
             at = stop
             if self.broker.journal.full:
-                self.keep(data, at, 0)
-                self.hold()
-                self.broker.choke(self)
+                self.wait_for_room(data, at)
                 return
         if at < end:
             self.keep(data, at, 1)

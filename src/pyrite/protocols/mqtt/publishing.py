@@ -8,7 +8,7 @@ alternate, packets that go to the same receivers are still gathered into one bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import unpack
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malfo
 from pyrite.protocols.mqtt.requests import REQUESTS, Request
 
 if TYPE_CHECKING:
-    from pyrite.broker.session import Session
     from pyrite.protocols.mqtt.connection import Connection
 
 
@@ -567,18 +566,18 @@ def acknowledged(connection: Connection, first: int, acks: bytes) -> None:
         session.complete(ids)
     elif first == 0x50:
         if session.received(ids):
-            _answer(connection, session, acks, 0x62)
+            connection.when_safe(lambda: connection.answer(acks, 0x62))
         else:
             for message_id in ids:  # [MQTT-4.3.3-4]
                 known = session.received((message_id,))
-                _answer_one(connection, session, fields.PUBREL, message_id, known)
+                _answer_one(connection, fields.PUBREL, message_id, known)
     else:
         incoming = session.incoming
         if incoming is not None and incoming.issuperset(ids):
             incoming.difference_update(ids)  # [MQTT-4.3.3-12]
             if session.lasting:
                 connection.broker.journal.save_incoming(session)
-            _answer(connection, session, acks, 0x70)
+            connection.when_safe(lambda: connection.answer(acks, 0x70))
         else:
             for message_id in ids:
                 known = incoming is not None and message_id in incoming
@@ -586,24 +585,13 @@ def acknowledged(connection: Connection, first: int, acks: bytes) -> None:
                     incoming.discard(message_id)
                     if session.lasting:
                         connection.broker.journal.save_incoming(session)
-                _answer_one(connection, session, fields.PUBCOMP, message_id, known)
+                _answer_one(connection, fields.PUBCOMP, message_id, known)
 
 
-def _answer(connection: Connection, session: Session, acks: bytes, first: int) -> None:
-    """Answer a run of acknowledgements with the next step, when this one cannot be forgotten any more."""
-    _when_safe(connection, session, lambda: connection.answer(acks, first))
-
-
-def _answer_one(connection: Connection, session: Session, kind: int, message_id: int, known: bool) -> None:
+def _answer_one(connection: Connection, kind: int, message_id: int, known: bool) -> None:
+    """Answer an acknowledgement with the next step, when this one cannot be forgotten any more."""
     answer = Ack(kind, message_id, 0 if known else _UNKNOWN)
-    _when_safe(connection, session, lambda: connection.reply(answer))
-
-
-def _when_safe(connection: Connection, session: Session, call: Callable[[], object]) -> None:
-    """Call when the session's state is safe; not before the acknowledgements of what came before."""
-    journal = connection.broker.journal
-    wait = journal.after if session.lasting else journal.in_turn
-    wait(lambda: call() if connection.session is session else None)
+    connection.when_safe(lambda: connection.reply(answer))
 
 
 _UNKNOWN = Reason.PACKET_IDENTIFIER_NOT_FOUND
