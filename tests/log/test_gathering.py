@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
@@ -107,6 +107,7 @@ some = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(some, min_size=1, max_size=8))
+@example([strided(WORTH_IT, 4), strided(3, 4)])
 def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
     """Whether payloads are copied early, or not, or some of them."""
     one = gathered(batches)
