@@ -182,7 +182,71 @@ def test_the_latest_value_replaces_what_waits(core: Core) -> None:
     assert [one.payload for one in reader.came()] == [b"9"]
 
 
+def latest_of(came: list[Came]) -> dict[str, tuple[str, bytes | None]]:
+    """Return by topic the number and the payload of messages."""
+    words = [(one.text.split(), one.payload) for one in came if one.text.startswith("Message")]
+    return {text[1]: (text[3].partition("n=")[2], payload) for text, payload in words}
+
+
+def test_the_latest_value_waits_for_a_client_that_comes_back(core: Core) -> None:
+    """What was not acknowledged is sent again; and what came meanwhile, the newest of each topic."""
+    reader, writer = LineClient(core), LineClient(core)
+    reader.say("Connect me resume ttl=100", "Subscribe t/+ latest")
+    writer.say("Publish t/a 1", "1", "Publish t/b 1", "1", "Publish t/a 1", "2")
+    assert {topic: payload for topic, (_, payload) in latest_of(reader.came()).items()} == {
+        "t/a": b"1",
+        "t/b": b"1",
+    }
+    reader.connection.hung_up()
+    writer.say("Publish t/c 1", "1", "Publish t/c 1 noack", "2", "Publish t/b 1", "3", "Publish u 1", "x")
+    again = LineClient(core)
+    came = latest_of(again.say("Connect me resume ttl=100"))
+    assert {topic: payload for topic, (_, payload) in came.items()} == {
+        "t/a": b"2",
+        "t/b": b"3",
+        "t/c": b"2",
+    }
+    assert again.say("Ack " + " ".join(number for number, _ in came.values())) == []
+    third = LineClient(core)
+    assert texts(third.say("Connect me resume ttl=100")) == ["Ack Connect me resumed"]
+    writer.say("Publish t/a 1", "4", "Publish t/a 1", "5")
+    assert [one.payload for one in third.came()] == [b"5"]
+    assert texts(third.say("Unsubscribe t/+")) == ["Ack Unsubscribe t/+"]
+    fourth = LineClient(core)
+    assert texts(fourth.say("Connect me resume ttl=100")) == ["Ack Connect me resumed"]
+
+
+def test_the_latest_values_of_one_who_is_away_are_bounded() -> None:
+    core = Core(limits=Limits(max_queued_messages=3, max_queued_bytes=1_000))
+    reader, writer = LineClient(core), LineClient(core)
+    reader.say("Connect me resume ttl=100", "Subscribe # latest")
+    reader.connection.hung_up()
+    for topic in "abcd":
+        writer.say(f"Publish {topic} 1", "1")
+    writer.say("Publish a 2000", b"x" * 2_000, "Publish b 1", "2")
+    again = LineClient(core)
+    came = latest_of(again.say("Connect me resume ttl=100"))
+    assert {topic: payload for topic, (_, payload) in came.items()} == {"a": b"1", "b": b"2", "c": b"1"}
+    assert core.broker.figures.messages_dropped == 3  # d, the large one, and what b's second replaced
+
+
 # Coming and going
+
+
+def test_who_says_that_nothing_more_comes_is_answered_first(core: Core) -> None:
+    LineClient(core).say("Publish kept/a 1 retain", "1", "Publish kept/b 1 retain", "2")
+    client = LineClient(core)
+    client.connection.feed(b"Subscribe kept/+\nPublish news 5\nhello\nPublish ne")
+    client.connection.input_ended()
+    assert texts(client.came()) == [
+        "SubAck kept/+",
+        "Message kept/a 1 retain",
+        "Message kept/b 1 retain",
+        "PubAck news",
+    ]
+    assert client.transport.closed
+    client.connection.input_ended()
+    assert client.transport.aborted
 
 
 def test_sessions(core: Core) -> None:

@@ -168,6 +168,26 @@ def test_the_latest_value_replaces_what_waits(core: Core, network: Network) -> N
     assert second.endswith(b"\n4\n")
 
 
+def test_the_latest_values_follow_a_client_to_another_port(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    network.send(HERE, b"Connect me resume\n", b"Subscribe # latest\n")
+    writer = LineClient(core)
+    for number in range(40):
+        writer.say(f"Publish t/{number} 1", "1", f"Publish t/{number} 1", "2")
+    assert len(network.came(HERE)) == 32, "as many as may be under way"
+    network.prove(THERE)
+    got, came = [], network.send(THERE, b"Connect me resume\n")
+    assert came[0] == b"Ack Connect me resumed\n"
+    came = came[1:]
+    assert len(came) == 32
+    while came:
+        got += [tuple(frame.split(b"\n")[:2]) for frame in came]
+        numbers = [frame.partition(b"n=")[2].partition(b"\n")[0] for frame in came]
+        came = network.send(THERE, *(b"Ack " + number for number in numbers))
+    assert {payload for _, payload in got} == {b"2"}
+    assert len({head.split()[1] for head, _ in got}) == len(got) == 40
+
+
 def test_a_command_that_comes_twice_is_done_once(core: Core, network: Network) -> None:
     network.prove(HERE)
     client = LineClient(core)

@@ -43,6 +43,41 @@ def test_a_puback_comes_when_the_message_is_safe(tmp_path: Path) -> None:
         assert [row["payload"] for row in machine.log("a")] == [b"x"]
 
 
+@pytest.mark.parametrize("last", ["", "Disconnect\n"])
+def test_what_was_asked_is_answered_before_the_end(tmp_path: Path, last: str) -> None:
+    with no_internal_errors():
+        machine = Machine(tmp_path, writing=Deferred)
+        assert isinstance(machine.writing, Deferred)
+        client = LineClient(machine.core)
+        asked = f"Register work a/#\nCreate a/b\nPublish a/b 1\nx\nPull work 5\n{last}"
+        assert client.send(asked.encode()) == []
+        if not last:
+            client.connection.input_ended()
+        assert not client.transport.closed
+        while machine.writing.step():
+            pass
+        assert texts(client.came()) == [
+            "Ack Register work",
+            "Ack Create a/b",
+            "PubAck a/b",
+            "Message a/b 1 n=65536 pull",
+            "Ack Pull work 1",
+            *(["Ack Disconnect"] if last else []),
+        ]
+        assert client.transport.closed
+
+
+def test_a_subscription_to_latest_values_survives(machine: Machine) -> None:
+    LineClient(machine.core).say("Connect me resume ttl=100", "Subscribe a/# latest")
+    machine.restart()
+    again = LineClient(machine.core)
+    assert texts(again.say("Connect me resume ttl=100")) == ["Ack Connect me resumed"]
+    fill(machine)
+    assert [one.payload for one in again.came()] == [b"4"], "the last of what came in one piece"
+    fill(machine)
+    assert again.came() == [], "it waits for an Ack"
+
+
 def test_the_past_then_the_present(machine: Machine) -> None:
     writer = fill(machine)
     reader = LineClient(machine.core)

@@ -62,6 +62,15 @@ def test_many_messages_in_order(broker: BrokerProcess) -> None:
         expect(reader, b"".join(b"Message many 5 noack\n%05d\n" % number for number in range(20_000)))
 
 
+def test_a_client_that_closes_its_half_is_answered_first(broker: BrokerProcess) -> None:
+    """As `printf ... | nc -N` does."""
+    with dial(broker) as client:
+        client.sendall(b"Publish half 5\nhello\n")
+        client.shutdown(socket.SHUT_WR)
+        expect(client, b"PubAck half\n")
+        assert client.recv(1) == b""
+
+
 def test_udp_and_tcp_side_by_side(broker: BrokerProcess) -> None:
     with dial(broker) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.settimeout(10)

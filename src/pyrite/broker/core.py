@@ -213,6 +213,8 @@ class Broker:
                 session.deliver(batch, target)
             elif session.link is not None:
                 session.link.forward(batch, target)
+            elif target.latest:
+                session.keep_latest(batch)
         for group in route.groups:
             self.deal(batch, group)
         return bool(route.targets or route.groups)
@@ -476,6 +478,8 @@ class Broker:
             return False
         self._end_replay(subscription)
         self._remove(subscription)
+        if subscription.latest and session.latest is not None:
+            session.latest.remove_matching(subscription.topic_filter)
         if session.lasting:
             self.journal.drop_subscription(session, key)
         return True
@@ -502,6 +506,7 @@ class Broker:
             identifiers=subscription.identifiers,
         )
         target.aside = True
+        target.latest = subscription.latest
         for batch in self.retained_for(subscription.topic_filter):
             if not (subscription.no_local and batch.origin == subscription.session.client_id):
                 subscription.session.deliver_aside(batch, target)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker import deliveries
 from pyrite.broker.deliveries import DONE, RECEIVED, SENT, SENT_ASIDE, SENT_SHARED
+from pyrite.broker.latest import Latest
 from pyrite.broker.link import Link
 from pyrite.broker.message import AbsentBatch, Batch
 from pyrite.broker.subscriptions import SharedGroup, Subscription
@@ -98,6 +99,7 @@ class Session:
         "follower",
         "incoming",
         "inflight_bytes",
+        "latest",
         "link",
         "noted",
         "positions",
@@ -140,6 +142,8 @@ class Session:
         """Streams whose messages the session does not take as they come, and from where on it is to read."""
         self.follower: CatchUp | None = None
         """What reads them for it, while it is connected."""
+        self.latest: Latest | None = None
+        """What waits for an acknowledgement of a client that wants only the newest message of a topic."""
         self.replays: list[Replay] | None = None
         """What sends subscriptions of the session the past."""
         self.noted: bytearray | None = None
@@ -159,6 +163,8 @@ class Session:
         if qos == 0:
             if link is not None:
                 link.forward(batch, target)
+            elif target.latest:
+                self.keep_latest(batch)
             return
         if self.positions is not None and batch.stream in self.positions and not target.aside:
             return  # it will be read from the log
@@ -175,6 +181,13 @@ class Session:
             self._offer(batch, qos, target)
         elif self.link is not None:
             self.link.forward(batch, target)
+
+    def keep_latest(self, batch: Batch) -> None:
+        """Have the newest message of each topic wait for the client's acknowledgement."""
+        if self.latest is None:
+            self.latest = Latest(self.broker.limits)
+        for part in batch.parts():
+            self.broker.figures.messages_dropped += self.latest.put(part)
 
     def _offer(self, batch: Batch, qos: int, target: Subscription) -> None:
         """Send a batch, or as much of it as may be in flight; the rest waits."""

@@ -28,6 +28,7 @@ class Subscription:
         "aside",
         "group",
         "identifiers",
+        "latest",
         "lossless",
         "no_local",
         "own",
@@ -65,6 +66,8 @@ class Subscription:
         """From which offsets on it wants messages; None for all that it is given."""
         self.lossless = False
         """Whether QoS 0 messages that there is no room for are to be sent later, from the log."""
+        self.latest = False
+        """Whether of each topic only the newest message is wanted that the client has not acknowledged."""
         self.replay: Replay | None = None
         """What sends it the past. Until it has caught up, the subscription is not in the tree."""
         self.aside = False
@@ -91,6 +94,7 @@ class Subscription:
             others_own = other.own if other.no_local else other
             merged.own = own.merged_with(others_own) if own and others_own else own or others_own
         merged.lossless = self.lossless or other.lossless
+        merged.latest = self.latest or other.latest
         return merged
 
 
@@ -167,10 +171,10 @@ class Route:
         self._as_of = -1
 
     def present(self, as_of: int) -> tuple[Subscription, ...]:
-        """Return the targets whose clients are connected; found anew when clients have come or gone."""
+        """Return the targets that will not read it from the log; found anew when clients come or go."""
         if self._as_of != as_of:
             self._as_of = as_of
-            self._present = tuple([one for one in self.targets if one.session.link is not None])
+            self._present = tuple([one for one in self.targets if one.session.link is not None or one.latest])
         return self._present
 
 

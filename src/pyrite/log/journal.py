@@ -541,6 +541,7 @@ class DiskJournal(Journal):
             "retain_handling": subscription.retain_handling,
             "identifiers": subscription.identifiers,
             "lossless": subscription.lossless,
+            "latest": subscription.latest,
             "since": None if subscription.since is None else self._numbers(subscription.since),
         }
         if subscription.replay is not None:

@@ -107,6 +107,7 @@ class _Restorer:
             tuple(options["identifiers"]),
         )
         subscription.lossless = options["lossless"]
+        subscription.latest = options.get("latest", False)  # older folders do not have it
         if options["since"] is not None:
             subscription.since = self._streams(options["since"])
         self._broker.restore_subscription(key, subscription, group_name)

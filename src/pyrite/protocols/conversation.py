@@ -172,6 +172,10 @@ class Conversation(Link):
 
     # The end
 
+    def input_ended(self) -> None:
+        """Take note that the client sends nothing more: most protocols have it that it is gone then."""
+        self.transport.abort()
+
     def hung_up(self) -> None:
         """Note that the client ends the connection, without a word, but in good order."""
         self.leave(send_will=True)

@@ -295,12 +295,13 @@ class Poller:
             except BlockingIOError:
                 continue
             except OSError:
-                size = 0
+                transport.abort()
+                continue
             if size:
                 total += size
                 transport.connection.feed(bytes(view[:size]))
             else:
-                transport.abort()
+                transport.connection.input_ended()
         return total
 
     def _accept(self, listening: socket.socket, listener: Listener) -> None:

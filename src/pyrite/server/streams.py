@@ -74,6 +74,13 @@ class StreamProtocol(asyncio.Protocol):
             if self._held > MAX_HELD:
                 self._pause()
 
+    def eof_received(self) -> bool:
+        """The client sends nothing more. TLS ends both ways then; otherwise the connection decides."""
+        if self._tls or self.connection is None:
+            return False
+        self.connection.input_ended()
+        return True
+
     def resume_writing(self) -> None:
         """The client has taken most of what waited for it."""
         if self.connection is not None:

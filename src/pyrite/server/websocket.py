@@ -64,10 +64,11 @@ class WebSocketProtocol(StreamProtocol):
         self._send()
         self.pace(len(data))
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
         """The client has said its last word."""
         self.websocket.receive_eof()
         self._send()
+        return False
 
     def _opened(self, request: Request) -> None:
         websocket = self.websocket

@@ -22,7 +22,7 @@ from pyrite.broker.message import Batch
 from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, matches, split_shared
+from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, split_shared
 from pyrite.protocols.conversation import TURN, Conversation
 from pyrite.protocols.line.frames import MAX_LINE, FrameError, Line, error, escape, line, parse
 from pyrite.protocols.line.options import LineOptions
@@ -71,12 +71,14 @@ class LineConnection(Conversation):
 
     __slots__ = (
         "_asked",
-        "_latest",
+        "_due",
+        "_farewell",
         "_missed",
         "_next_number",
         "_numbered",
+        "_pulling",
         "_shape",
-        "_waiting",
+        "_under_way",
         "options",
         "peer",
     )
@@ -96,10 +98,14 @@ class LineConnection(Conversation):
         self._numbered: dict[int, Pulled | bytes] = {}
         """What waits for an Ack by a number that is not the session's: pulled, or the latest of a topic."""
         self._next_number = FIRST_NUMBER
-        self._latest: set[bytes] = set()
-        """Filters of which only the newest message of a topic is sent."""
-        self._waiting: dict[bytes, tuple[Batch, int] | None] = {}
-        """By topic, of such filters: what is to be sent when the one in flight is acknowledged."""
+        self._under_way: dict[bytes, Batch] = {}
+        """By topic, of filters that want the latest message only: the one that waits for its Ack."""
+        self._due: dict[bytes, None] = {}
+        """Topics of such filters whose latest message is to be sent, in this order."""
+        self._pulling = 0
+        """How many Pulls are not answered yet."""
+        self._farewell: bytes | None = None
+        """What to say last, if the client said that nothing more comes."""
         broker.timers.set(self, broker.now + options.ping_interval)
 
     # Bytes in
@@ -271,6 +277,9 @@ class LineConnection(Conversation):
         if session.lasting or lasted:
             self.wait_for_journal()
         session.resume()
+        if session.latest is not None:
+            self._due = dict.fromkeys(session.latest.values)
+            self._send_due()
 
     @property
     def default_ttl(self) -> int:
@@ -291,8 +300,38 @@ class LineConnection(Conversation):
 
     def _disconnect(self, asked: Line) -> None:
         asked.options(0, ())
-        self.say(line("Ack", "Disconnect"))
-        self.leave(send_will=False)
+        self._part(line("Ack", "Disconnect"))
+
+    def input_ended(self) -> None:
+        """Take note that the client has said all it has to say; what it asked for is answered first."""
+        if self.state is CLOSED or self._farewell is not None:
+            self.transport.abort()
+        else:
+            self._part(b"")
+
+    def _part(self, farewell: bytes) -> None:
+        """End the connection when everything that the client asked for is answered."""
+        self._farewell = farewell
+        self.hold()
+        self.broker.journal.in_turn(self._answered)
+
+    def go_on(self) -> None:
+        """Handle more of what came, or send more of what was asked for last."""
+        if self._farewell is None:
+            super().go_on()
+        else:
+            self._answered()
+
+    def _answered(self) -> None:
+        """Say the last word, if the client wants to go and no answer is missing."""
+        if self._farewell is None or self._pulling or self.state is CLOSED:
+            return
+        if self.backlog is not None and not self.work_off():
+            self.broker.interrupted(self)
+            return
+        if self._farewell:
+            self.say(self._farewell)
+        self.leave(send_will=not self._farewell)
         self.close()
 
     def _ping(self, asked: Line) -> None:
@@ -433,10 +472,7 @@ class LineConnection(Conversation):
         if latest and group is not None:
             raise FrameError("bad-option", "Subscribe: a shared subscription has no latest value")
         subscription = Subscription(session, topic_filter, 1 if "ack" in options and not latest else 0)
-        if latest:
-            self._latest.add(topic_filter)
-        else:
-            self._latest.discard(topic_filter)
+        subscription.latest = latest
         broker.subscribe(subscription, group, key)
 
         at_once = True
@@ -455,11 +491,10 @@ class LineConnection(Conversation):
 
     def _unsubscribe(self, asked: Line) -> None:
         session = self._opened()
-        key, _, topic_filter = self._filter(asked)
+        key, _, _ = self._filter(asked)
         asked.options(1, ())
         if not self.broker.unsubscribe(session, key):
             raise FrameError("no-subscription", f"Unsubscribe: there is no subscription to {key.decode()!r}")
-        self._latest.discard(topic_filter)
         self.when_safe(lambda: self.say(line("Ack", "Unsubscribe", key)))
 
     def _acknowledge(self, asked: Line) -> None:
@@ -478,9 +513,9 @@ class LineConnection(Conversation):
                 waited = self._numbered.pop(number)
                 if isinstance(waited, Pulled):
                     pulled.setdefault(waited.consumer, []).append(waited.place)
-                else:
-                    self._send_next(waited)
                 self.acknowledged(number)
+                if isinstance(waited, bytes):
+                    self._latest_acknowledged(waited)
         for message_id in ids:
             self.acknowledged(message_id)
         for consumer, places in pulled.items():
@@ -563,15 +598,18 @@ class LineConnection(Conversation):
             raise FrameError("full", "Pull: too many messages wait for their Ack")
         consumer = consumers.find(self.broker, name)
         self._check_access(asked, consumer.topic_filter)
+        self._pulling += 1
         fetch = partial(consumer.fetch, count, partial(self._pulled, session, consumer))
         self.broker.journal.after(fetch)  # so that its answer comes after those to what was asked before
 
     def _pulled(self, session: Session, consumer: Consumer, fetched: Fetched) -> None:
+        self._pulling -= 1
         if self.session is not session:
             return  # they are given out again when their time has come
         for place, batch in fetched:
             self.write(message(batch, self.count(Pulled(consumer, place)), b" pull"))
         self.say(line("Ack", "Pull", consumer.name, len(fetched)))
+        self._answered()
 
     def count(self, waits: Pulled | bytes) -> int:
         """Return the number of a message that is to be acknowledged by it."""
@@ -597,7 +635,7 @@ class LineConnection(Conversation):
     def forward(self, batch: Batch, target: Subscription) -> None:
         """Send a whole batch without asking for an Ack. HOT: once for every batch and receiver."""
         for part in batch.parts():
-            if self.is_latest(part.topic):
+            if target.latest:
                 self.send_latest(part)
                 continue
             data = _messages(part)
@@ -610,31 +648,43 @@ class LineConnection(Conversation):
             self.write(data)
             self.count_sent(part.count, len(data))
 
-    def is_latest(self, topic: bytes) -> bool:
-        """Tell whether of a topic only the newest message is wanted."""
-        return bool(self._latest) and any(matches(one, topic) for one in self._latest)
-
     def send_latest(self, batch: Batch) -> None:
         """Send a topic's newest message, or have it wait in place of an older one."""
-        newest = (batch, batch.count - 1)
-        if batch.topic in self._waiting:
-            dropped = batch.count - (self._waiting[batch.topic] is None)
-            self._waiting[batch.topic] = newest
-        else:
-            dropped = batch.count - 1
-            self._waiting[batch.topic] = newest
-            self._send_next(batch.topic)
-        self.broker.figures.messages_dropped += dropped
+        assert self.session is not None
+        self.session.keep_latest(batch)
+        if batch.topic not in self._under_way:
+            self._due[batch.topic] = None
+            self._send_due()
 
-    def _send_next(self, topic: bytes) -> None:
-        """Send what waits for a topic's Ack, now that it came."""
-        newest = self._waiting.pop(topic, None)
-        if newest is None:
+    def _latest_acknowledged(self, topic: bytes) -> None:
+        """Note that the client has a topic's message; if a newer one waits, send that."""
+        sent = self._under_way.pop(topic, None)
+        latest = self.session.latest if self.session is not None else None
+        if sent is None or latest is None:
             return
-        batch, index = newest
-        self._waiting[topic] = None
-        number = self.count(topic)
-        self.emit_numbered(number, message(batch.part(index, index + 1), number))
+        if latest.values.get(topic) is sent:
+            latest.remove(topic)
+        elif topic in latest.values:
+            self._due[topic] = None
+        self._send_due()
+
+    def _send_due(self) -> None:
+        """Send the latest messages of topics, as many as may be under way."""
+        latest = self.session.latest if self.session is not None else None
+        if latest is None:
+            return
+        while self._due and len(self._under_way) < self.window:
+            topic = next(iter(self._due))
+            del self._due[topic]
+            newest = latest.values.get(topic)
+            if newest is None:
+                continue
+            if newest.expires_at is not None and newest.expires_at <= self.broker.now:
+                latest.remove(topic)
+                continue
+            self._under_way[topic] = newest
+            number = self.count(topic)
+            self.emit_numbered(number, message(newest, number))
 
     def emit_numbered(self, number: int, frame: bytes) -> None:
         """Send a message that was numbered here."""

@@ -260,7 +260,7 @@ class DatagramConnection(LineConnection):
         for part in batch.parts():
             if not self.can_take(part, target, 0):
                 continue
-            if self.is_latest(part.topic):
+            if target.latest:
                 self.send_latest(part)
                 continue
             for index in range(part.count):
