@@ -20,8 +20,9 @@ from pyrite.log import parquet, segment, tiering
 from pyrite.log.columns import SCHEMA
 from pyrite.log.files import Files
 from pyrite.log.parquet import ParquetSegment
-from pyrite.log.segment import FOREVER, ArrowSegment, Damage, index_of, read_index
+from pyrite.log.segment import ArrowSegment, Damage, index_of, read_index
 from pyrite.log.stream import StreamReader, chosen
+from pyrite.queries import FOREVER
 
 from .samples import (
     FILES,

@@ -15,26 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pyrite import queries
 from pyrite.broker.message import Batch, MixedBatch, Properties
 
-SCHEMA = pa.schema(
-    [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("us", "UTC"), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("payload", pa.binary(), nullable=False),
-        pa.field("qos", pa.int8(), nullable=False),
-        pa.field("retain", pa.bool_(), nullable=False),
-        pa.field("client_id", pa.string()),
-        pa.field("packet_id", pa.int32()),
-        pa.field("payload_format", pa.int8()),
-        pa.field("message_expiry", pa.int64()),
-        pa.field("content_type", pa.string()),
-        pa.field("response_topic", pa.string()),
-        pa.field("correlation_data", pa.binary()),
-        pa.field("user_properties", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
-    ]
-)
+SCHEMA = queries.SCHEMA.insert(7, pa.field("packet_id", pa.int32()))
 """One message a row. `packet_id` is there for QoS 2 only: with it an unfinished exchange survives a crash."""
 
 _PROPERTIES = SCHEMA.names[8:]

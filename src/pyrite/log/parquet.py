@@ -29,7 +29,6 @@ from pyrite.log.columns import SCHEMA
 from pyrite.log.files import Files
 from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 from pyrite.log.segment import (
-    FOREVER,
     Damage,
     Decoded,
     Records,
@@ -39,6 +38,7 @@ from pyrite.log.segment import (
     read_index,
     write_whole,
 )
+from pyrite.queries import FOREVER
 
 ROWS = 64 * 1024
 """Rows after which a row group ends; it has at most twice as many."""
@@ -322,7 +322,9 @@ class ParquetSegment:
         """Return the offset after the last message, including those that were lost before it was written."""
         return self._load()[1]
 
-    def read(self, offset: int, stop: int) -> Iterator[pa.RecordBatch | Damage]:
+    def read(
+        self, offset: int, stop: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the record batches with messages from `offset` on and before `stop`, and what is damaged."""
         with self.path.open("rb") as file:
             contents = Contents(self.path, file)
@@ -339,14 +341,15 @@ class ParquetSegment:
                     return
                 if first + count <= offset:
                     continue
-                batch = self._decoded.get(self.path.name, number)
+                batch = self._decoded.get(self.path.name, number) if columns is None else None
                 if batch is None:
                     try:
-                        batch = decode(file, contents, number)
+                        batch = decode(file, contents, number, columns)
                     except Damaged as error:
                         yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
                         continue
-                    self._decoded.put(self.path.name, number, batch)
+                    if columns is None:
+                        self._decoded.put(self.path.name, number, batch)
                 yield cut(batch, first, offset, stop)
 
 
@@ -364,7 +367,9 @@ def check(file: BinaryIO, one: np.void) -> bytes:
     return data
 
 
-def decode(file: BinaryIO, contents: Contents, number: int) -> pa.RecordBatch:
+def decode(
+    file: BinaryIO, contents: Contents, number: int, wanted: Sequence[str] | None = None
+) -> pa.RecordBatch:
     """Return the messages of a row group, once its bytes have proved themselves. HOT."""
     one = contents.records[number]
     metadata = contents.metadata
@@ -381,15 +386,16 @@ def decode(file: BinaryIO, contents: Contents, number: int) -> pa.RecordBatch:
             pre_buffer=False,
             page_checksum_verification=not one["synced"],
         )
-        names = [name for name in SCHEMA.names if name not in absent]
+        fields = list(SCHEMA) if wanted is None else [SCHEMA.field(name) for name in wanted]
+        names = [field.name for field in fields if field.name not in absent]
         table = parquet.read_row_group(number, names, use_threads=False)
         columns = [
             pa.nulls(group.num_rows, field.type)
             if field.name in absent
             else table.column(field.name).combine_chunks()
-            for field in SCHEMA
+            for field in fields
         ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"a row group cannot be decoded: {error}") from None
     offsets = batch.column(0)

@@ -29,8 +29,6 @@ LARGE = 4_096
 
 Records = np.ndarray[Any, Any]
 NO_RECORDS: Records = np.zeros(0, RECORD)
-FOREVER = 2**63 - 1
-"""An offset that no message has."""
 
 
 class Damage(NamedTuple):
@@ -346,7 +344,9 @@ class ArrowSegment:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
 
-    def read(self, offset: int, stop: int) -> Iterator[pa.RecordBatch | Damage]:
+    def read(
+        self, offset: int, stop: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the record batches with messages from `offset` on and before `stop`, and what is damaged."""
         records = self.records()
         at = max(0, int(np.searchsorted(records["first"], offset, "right")) - 1)
@@ -367,6 +367,8 @@ class ArrowSegment:
                         continue
                     if count >= LARGE:
                         self._decoded.put(self.path.name, first, batch)
+                if columns is not None:
+                    batch = batch.select(columns)
                 yield cut(batch, first, offset, stop)
 
     def end(self) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from pyrite.log.parquet import ParquetSegment
-from pyrite.log.segment import FOREVER, ArrowSegment, Damage, Decoded
+from pyrite.log.segment import ArrowSegment, Damage, Decoded
+from pyrite.queries import FOREVER
 
 Segment = ArrowSegment | ParquetSegment
 
@@ -80,17 +81,20 @@ class StreamReader:
             return ParquetSegment(self.name, path, self._decoded)
         return ArrowSegment(self.name, path, self._decoded)
 
-    def read(self, offset: int, stop: int = FOREVER) -> Iterator[pa.RecordBatch | Damage]:
+    def read(
+        self, offset: int, stop: int = FOREVER, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield record batches with the messages from `offset` on and before `stop`; and what is damaged.
 
-        Never a message twice, and none is left out, whatever becomes of the segments meanwhile.
+        Never a message twice, and none is left out, whatever becomes of the segments meanwhile. `columns` are
+        those that are wanted, of which the offset must be the first; all, if it is not given.
         """
         while offset < stop:
             segment, limit = self._at(offset)
             if segment is None:
                 return
             try:
-                for piece in segment.read(offset, min(stop, limit)):
+                for piece in segment.read(offset, min(stop, limit), columns):
                     yield piece
                     offset = piece.last + 1 if isinstance(piece, Damage) else _after(piece)
             except FileNotFoundError:

@@ -17,8 +17,9 @@ from pyrite.log import parquet
 from pyrite.log.files import Files
 from pyrite.log.frames import END
 from pyrite.log.parquet import ParquetSegment, footer_of
-from pyrite.log.segment import FOREVER, ArrowSegment, Damage, index_of, is_sealed, name_of
+from pyrite.log.segment import ArrowSegment, Damage, index_of, is_sealed, name_of
 from pyrite.log.stream import SEGMENT, Segment, chosen
+from pyrite.queries import FOREVER
 
 Report = Callable[[Damage], None]
 """Is told of what is damaged."""

@@ -15,7 +15,6 @@ from pyrite.log import frames, parquet
 from pyrite.log.frames import INDEX_HEADER, Damaged
 from pyrite.log.parquet import Contents, ParquetSegment, footer_of
 from pyrite.log.segment import (
-    FOREVER,
     ArrowSegment,
     Damage,
     Records,
@@ -27,6 +26,7 @@ from pyrite.log.segment import (
 from pyrite.log.state import damaged_rows
 from pyrite.log.stream import NAME, Segment, StreamReader
 from pyrite.log.tiering import DAMAGED
+from pyrite.queries import FOREVER
 
 Progress = Callable[[int, int], None]
 """Is told how many bytes have been looked at, and how many there are."""

@@ -8,8 +8,10 @@ import signal
 import sys
 
 from pyrite.cli.log import rows, running
-from pyrite.log.segment import FOREVER, Damage
+from pyrite.log.bulk import matching, resolve
+from pyrite.log.segment import Damage
 from pyrite.log.stream import StreamReader
+from pyrite.queries import FOREVER
 
 _POLL = 200
 """Milliseconds after which `--follow` looks for more."""
@@ -27,12 +29,12 @@ def run(args: argparse.Namespace) -> int:
 class _Cat:
     def __init__(self, reader: StreamReader, args: argparse.Namespace) -> None:
         self._reader = reader
-        self._filter: bytes | None = args.filter
+        self._filters: list[bytes] = [args.filter] if args.filter else []
         self._format = rows.json_lines if args.json else rows.lines
         self._follow: bool = args.follow
         self._left: int = args.count or FOREVER
-        self._offset = running.resolve(args.start, reader)
-        self._stop = running.resolve(args.stop, reader)
+        self._offset = resolve(args.start, reader)
+        self._stop = resolve(args.stop, reader)
         self._output = sys.stdout.buffer
         self._damaged = False
         self._interrupted = False
@@ -64,7 +66,7 @@ class _Cat:
                 self._offset = piece.last + 1
                 continue
             self._offset = piece.column(0)[-1].as_py() + 1
-            batch = running.select(piece, self._filter).slice(0, self._left)
+            batch = matching(piece, self._filters).slice(0, self._left)
             self._output.writelines(self._format(batch))
             self._left -= batch.num_rows
             if not self._left:

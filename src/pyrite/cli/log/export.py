@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pyrite.cli.log import rows, running
 from pyrite.log import parquet
+from pyrite.log.bulk import matching, resolve
 from pyrite.log.columns import SCHEMA
 from pyrite.log.segment import Damage
 from pyrite.log.stream import StreamReader
@@ -51,9 +52,9 @@ class _Export:
 
     def __init__(self, reader: StreamReader, args: argparse.Namespace) -> None:
         self._reader = reader
-        self._filter: bytes | None = args.filter
-        self._start = max(reader.first, running.resolve(args.start, reader))
-        self._stop = min(reader.end, running.resolve(args.stop, reader))
+        self._filters: list[bytes] = [args.filter] if args.filter else []
+        self._start = max(reader.first, resolve(args.start, reader))
+        self._stop = min(reader.end, resolve(args.stop, reader))
         self.written = 0
         self.damaged = False
 
@@ -65,7 +66,7 @@ class _Export:
                     running.report(piece)
                     self.damaged = True
                     continue
-                batch = running.select(piece, self._filter)
+                batch = matching(piece, self._filters)
                 self.written += batch.num_rows
                 yield batch
                 show(piece.column(0)[-1].as_py() + 1 - self._start, total)

@@ -5,21 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pyrite.broker.positions import Ago, Earliest, Latest, Offset, Position
-from pyrite.broker.topics import matches
 from pyrite.log.folder import FolderError
-from pyrite.log.segment import FOREVER, Damage
-from pyrite.log.stream import StreamReader
+from pyrite.log.segment import Damage
 from pyrite.log.verify import streams_in
 
 
@@ -78,32 +72,6 @@ def folders(args: argparse.Namespace) -> list[Path]:
         f"there is no stream {args.stream!r} in {data}; "
         + (f"there are: {names}" if names else "it has none")
     )
-
-
-def resolve(position: Position | None, reader: StreamReader) -> int:
-    """Return the offset that a position stands for; the end of all offsets for none."""
-    if position is None:
-        return FOREVER
-    if isinstance(position, Earliest):
-        return 0
-    if isinstance(position, Latest):
-        return reader.end
-    if isinstance(position, Offset):
-        return position.offset
-    if isinstance(position, Ago):
-        return reader.offset_at(time.time_ns() // 1000 - position.microseconds)
-    return reader.offset_at(position.microseconds)
-
-
-def select(batch: pa.RecordBatch, topic_filter: bytes | None) -> pa.RecordBatch:
-    """Return the messages whose topics match; each distinct topic is looked at once."""
-    if topic_filter is None or topic_filter == b"#":
-        return batch
-    topics = batch.column(2).dictionary_encode()
-    wanted = np.array([matches(topic_filter, topic.encode()) for topic in topics.dictionary.to_pylist()])
-    if wanted.all():
-        return batch
-    return batch.filter(pa.array(wanted[topics.indices.to_numpy()]))
 
 
 def report(damage: Damage) -> None:

@@ -1,0 +1,98 @@
+"""What may be asked of the log, and of what kind the answer is: for all who read much of it at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+FOREVER = 2**63 - 1
+"""An offset that no message has."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("qos", pa.int8(), nullable=False),
+        pa.field("retain", pa.bool_(), nullable=False),
+        pa.field("client_id", pa.string()),
+        pa.field("payload_format", pa.int8()),
+        pa.field("message_expiry", pa.int64()),
+        pa.field("content_type", pa.string()),
+        pa.field("response_topic", pa.string()),
+        pa.field("correlation_data", pa.binary()),
+        pa.field("user_properties", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
+    ]
+)
+"""One message a row."""
+COLUMNS = tuple(SCHEMA.names)
+
+
+class QueryError(ValueError):
+    """What was asked for does not make sense, or is not there; the text says what."""
+
+
+class DataLoss(Exception):
+    """Some of what was asked for was there once, and is not there any more; the text says what."""
+
+
+class Bounds(NamedTuple):
+    """What a stream has: offsets from `first` on, before `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which messages of a stream are wanted, and what of them."""
+
+    stream: str = "default"
+    start: int = 0
+    """The first offset."""
+    stop: int = FOREVER
+    """The offset after the last."""
+    topics: tuple[str, ...] = ()
+    """Topic filters, one of which must match; none for all messages."""
+    since: int | None = None
+    until: int | None = None
+    """Only what came at `since` or later, and before `until`, in microseconds since 1970."""
+    columns: tuple[str, ...] = COLUMNS
+    lost: str = "fail"
+    """What to do about messages that are damaged, or gone: `fail`, or `skip`."""
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            if name not in COLUMNS:
+                raise QueryError(f"there is no column {name!r}; there are: {', '.join(COLUMNS)}")
+        if self.lost not in ("fail", "skip"):
+            raise QueryError(f"lost={self.lost!r}: expected 'fail' or 'skip'")
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of what is read."""
+        return pa.schema([SCHEMA.field(name) for name in self.columns])
+
+    def part(self, start: int, stop: int) -> Query:
+        """Return the same for a part of the range."""
+        return replace(self, start=start, stop=stop)
+
+    def to_json(self) -> bytes:
+        """Return it as it travels."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Query:
+        """Read what `to_json` has written; QueryError if it is nothing of the kind."""
+        try:
+            asked: dict[str, Any] = json.loads(data)
+            for name in ("topics", "columns"):
+                if name in asked:
+                    asked[name] = tuple(asked[name])
+            return cls(**asked)
+        except (ValueError, TypeError) as wrong:
+            raise QueryError(f"this is no query: {wrong}") from None

@@ -1,0 +1,172 @@
+"""Reading much of a stream at once: parts, filters, columns, and what is lost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrite.broker.topics import matches
+from pyrite.log import parquet
+from pyrite.log.bulk import LogFolder
+from pyrite.queries import COLUMNS, FOREVER, SCHEMA, DataLoss, Query, QueryError
+from tests.log.samples import START, Rows, convert, rows_of, write_segment, write_segments
+from tests.support.durable import quick_folder
+
+
+def fill(data: Path) -> Rows:
+    """Write a stream of three segments, two of which are Parquet; return its rows as they are shown."""
+    folder = data / "streams" / "default"
+    rows = rows_of(write_segments(folder, [12, 9, 7], last_sealed=False))
+    convert(folder, *sorted(path.name for path in folder.glob("*.arrow"))[:2])
+    return [{name: row[name] for name in COLUMNS} for row in rows]
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogFolder:
+    monkeypatch.setattr(parquet, "ROWS", 5)  # so that a small file has several row groups
+    return LogFolder(tmp_path)
+
+
+def microseconds(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def test_everything(log: LogFolder) -> None:
+    rows = fill(log.data)
+    assert log.streams() == ["default"]
+    assert log.bounds("default") == (0, len(rows))
+    batches = list(log.read(Query()))
+    assert rows_of(batches) == rows
+    assert [batch.schema for batch in batches] == [SCHEMA], "small batches are put together"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_query_is_what_a_filter_of_all_rows_is(data: st.DataObject) -> None:
+    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "ROWS", 5)
+        rows = fill(folder)
+        log = LogFolder(folder)
+        start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows) + 3)] * 2)))
+        topics = data.draw(st.lists(st.sampled_from(["a", "a/#", "+/b", "grün/+", "none"]), max_size=2))
+        times = st.none() | st.integers(START - 2, START + len(rows) + 2)
+        since, until = data.draw(times), data.draw(times)
+        columns = data.draw(st.lists(st.sampled_from(COLUMNS), min_size=1, unique=True))
+        query = Query("default", start, stop, tuple(topics), since, until, tuple(columns))
+        expected = [
+            {name: row[name] for name in columns}
+            for row in rows[start:stop]
+            if (not topics or any(matches(one.encode(), row["topic"].encode()) for one in topics))
+            and (since is None or microseconds(row["timestamp"]) >= since)
+            and (until is None or microseconds(row["timestamp"]) < until)
+        ]
+        assert rows_of(list(log.read(query))) == expected
+        parts = log.split("default", start, stop, data.draw(st.integers(1, 9)))
+        assert [row for part in parts for row in rows_of(list(log.read(query.part(*part))))] == expected
+        assert Query.from_json(query.to_json()) == query
+
+
+def test_parts_are_about_equal(log: LogFolder) -> None:
+    rows = fill(log.data)
+    parts = log.split("default", 0, len(rows), 4)
+    assert len(parts) == 4
+    assert (parts[0][0], parts[-1][1]) == (0, len(rows))
+    assert all(one[1] == two[0] for one, two in pairwise(parts))
+    assert max(stop - start for start, stop in parts) < len(rows) / 2
+    assert log.split("default", 5, 5, 4) == []
+    assert log.split("default", len(rows), FOREVER, 4) == []
+
+
+def test_how_far_a_part_goes(log: LogFolder) -> None:
+    rows = fill(log.data)
+    end = len(rows)
+    assert log.advance("default", 0, None, None) == end
+    assert log.advance("default", 3, 10, None) == 13
+    assert log.advance("default", 0, 10**9, 10**9) == end
+    assert log.advance("default", end, 10, 10) == end
+    small = log.advance("default", 0, None, 1)
+    assert 0 < small < end, "one record batch, however large it is"
+    steps = [0]
+    while steps[-1] < end:
+        steps.append(log.advance("default", steps[-1], None, 3_000))
+        assert steps[-1] > steps[-2]
+    assert len(steps) > 3
+
+
+def test_messages_are_counted_and_not_offsets(log: LogFolder) -> None:
+    """Offsets that a failed write was given are missing."""
+    folder = log.data / "streams" / "default"
+    first = rows_of(write_segment(folder, 0, 4))
+    write_segment(folder, 1_000, 4, sealed=False)
+    assert log.advance("default", 0, len(first), None) == len(first)
+    assert log.advance("default", 0, len(first) + 2, None) == 1_002
+
+
+def test_positions(log: LogFolder) -> None:
+    rows = fill(log.data)
+    assert log.offset("default", "earliest") == 0
+    assert log.offset("default", "latest") == len(rows)
+    assert log.offset("default", "17") == 17
+    time = rows[20]["timestamp"]
+    expected = next(row["offset"] for row in rows if row["timestamp"] >= time)
+    assert log.offset("default", time.isoformat()) == expected
+    with pytest.raises(QueryError, match="'soon' is no position"):
+        log.offset("default", "soon")
+
+
+def test_what_retention_removed_is_said(log: LogFolder) -> None:
+    rows = fill(log.data)
+    folder = log.data / "streams" / "default"
+    for path in folder.glob("00000000000000000000.*"):
+        path.unlink()
+    first = log.bounds("default").first
+    assert 0 < first < len(rows)
+    assert log.offset("default", "earliest") == first
+    with pytest.raises(DataLoss, match=f"stream default: offsets 2 to {first - 1} are not kept any longer"):
+        list(log.read(Query(start=2)))
+    told: list[str] = []
+    assert rows_of(list(log.read(Query(start=2, lost="skip"), told.append))) == rows[first:]
+    assert told == [f"stream default: offsets 2 to {first - 1} are not kept any longer"]
+    assert rows_of(list(log.read(Query(start=first)))) == rows[first:]
+
+
+def test_damage_is_said(log: LogFolder) -> None:
+    rows = fill(log.data)
+    (path,) = (log.data / "streams" / "default").glob("*.arrow")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataLoss, match="stream default"):
+        list(log.read(Query()))
+    told: list[str] = []
+    good = rows_of(list(log.read(Query(lost="skip"), told.append)))
+    assert len(told) == 1
+    assert 0 < len(good) < len(rows)
+    assert all(row in rows for row in good)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"columns": ("topic", "colour")}, "there is no column 'colour'; there are: offset, timestamp"),
+        ({"lost": "cry"}, "lost='cry': expected 'fail' or 'skip'"),
+    ],
+)
+def test_wrong_queries(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(QueryError, match=text):
+        Query(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_is_not_there(log: LogFolder) -> None:
+    with pytest.raises(QueryError, match="there is no stream 'news'; there is none"):
+        log.bounds("news")
+    fill(log.data)
+    with pytest.raises(QueryError, match="there is no stream 'news'; there are: default"):
+        list(log.read(Query("news")))
+    with pytest.raises(QueryError, match="this is no query"):
+        Query.from_json(b"[1]")
