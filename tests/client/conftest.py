@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from tests.server.conftest import Certificates
+from tests.server.test_authenticator import PLUGIN
 from tests.support.process import BrokerProcess
 
 SCHEMES = ("mqtt", "mqtts", "ws", "wss", "unix")
@@ -103,3 +104,13 @@ def durable(tmp_path: Path) -> Iterator[Durable]:
 def topic() -> str:
     """A topic that no other test uses."""
     return f"topic-{uuid4().hex}"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[str]:
+    """The URL of a broker with the plug-in that asks for a password."""
+    (tmp_path / "doorman.py").write_text(PLUGIN)
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
+    arguments = ("--ephemeral", "--config", "pyrite.toml", "--listen", "mqtt://127.0.0.1:0")
+    with BrokerProcess(*arguments, cwd=tmp_path) as broker:
+        yield broker.urls[0]

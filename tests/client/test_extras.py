@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from pyrite.client import Client, ConnectError, PublishError, RequestError, SubscribeError, Topic
-from tests.server.test_authenticator import PLUGIN
-from tests.support.process import BrokerProcess
 
 from .conftest import Durable, free_port
 
@@ -131,16 +129,6 @@ async def test_a_request_to_another_broker_ends_with_an_error(mosquitto: str) ->
         with pytest.raises(RequestError, match="Pyrite"):
             await client.topics()
         await client.publish("a", b"", qos=1)
-
-
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[str]:
-    """The URL of a broker with the plug-in that asks for a password."""
-    (tmp_path / "doorman.py").write_text(PLUGIN)
-    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
-    arguments = ("--ephemeral", "--config", "pyrite.toml", "--listen", "mqtt://127.0.0.1:0")
-    with BrokerProcess(*arguments, cwd=tmp_path) as broker:
-        yield broker.urls[0]
 
 
 async def test_a_refused_client_is_told_why(guarded: str) -> None:

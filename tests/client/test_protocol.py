@@ -155,7 +155,7 @@ def test_a_message_of_an_earlier_connection_is_not_acknowledged() -> None:
 
 def test_a_subscribe_without_an_answer_is_sent_with_the_next_connection() -> None:
     protocol = connected()
-    number = protocol.subscribe(Wish(b"a/#", 1))
+    number = protocol.subscribe([Wish(b"a/#", 1)])
     assert [type(packet) for packet in sent(protocol)] == [Subscribe]
     protocol.lost()
     connected(protocol)

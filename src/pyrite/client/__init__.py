@@ -17,8 +17,10 @@ from pyrite.client.errors import (
 from pyrite.client.message import Message, Properties, Pulled, Topic, Will
 from pyrite.client.requests import Consumer
 from pyrite.client.subscription import Subscription
+from pyrite.client.wire import Address
 
 __all__ = [
+    "Address",
     "BlockingClient",
     "BlockingConsumer",
     "BlockingSubscription",

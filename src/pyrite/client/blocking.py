@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from pyrite.client.aio import Client
 from pyrite.client.errors import ClientError
 from pyrite.client.message import Message, Properties, Pulled, Topic
 from pyrite.client.subscription import Subscription
+from pyrite.client.wire import Address
 
 Result = TypeVar("Result")
 _AT_A_TIME = 100
@@ -35,7 +36,9 @@ class BlockingClient:
     TimeoutError; waiting for messages is no such call, and has no bound unless it is given one.
     """
 
-    def __init__(self, url: str = "mqtt://localhost:1883", *, timeout: float = 10.0, **options: Any) -> None:
+    def __init__(
+        self, url: str | Address = "mqtt://localhost:1883", *, timeout: float = 10.0, **options: Any
+    ) -> None:
         self._url = url
         self._options = options
         self._timeout = timeout
@@ -144,7 +147,12 @@ class BlockingClient:
         self.run(_publish_many(self._asyncio, list(messages), qos), timeout)
 
     def subscribe(
-        self, topic_filter: str, qos: int = 0, *, timeout: float | None = None, **options: Any
+        self,
+        topic_filter: str | Sequence[str],
+        qos: int = 0,
+        *,
+        timeout: float | None = None,
+        **options: Any,
     ) -> BlockingSubscription:
         """Subscribe and return an iterator of messages; `options` are those of Client.subscribe.
 
@@ -153,8 +161,8 @@ class BlockingClient:
         subscribing = self._asyncio.subscribe(topic_filter, qos, **options)
         return BlockingSubscription(self, self.run(_awaited(subscribing.__aenter__), timeout))
 
-    def unsubscribe(self, topic_filter: str, timeout: float | None = None) -> None:
-        """End a subscription, or one of an earlier session."""
+    def unsubscribe(self, topic_filter: str | Sequence[str], timeout: float | None = None) -> None:
+        """End a subscription, or one of an earlier session, given its filters."""
         self.run(self._asyncio.unsubscribe(topic_filter), timeout)
 
     def topics(self, topic_filter: str = "#", timeout: float | None = None) -> list[Topic]:
@@ -197,13 +205,13 @@ class BlockingSubscription:
         self._given = 0
 
     @property
-    def filter(self) -> str:
-        """The topic filter."""
-        return self._subscription.filter
+    def filters(self) -> tuple[str, ...]:
+        """The topic filters."""
+        return self._subscription.filters
 
     @property
     def qos(self) -> int:
-        """The QoS that the broker granted."""
+        """The highest QoS that the broker granted."""
         return self._subscription.qos
 
     def __enter__(self) -> BlockingSubscription:
@@ -282,7 +290,7 @@ async def _awaited(call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
 
 async def _publish_many(client: Client, messages: list[tuple[str, bytes | str]], qos: int) -> None:
     if qos:
-        await asyncio.gather(*(client.publish(topic, payload, qos) for topic, payload in messages))
+        await asyncio.gather(*(client.publish_soon(topic, payload, qos) for topic, payload in messages))
         return
     for topic, payload in messages:
         await client.publish(topic, payload)

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from pyrite.client.errors import ClientError
+from pyrite.client.filters import levels_of, matches
 from pyrite.client.message import Message
-from pyrite.client.subscription import Subscription, levels_of, matches
+from pyrite.client.subscription import Subscription
 
 _log = logging.getLogger("pyrite.client")
 _KNOWN_TOPICS = 10_000
@@ -30,26 +31,37 @@ class Inbox:
         """Messages of the session's earlier subscriptions, until they are subscribed to again."""
         self._left: dict[str, list[str]] = {}
         """Filters that were unsubscribed from: what still comes for them is wanted no more."""
+        self._taker: Subscription | None = None
+        """The subscription that takes what no other is for."""
 
     def __contains__(self, topic_filter: str) -> bool:
         return topic_filter in self._subscriptions
 
     def __iter__(self) -> Iterator[Subscription]:
-        return iter(self._subscriptions.values())
+        """Yield the subscriptions, each once, even one without a filter."""
+        rest = () if self._taker is None else (self._taker,)
+        return iter(dict.fromkeys((*self._subscriptions.values(), *rest)))
 
-    def open(self, subscription: Subscription) -> None:
+    def open(self, subscription: Subscription, takes_unclaimed: bool = False) -> None:
         """Add a subscription, and give it what has waited for one."""
-        self._subscriptions[subscription.filter] = subscription
+        for topic_filter in subscription.filters:
+            self._subscriptions[topic_filter] = subscription
+            self._left.pop(topic_filter, None)
+        if takes_unclaimed:
+            self._taker = subscription
         self._readers.clear()
-        self._left.pop(subscription.filter, None)
         unclaimed, self._unclaimed = self._unclaimed, []
         for message in unclaimed:
             self.deliver(message)
 
     def leave(self, topic_filter: str) -> None:
-        """Drop a subscription and what waits, which is acknowledged, or the broker would wait for ever."""
-        subscription = self._subscriptions.get(topic_filter)
-        if subscription is not None:
+        """Drop a filter, and with a subscription's last one the subscription and what waits.
+
+        That is acknowledged, or the broker would wait for ever.
+        """
+        subscription = self._subscriptions.pop(topic_filter, None)
+        self._readers.clear()
+        if subscription is not None and subscription not in self._subscriptions.values():
             self.remove(subscription)
             subscription.end()
             self.taken(subscription.drop())
@@ -60,15 +72,19 @@ class Inbox:
 
     def remove(self, subscription: Subscription) -> None:
         """Remove a subscription, if it is there."""
-        if self._subscriptions.get(subscription.filter) is subscription:
-            del self._subscriptions[subscription.filter]
-            self._readers.clear()
+        for topic_filter in subscription.filters:
+            if self._subscriptions.get(topic_filter) is subscription:
+                del self._subscriptions[topic_filter]
+        if self._taker is subscription:
+            self._taker = None
+        self._readers.clear()
 
     def end(self, error: ClientError | None) -> None:
         """End all iterators, with an error if there is one."""
-        for subscription in self._subscriptions.values():
+        for subscription in self:
             subscription.end(error)
         self._subscriptions.clear()
+        self._taker = None
         self._readers.clear()
 
     def deliver(self, message: Message) -> None:
@@ -90,7 +106,9 @@ class Inbox:
             subscription.put(message)
 
     def _find_readers(self, topic: str) -> tuple[Subscription, ...]:
-        readers = tuple(one for one in self._subscriptions.values() if matches(one.levels, topic))
+        readers = tuple(one for one in self if any(matches(levels, topic) for levels in one.levels))
+        if not readers and self._taker is not None and not self._is_left(topic):
+            readers = (self._taker,)
         if len(self._readers) >= _KNOWN_TOPICS:
             self._readers.clear()
         self._readers[topic] = readers
@@ -98,14 +116,16 @@ class Inbox:
 
     def _set_aside(self, message: Message) -> None:
         """Keep a message of an earlier subscription; what no one will ask for is acknowledged and dropped."""
-        unwanted = any(matches(levels, message.topic) for levels in self._left.values())
-        if unwanted or not self._inherited:
+        if self._is_left(message.topic) or not self._inherited:
             if message.qos:
                 self._acknowledge(message)
         elif message.qos or len(self._unclaimed) < self._max_waiting:
             self._unclaimed.append(message)
             if len(self._unclaimed) == self._max_waiting:
                 _log.info("messages on topics such as %s wait for a subscription", message.topic)
+
+    def _is_left(self, topic: str) -> bool:
+        return any(matches(levels, topic) for levels in self._left.values())
 
     def taken(self, messages: Sequence[Message]) -> None:
         """Acknowledge messages that have been taken off a subscription's queue."""
@@ -120,5 +140,5 @@ class Inbox:
         """Drop what was not acknowledged: a session that goes on brings it again."""
         self._inherited = self._inherited or inherited
         self._unclaimed = [message for message in self._unclaimed if not message.qos]
-        for subscription in self._subscriptions.values():
+        for subscription in self:
             self.waiting -= subscription.forget_unacknowledged()

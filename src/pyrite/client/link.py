@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyrite.client.errors import ClientError, ConnectError, ConnectionLost, reason_text
 from pyrite.client.message import Message, Properties
+from pyrite.client.options import Options
 from pyrite.client.protocol import Answered, Connected, Ended, Protocol, ProtocolError, Refusal, Settled
-from pyrite.client.wire import Address, Wire, open_wire
+from pyrite.client.trace import Trace
+from pyrite.client.trace import log as packets_log
+from pyrite.client.wire import Wire, open_wire
 from pyrite.protocols.mqtt.packets import V5, Connack, Connect
 from pyrite.protocols.mqtt.reasons import Reason
 
 _log = logging.getLogger("pyrite.client")
 
-FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
-"""Seconds before the first attempt to reconnect, and the most between two."""
+FIRST_DELAY = 0.1
+"""Seconds before the first attempt to reconnect."""
 STEADY = 10.0
 """Seconds that a connection has to last, for the next attempts to begin with short delays again."""
 CLOSE_TIME = 2.0
@@ -64,31 +66,19 @@ class Callbacks:
 class Link:
     """The connection of a client."""
 
-    def __init__(
-        self,
-        address: Address,
-        tls: ssl.SSLContext | None,
-        protocol: Protocol,
-        callbacks: Callbacks,
-        reconnect: bool,
-        timeout: float,
-        keep_alive: int,
-    ) -> None:
+    def __init__(self, options: Options, protocol: Protocol, callbacks: Callbacks) -> None:
         self.connected = asyncio.Event()
         self.wire: Wire | None = None
-        self._address = address
-        self._tls = tls
+        self._options = options
+        self._address = options.address
         self._protocol = protocol
         self._callbacks = callbacks
-        self._reconnect = reconnect
-        self._timeout = timeout
-        self._keep_alive = keep_alive
         self._greeting: asyncio.Future[None] | None = None
         """Waits for the CONNACK."""
-        self._farewell = ""
+        self._farewell: Ended | None = None
         """What the broker gave as its reason to disconnect."""
-        self._final = False
-        """Whether that means that there is no coming back."""
+        self._sent_trace: Trace | None = None
+        self._received_trace: Trace | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._delay = FIRST_DELAY
         self._timer: asyncio.TimerHandle | None = None
@@ -102,10 +92,16 @@ class Link:
     async def connect(self, clean_start: bool) -> None:
         """Open one connection, and see it accepted; raises ConnectError."""
         self._greeting = asyncio.get_running_loop().create_future()
-        self._farewell = ""
+        self._farewell = None
+        options = self._options
+        if packets_log.isEnabledFor(logging.DEBUG):
+            self._sent_trace = Trace("sending", options.version)
+            self._received_trace = Trace("received", options.version)
         try:
-            async with asyncio.timeout(self._timeout):
-                self.wire = await open_wire(self._address, self._tls, self._received, self._lost)
+            async with asyncio.timeout(options.timeout):
+                self.wire = await open_wire(
+                    self._address, options.tls, options.bind_address, self._received, self._lost
+                )
                 if self.wire.closed.done():
                     self._lost(self.wire, self.wire.fault or "the peer closed the connection at once")
                 self._protocol.connect(self._callbacks.connect_packet(clean_start))
@@ -114,7 +110,7 @@ class Link:
         except TimeoutError:
             self._drop_wire()
             raise ConnectError(
-                f"cannot connect to {self._address}: no answer within {self._timeout:g} seconds"
+                f"cannot connect to {self._address}: no answer within {options.timeout:g} seconds"
             ) from None
         except BaseException:
             self._drop_wire()
@@ -142,7 +138,7 @@ class Link:
         if self._protocol.connected:
             self._protocol.disconnect(0, properties)
         if self._protocol.has_output:
-            wire.write(self._protocol.take())
+            self._write(wire)
         self._protocol.lost()
         wire.end()
         try:
@@ -162,14 +158,18 @@ class Link:
         self.paused = False
         if self._timer is not None:
             self._timer.cancel()
-        text = self._farewell or text
+        reason, said = None, ""
+        if self._farewell is not None:
+            reason, said = self._farewell.reason, self._farewell.text
+            text = f"the broker disconnected: {reason_text(reason, said)}"
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(ConnectError(f"cannot connect to {self._address}: {text}"))
             return
         if not was_connected:
             return
-        error = ConnectionLost(f"the connection to {self._address} was lost: {text}")
-        if self._reconnect and not self._final:
+        error = ConnectionLost(f"the connection to {self._address} was lost: {text}", reason, said)
+        # Two clients of one name would take the session from each other for ever.
+        if self._options.reconnect and reason != Reason.SESSION_TAKEN_OVER:
             if asyncio.get_running_loop().time() - self._since > STEADY:
                 self._delay = FIRST_DELAY
             self._reconnecting = asyncio.create_task(self._come_back())
@@ -182,7 +182,7 @@ class Link:
         while True:
             # The jitter keeps clients that were lost together from coming back together.
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.0))  # noqa: S311
-            self._delay = min(self._delay * 2, LONGEST_DELAY)
+            self._delay = min(self._delay * 2, self._options.longest_pause)
             try:
                 await self.connect(clean_start=False)
                 return
@@ -212,7 +212,13 @@ class Link:
         """Send what there is to send."""
         if self.wire is not None and self._protocol.has_output:
             self._last_sent = asyncio.get_running_loop().time()
-            self.wire.write(self._protocol.take())
+            self._write(self.wire)
+
+    def _write(self, wire: Wire) -> None:
+        data = self._protocol.take()
+        if self._sent_trace is not None:
+            self._sent_trace.feed(data)
+        wire.write(data)
 
     def _watch(self, interval: float) -> None:
         """Keep the connection alive, and see whether the broker is."""
@@ -247,6 +253,8 @@ class Link:
 
     def _received(self, data: bytes) -> None:
         self._last_heard = asyncio.get_running_loop().time()
+        if self._received_trace is not None:
+            self._received_trace.feed(data)
         try:
             for event in self._protocol.receive(data):
                 if isinstance(event, Message | Settled | Answered):
@@ -270,24 +278,24 @@ class Link:
         match event:
             case Connected(connack):
                 self._since = asyncio.get_running_loop().time()
-                keep_alive = connack.properties.get("server_keep_alive", self._keep_alive)
+                keep_alive = connack.properties.get("server_keep_alive", self._options.keep_alive)
                 if keep_alive:
                     self._watch(float(keep_alive))
                 self.connected.set()
+                _log.debug("connected to %s", self._address)
                 if greeting is not None and not greeting.done():
                     greeting.set_result(None)
                 self._callbacks.accepted(connack)
             case Refusal(connack):
+                said = connack.properties.get("reason_string", "")
                 if self._protocol.version == V5:
-                    text = reason_text(connack.reason, connack.properties.get("reason_string", ""))
+                    text = reason_text(connack.reason, said)
                 else:
                     text = _OLDER_REASONS.get(connack.reason, f"return code {connack.reason}")
                 if greeting is not None and not greeting.done():
                     refusal = f"{self._address} refused the connection: {text}"
-                    greeting.set_exception(ConnectError(refusal, connack.reason))
-            case Ended(reason, text):
-                self._farewell = f"the broker disconnected: {reason_text(reason, text)}"
-                # Two clients of one name would take the session from each other for ever.
-                self._final = reason == Reason.SESSION_TAKEN_OVER
+                    greeting.set_exception(ConnectError(refusal, connack.reason, said))
+            case Ended():
+                self._farewell = event
                 if self.wire is not None:
                     self.wire.end()

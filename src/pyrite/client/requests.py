@@ -42,6 +42,11 @@ class Requests:
         self._last = 0
         self._pending: dict[bytes, tuple[list[Message], asyncio.Future[str]]] = {}
 
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is being waited for."""
+        return bool(self._pending)
+
     async def ask(self, topic: str, payload: bytes) -> list[Message]:
         """Send a request and return the messages of its answer, without the last."""
         self._last += 1

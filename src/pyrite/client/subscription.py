@@ -1,4 +1,4 @@
-"""Subscriptions: the messages of a filter as an asynchronous iterator, and which of them a message is for."""
+"""Subscriptions: the messages of one or several filters as an asynchronous iterator."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from pyrite.client.errors import ClientError
+from pyrite.client.filters import levels_of
 from pyrite.client.message import Message, Properties
 from pyrite.protocols.mqtt.packets import Wish
 
@@ -19,7 +20,7 @@ class Owner(Protocol):
     def taken(self, messages: Sequence[Message]) -> None:
         """Acknowledge messages that have been taken off a subscription's queue."""
 
-    async def unsubscribe(self, subscription: Subscription) -> None:
+    async def unsubscribe(self, subscription: Subscription) -> object:
         """End a subscription."""
 
 
@@ -30,16 +31,20 @@ class Subscription:
     raises ConnectionLost when the connection is lost for good.
     """
 
-    def __init__(self, owner: Owner, wish: Wish, properties: Properties) -> None:
-        self.filter = wish.topic_filter.decode()
-        """The topic filter."""
-        self.qos = wish.qos
-        """The QoS that the broker granted."""
-        self.granted = False
-        """Whether the broker has granted it."""
-        self.wish = wish
+    def __init__(self, owner: Owner, wishes: Sequence[Wish], properties: Properties, start: str) -> None:
+        self.filters = tuple(wish.topic_filter.decode() for wish in wishes)
+        """The topic filters."""
+        self.granted: dict[str, int] = {}
+        """The filters that the broker granted, each with the QoS that it granted."""
+        self.refused: dict[str, int] = {}
+        """The filters that it did not grant, each with the reason code."""
+        self.said = ""
+        """What the broker said besides."""
+        self.wishes = wishes
         self.properties = properties
-        self.levels = levels_of(self.filter)
+        self.levels = [levels_of(one) for one in self.filters]
+        self._start = start
+        self._heard = False
         self._owner = owner
         self._queue: deque[Message] = deque()
         self._news = asyncio.Event()
@@ -81,6 +86,11 @@ class Subscription:
         self._owner.taken(messages)
 
     @property
+    def qos(self) -> int:
+        """The highest QoS that the broker granted."""
+        return max(self.granted.values(), default=0)
+
+    @property
     def waiting(self) -> int:
         """The number of messages that have come and not been taken."""
         return len(self._queue)
@@ -101,8 +111,16 @@ class Subscription:
 
     # For the client.
 
+    def request(self) -> Properties:
+        """Return the properties of the SUBSCRIBE; the past is asked for as long as no message has come."""
+        if not self._start or self._heard:
+            return self.properties
+        asked = [*self.properties.get("user_property", ()), ("pyrite-from", self._start)]
+        return self.properties | {"user_property": asked}
+
     def put(self, message: Message) -> None:
         """Add a message."""
+        self._heard = True
         self._queue.append(message)
         self._news.set()
 
@@ -143,34 +161,3 @@ class Subscribing:
     ) -> None:
         assert self._subscription is not None
         await self._subscription.close()
-
-
-def check_filter(topic_filter: str) -> None:
-    """Raise ValueError for what is no filter (4.7); many brokers just close the connection."""
-    levels = topic_filter.split("/")
-    wrong = any(len(level) > 1 and ("+" in level or "#" in level) for level in levels) or "#" in levels[:-1]
-    if not topic_filter or "\0" in topic_filter or len(topic_filter.encode()) > 65_535 or wrong:
-        raise ValueError(
-            f"{topic_filter[:100]!r} is no topic filter: + and # stand for whole levels, # for the last"
-        )
-
-
-def levels_of(topic_filter: str) -> list[str]:
-    """Return the levels of a filter, as `matches` wants them."""
-    levels = topic_filter.split("/")
-    if levels[0] == "$share" and len(levels) > 2:
-        del levels[:2]  # $share/GROUP/FILTER (4.8.2)
-    return levels
-
-
-def matches(levels: Sequence[str], topic: str) -> bool:
-    """Return whether a topic matches a filter, which comes as its levels (4.7)."""
-    if topic.startswith("$") and levels[0] in ("+", "#"):
-        return False  # [MQTT-4.7.2-1]
-    names = topic.split("/")
-    for at, level in enumerate(levels):
-        if level == "#":
-            return True
-        if at >= len(names) or level not in ("+", names[at]):
-            return False
-    return len(names) == len(levels)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
-from websockets.client import ClientProtocol
-from websockets.exceptions import WebSocketException
-from websockets.frames import Frame, Opcode
-from websockets.typing import Subprotocol
-from websockets.uri import parse_uri
-
 from pyrite.client.errors import ConnectError
 
-_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "unix": 0}
+PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "unix": 0}
 _HIGH_WATER = 1 << 20
 """Bytes that may wait to be sent before publishers have to."""
 
@@ -33,6 +29,11 @@ class Address:
     username: str | None
     password: str | None
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS is spoken there."""
+        return self.scheme in ("mqtts", "wss")
+
     def __str__(self) -> str:
         if self.scheme == "unix":
             return f"unix://{self.path}"
@@ -43,7 +44,7 @@ class Address:
 def parse_address(url: str) -> Address:
     """Take a URL apart; raises ValueError if it is none that a broker can have."""
     parts = urlsplit(url)
-    if parts.scheme not in _PORTS:
+    if parts.scheme not in PORTS:
         raise ValueError(
             f"{url!r} is no broker's URL: expected mqtt://, mqtts://, ws://, wss:// or unix:///path"
         )
@@ -62,7 +63,7 @@ def parse_address(url: str) -> Address:
         path = ""
     username = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
-    return Address(parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], path, username, password)
+    return Address(parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], path, username, password)
 
 
 class Wire(asyncio.Protocol):
@@ -147,82 +148,59 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
 
-class WebSocketWire(Wire):
-    """Bytes in binary messages of the WebSocket subprotocol `mqtt` (6)."""
-
-    def __init__(
-        self, uri: str, on_data: Callable[[bytes], None], on_lost: Callable[[Wire, str], None]
-    ) -> None:
-        super().__init__(on_data, on_lost)
-        # A message may be cut into WebSocket frames anywhere, so their size means nothing [MQTT-6.0.0-2].
-        self._socket = ClientProtocol(parse_uri(uri), subprotocols=[Subprotocol("mqtt")], max_size=None)
-
-    def _begin(self) -> None:
-        self._socket.send_request(self._socket.connect())
-        self._send()
-
-    def _send(self) -> None:
-        for data in self._socket.data_to_send():
-            if data:
-                super().write(data)
-
-    def write(self, data: bytes) -> None:
-        """Send bytes as one binary message."""
-        self._socket.send_binary(data)
-        self._send()
-
-    def data_received(self, data: bytes) -> None:
-        """Take the frames apart."""
-        socket = self._socket
-        socket.receive_data(data)
-        events = socket.events_received()
-        self._send()
-        for event in events:
-            if isinstance(event, Frame):
-                if event.opcode in (Opcode.BINARY, Opcode.CONT):
-                    self.on_data(bytes(event.data))
-                elif event.opcode is Opcode.TEXT:
-                    self.end("the broker sent text, where MQTT is binary")  # [MQTT-6.0.0-1]
-            elif socket.handshake_exc is None and not self.opened.done():
-                self.opened.set_result(None)
-        error = socket.handshake_exc
-        if error is not None:
-            self.end(f"the WebSocket handshake failed: {error}")
-        elif socket.close_expected():
-            self.end(self.fault or "the broker closed the WebSocket")
-
-
 async def open_wire(
     address: Address,
     tls: ssl.SSLContext | None,
+    bind_address: str,
     on_data: Callable[[bytes], None],
     on_lost: Callable[[Wire, str], None],
 ) -> Wire:
     """Connect; raises ConnectError if that does not work."""
-    loop = asyncio.get_running_loop()
-    context = (tls or ssl.create_default_context()) if address.scheme in ("mqtts", "wss") else None
-    wires: list[Wire] = []
+    make: Callable[[], Wire] = partial(Wire, on_data, on_lost)
+    if address.scheme in ("ws", "wss"):
+        from pyrite.client.websocket import WebSocketWire  # which takes a while to load
 
-    def make() -> Wire:
-        if address.scheme in ("ws", "wss"):
-            wire: Wire = WebSocketWire(str(address), on_data, on_lost)
-        else:
-            wire = Wire(on_data, on_lost)
-        wires.append(wire)
-        return wire
-
+        make = partial(WebSocketWire, str(address), on_data, on_lost)
     try:
         if address.scheme == "unix":
-            await loop.create_unix_connection(make, address.path)
+            _, wire = await asyncio.get_running_loop().create_unix_connection(make, address.path)
         else:
-            await loop.create_connection(make, address.host, address.port, ssl=context)
-        await wires[-1].opened
-    except (OSError, WebSocketException) as error:
+            context = (tls or ssl.create_default_context()) if address.is_encrypted else None
+            wire = await _connect(make, address, context, bind_address)
+        try:
+            await wire.opened
+        except asyncio.CancelledError:
+            wire.abort()
+            raise
+    except OSError as error:
         raise ConnectError(f"cannot connect to {address}: {error}") from error
     except ConnectError as error:
         raise ConnectError(f"cannot connect to {address}: {error}") from None
-    except asyncio.CancelledError:
-        if wires:
-            wires[-1].abort()
-        raise
-    return wires[-1]
+    return wire
+
+
+async def _connect(
+    make: Callable[[], Wire], address: Address, tls: ssl.SSLContext | None, bind_address: str
+) -> Wire:
+    """Connect to the first address of a host that answers; raises what the last one did if none does."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for number, (family, _, _, _, where) in enumerate(found, 1):
+        try:
+            _, wire = await loop.create_connection(
+                make,
+                str(where[0]),
+                address.port,
+                family=family,
+                ssl=tls,
+                server_hostname=address.host if tls else None,
+                local_addr=(bind_address, 0) if bind_address else None,
+            )
+        except ssl.SSLError:
+            raise
+        except OSError:
+            if number == len(found):
+                raise
+        else:
+            return wire
+    raise OSError(f"{address.host} has no address")

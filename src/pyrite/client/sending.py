@@ -1,0 +1,239 @@
+"""The half of the client that sends, without I/O: messages, requests, acknowledgements, packet ids."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from pyrite.client.errors import PublishError
+from pyrite.client.events import Outgoing
+from pyrite.client.message import Message, Properties
+from pyrite.protocols.mqtt import fields
+from pyrite.protocols.mqtt.packets import V5, Subscribe, Unsubscribe, Wish, encode
+from pyrite.protocols.mqtt.reasons import Reason
+
+MUCH_OUTPUT = 500
+"""Packets."""
+LARGEST_ID = 65_535
+_KNOWN_TOPICS = 1_000
+_RESTRICTIONS = ("maximum_packet_size", "maximum_qos", "retain_available")
+PUBACK, PUBREC, PUBREL = b"\x40\x02", b"\x50\x02", b"\x62\x02"
+
+
+class Sending:
+    """What a session has to send, and what of it waits for an answer."""
+
+    def __init__(self, version: int = V5) -> None:
+        self.version = version
+        self.connected = False
+        self.connection = 0
+        """The number of the connection; acknowledgements count only on the one that brought the message."""
+        self.capabilities: Properties = {}
+        """The properties of the last CONNACK."""
+        self._restricted = False
+        """Whether the broker has said that it does not take every message."""
+        self._five = version == V5
+        self._window = 0
+        self._output: list[bytes] = []
+        self._last_id = 0
+        self._in_flight: dict[int, Outgoing] = {}
+        self._queue: deque[Outgoing] = deque()
+        self._requests: dict[int, Subscribe | Unsubscribe] = {}
+        self._received: set[int] = set()
+        """QoS 2 messages that have been handed out and not been released."""
+        self._topics: dict[str, bytes] = {}
+        self._aliases: dict[int, bytes] = {}
+        """Topics that the broker knows by a number, on this connection."""
+
+    def take(self) -> bytes:
+        """Return what is to be sent, and forget it."""
+        output = self._output
+        data = output[0] if len(output) == 1 else b"".join(output)
+        output.clear()
+        return data
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is something to be sent."""
+        return bool(self._output)
+
+    @property
+    def has_much_output(self) -> bool:
+        """Whether there is so much to be sent that it should be, before more is added."""
+        return len(self._output) >= MUCH_OUTPUT
+
+    @property
+    def in_flight(self) -> int:
+        """The number of QoS 1 and 2 messages that are sent and not acknowledged."""
+        return len(self._in_flight)
+
+    def _accept(self, capabilities: Properties, window: int) -> None:
+        """Take note of what the broker said in its CONNACK."""
+        self.capabilities = capabilities
+        self._restricted = not capabilities.keys().isdisjoint(_RESTRICTIONS)
+        self._window = min(window, LARGEST_ID - 1_000)  # leaves identifiers for SUBSCRIBE and UNSUBSCRIBE
+        self._aliases.clear()
+
+    # Messages.
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties | None = None,
+    ) -> Outgoing:
+        """Send a message; with QoS 1 and 2 as soon as the broker has room for one more in flight.
+
+        QoS 0 is for a connection only. QoS 1 and 2 wait for the next if there is none.
+        """
+        encoded = self._topics.get(topic) or self._encode_topic(topic)
+        alias = 0
+        if properties and "topic_alias" in properties:
+            properties = dict(properties)
+            alias = self._check_alias(properties.pop("topic_alias"))
+        written = (fields.properties(properties) if properties else b"\0") if self._five else b""
+        if self._restricted or len(payload) > fields.MAX_REMAINING_LENGTH - 200_000:
+            length = len(encoded) + len(written) + len(payload) + (2 if qos else 0) + (3 if alias else 0)
+            self._check_allowed(length, qos, retain)
+        outgoing = Outgoing(0x30 | qos << 1 | retain, encoded, payload, written, alias)
+        if not qos:
+            self._send(outgoing, 0)
+        elif self.connected and not self._queue and len(self._in_flight) < self._window:
+            self._launch(outgoing)
+        else:
+            self._queue.append(outgoing)
+        return outgoing
+
+    def _encode_topic(self, topic: str) -> bytes:
+        encoded = topic.encode()
+        if not encoded or len(encoded) > 65_535 or any(mark in topic for mark in "+#\0"):
+            raise ValueError(
+                f"{topic[:100]!r} is no topic: it is empty, too long, or has +, # or a null in it"
+            )
+        if len(self._topics) >= _KNOWN_TOPICS:
+            self._topics.clear()
+        self._topics[topic] = encoded = fields.binary(encoded)
+        return encoded
+
+    def _check_alias(self, alias: int) -> int:
+        if not 0 < alias <= self.capabilities.get("topic_alias_maximum", 0):  # [MQTT-3.2.2-17], -18
+            raise PublishError(f"the broker does not take topic alias {alias}", Reason.TOPIC_ALIAS_INVALID)
+        return alias
+
+    def _check_allowed(self, length: int, qos: int, retain: bool) -> None:
+        """Raise PublishError for what the broker said it would not take: it would end the connection."""
+        allowed = self.capabilities
+        size = 1 + len(fields.varint(length)) + length
+        most = allowed.get("maximum_packet_size", fields.MAX_REMAINING_LENGTH)
+        if size > most:
+            raise PublishError(
+                f"a message of {size:,} bytes is larger than the broker takes ({most:,})",
+                Reason.PACKET_TOO_LARGE,
+            )
+        if qos > allowed.get("maximum_qos", 2):
+            raise PublishError(f"the broker does not take QoS {qos}", Reason.QOS_NOT_SUPPORTED)
+        if retain and not allowed.get("retain_available", 1):
+            raise PublishError("the broker retains no messages", Reason.RETAIN_NOT_SUPPORTED)
+
+    def withdraw(self, outgoing: Outgoing) -> None:
+        """Forget a message that no one waits for any more, if it has not been sent."""
+        if not outgoing.sent:
+            try:
+                self._queue.remove(outgoing)
+            except ValueError:
+                pass
+
+    def abandon(self, outgoing: Outgoing) -> None:
+        """Forget a message, even if it was sent, so that it is not sent again; only between connections."""
+        self.withdraw(outgoing)
+        self._in_flight.pop(outgoing.packet_id, None)
+
+    def _next_id(self) -> int:
+        packet_id = self._last_id
+        for _ in range(LARGEST_ID):
+            packet_id = packet_id % LARGEST_ID + 1
+            if packet_id not in self._in_flight and packet_id not in self._requests:
+                self._last_id = packet_id
+                return packet_id
+        raise RuntimeError("all packet identifiers are in use")
+
+    def _launch(self, outgoing: Outgoing) -> None:
+        dup = 8 if outgoing.sent else 0
+        if not outgoing.packet_id:
+            outgoing.packet_id = self._next_id()
+        self._in_flight[outgoing.packet_id] = outgoing
+        if outgoing.released:
+            self._output.append(PUBREL + outgoing.packet_id.to_bytes(2, "big"))
+        else:
+            outgoing.sent = True
+            self._send(outgoing, dup)
+
+    def _send(self, outgoing: Outgoing, dup: int) -> None:
+        # The hot path: one string of bytes a message, made in one go.
+        topic, properties, payload = outgoing.topic, outgoing.properties, outgoing.payload
+        if outgoing.alias:
+            topic, properties = self._aliased(outgoing)
+        packet_id = outgoing.packet_id
+        length = len(topic) + len(properties) + len(payload) + (2 if packet_id else 0)
+        self._output.append(
+            b"%c%b%b%b%b%b"
+            % (
+                outgoing.first | dup,
+                fields.varint(length),
+                topic,
+                packet_id.to_bytes(2, "big") if packet_id else b"",
+                properties,
+                payload,
+            )
+        )
+
+    def _aliased(self, outgoing: Outgoing) -> tuple[bytes, bytes]:
+        """Return a message's topic and properties with its alias, as they stand on this connection."""
+        alias, topic, properties = outgoing.alias, outgoing.topic, outgoing.properties
+        if alias > self.capabilities.get("topic_alias_maximum", 0):
+            return topic, properties  # it was meant for an earlier connection
+        if self._aliases.get(alias) == topic:
+            topic = b"\0\0"
+        else:
+            self._aliases[alias] = topic
+        bare = properties[len(fields.varint(fields.Reader(properties).varint())) :]
+        bare = b"\x23" + alias.to_bytes(2, "big") + bare
+        return topic, fields.varint(len(bare)) + bare
+
+    def _fill_window(self) -> None:
+        queue = self._queue
+        while queue and len(self._in_flight) < self._window:
+            self._launch(queue.popleft())
+
+    # Requests and acknowledgements.
+
+    def subscribe(self, wishes: Sequence[Wish], properties: Properties | None = None) -> int:
+        """Ask for subscriptions, in one packet; returns its id."""
+        return self._request(Subscribe(self._next_id(), list(wishes), properties or {}))
+
+    def unsubscribe(self, filters: Sequence[bytes], properties: Properties | None = None) -> int:
+        """End subscriptions, in one packet; returns its id."""
+        return self._request(Unsubscribe(self._next_id(), list(filters), properties or {}))
+
+    def abandon_request(self, packet_id: int) -> None:
+        """Forget a SUBSCRIBE or UNSUBSCRIBE, so that it is not sent again."""
+        self._requests.pop(packet_id, None)
+
+    def _request(self, packet: Subscribe | Unsubscribe) -> int:
+        self._requests[packet.packet_id] = packet
+        if self.connected:
+            self._output.append(encode(packet, self.version))
+        return packet.packet_id
+
+    def acknowledge(self, message: Message) -> None:
+        """Tell the broker that a message has arrived, if it is still there to hear it."""
+        if message.connection != self.connection or not self.connected:
+            return
+        packet_id = message.packet_id
+        if message.qos == 1:
+            self._output.append(PUBACK + packet_id.to_bytes(2, "big"))
+        else:
+            self._received.add(packet_id)
+            self._output.append(PUBREC + packet_id.to_bytes(2, "big"))
