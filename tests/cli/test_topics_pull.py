@@ -24,8 +24,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def pyrite(broker: BrokerProcess, command: str, *arguments: str) -> Done:
     """Run a command against the broker."""
-    url = f"mqtt://127.0.0.1:{broker.port()}"
-    where = ["-L", url] if command in ("topics", "pull") else ["-h", "127.0.0.1", "-p", str(broker.port())]
+    where = ["-h", "127.0.0.1", "-p", str(broker.port())]
     words = [sys.executable, "-m", "pyrite", command, *where, *arguments]
     return subprocess.run(words, capture_output=True, text=True, timeout=30)
 
@@ -106,3 +105,12 @@ def test_no_broker(words: list[str]) -> None:
     assert done.stderr.startswith(f"pyrite {words[0]}: ")
     assert "refused" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_topic_in_the_url_is_a_mistake() -> None:
+    words = ["topics", "-L", "mqtt://127.0.0.1:1/weather"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pyrite", *words], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2
+    assert "a topic in the URL is of no use here" in done.stderr

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from pyrite import __version__
-from pyrite.cli import log, pub, pull, serve, sub, topics
+
+COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log")
+"""The modules of this package that register them."""
 
 _EXAMPLES = """\
 examples:
@@ -24,6 +28,8 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    _open_standard_files()
+    words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="pyrite",
         description="A message broker whose messages are born ready for Spark.",
@@ -32,11 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pyrite {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, pub, sub, pull, topics, log):
-        command.register(commands)
-    args = parser.parse_args(arguments)
+    # Only the command that is asked for is loaded: all of them take a quarter of a second.
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        import_module(f"pyrite.cli.{name}").register(commands)
+    args = parser.parse_args(words)
     exit_code: int = args.run(args)
     return exit_code
+
+
+def _open_standard_files() -> None:
+    """Open what the shell's <&- or >&- has closed: libuv ends the process if it is given such a number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the smallest number that is free
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from paho.mqtt.properties import Properties
+from pyrite.cli.properties import NAMES
+from pyrite.client import Properties
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
     """A message as it arrived."""
 
@@ -22,17 +23,8 @@ class Received:
     qos: int
     retain: bool
     packet_identifier: int
-    properties: Properties | None
+    properties: Properties
     time_ns: int
-
-    def value_of(self, name: str) -> Any:
-        """Return a property's value by paho's name for it, or None."""
-        return getattr(self.properties, name, None)
-
-    @property
-    def user_properties(self) -> list[tuple[str, str]]:
-        """The user properties in the order in which they were sent."""
-        return list(self.value_of("UserProperty") or ())
 
 
 class NotJSON(ValueError):
@@ -143,12 +135,12 @@ def _local(message: Received) -> datetime:
 
 def _of_property(name: str) -> Format:
     def show(message: Received) -> bytes:
-        value = message.value_of(name)
+        value = message.properties.get(name)
         if value is None:
             return b""
         if isinstance(value, list):
             return " ".join(str(each) for each in value).encode()
-        return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
+        return value if isinstance(value, bytes) else str(value).encode()
 
     return show
 
@@ -188,16 +180,11 @@ def _embedded_payload(message: Received) -> bytes:
 def _properties(message: Received) -> dict[str, Any]:
     """Return the properties under the names that -D has for them."""
     shown: dict[str, Any] = {}
-    if message.properties is None:
-        return shown
-    for title in message.properties.names:
-        value = message.value_of(title.replace(" ", ""))
-        if value is None:
-            continue
-        name = title.lower().replace(" ", "-")
-        if isinstance(value, bytes | bytearray):
-            _put_text_or_base64(shown, name, f"{name}-encoding", bytes(value))
-        else:
+    for ours, name in NAMES.items():
+        value = message.properties.get(ours)
+        if isinstance(value, bytes):
+            _put_text_or_base64(shown, name, f"{name}-encoding", value)
+        elif value is not None:
             shown[name] = value
     return shown
 
@@ -210,27 +197,34 @@ def _put_text_or_base64(line: dict[str, Any], name: str, marker: str, value: byt
         line[marker] = "base64"
 
 
+def text_of(payload: bytes) -> str:
+    """Return a payload as people read it."""
+    return payload.decode("utf-8", "backslashreplace")
+
+
 def _dump(line: dict[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 _PARAMETERS: dict[str, Format] = {
-    "A": _of_property("TopicAlias"),
-    "C": _of_property("ContentType"),
-    "D": _of_property("CorrelationData"),
-    "E": _of_property("MessageExpiryInterval"),
-    "F": _of_property("PayloadFormatIndicator"),
+    "A": _of_property("topic_alias"),
+    "C": _of_property("content_type"),
+    "D": _of_property("correlation_data"),
+    "E": _of_property("message_expiry"),
+    "F": _of_property("payload_format"),
     "I": lambda message: _local(message).strftime("%Y-%m-%dT%H:%M:%S%z").encode(),
     "J": _embedded_payload,
     "j": _quoted_payload,
     "l": lambda message: b"%d" % len(message.payload),
     "m": lambda message: b"%d" % message.packet_identifier,
-    "P": lambda message: " ".join(f"{key}:{value}" for key, value in message.user_properties).encode(),
+    "P": lambda message: " ".join(
+        f"{key}:{value}" for key, value in message.properties.get("user_property", ())
+    ).encode(),
     "p": payload_only,
     "q": lambda message: b"%d" % message.qos,
-    "R": _of_property("ResponseTopic"),
+    "R": _of_property("response_topic"),
     "r": lambda message: b"%d" % message.retain,
-    "S": _of_property("SubscriptionIdentifier"),
+    "S": _of_property("subscription_identifier"),
     "t": lambda message: message.topic.encode(),
     "U": lambda message: b"%d.%09d" % divmod(message.time_ns, 1_000_000_000),
     "X": lambda message: message.payload.hex().upper().encode(),

@@ -8,25 +8,50 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paho.mqtt.exception import MQTTException
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+COMMANDS = ("connect", "publish", "subscribe", "unsubscribe", "disconnect", "will")
 
-PACKET_TYPES = {
-    "connect": PacketTypes.CONNECT,
-    "publish": PacketTypes.PUBLISH,
-    "subscribe": PacketTypes.SUBSCRIBE,
-    "unsubscribe": PacketTypes.UNSUBSCRIBE,
-    "disconnect": PacketTypes.DISCONNECT,
-    "will": PacketTypes.WILLMESSAGE,
-}
 
-# These belong to the packet, but only a server may send them: [MQTT-3.3.4-6] and section 3.14.2.2.5.
-_FROM_SERVERS_ONLY = {("publish", "subscription-identifier"), ("disconnect", "server-reference")}
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The type of a property (2.2.2.2); for a number, the largest, and the range that the property allows."""
 
-# The types of section 2.2.2.2, at the positions at which paho's table of properties refers to them.
-_BYTE, _TWO_BYTES, _FOUR_BYTES, _VARIABLE_BYTES, _BINARY, _STRING, _PAIR = range(7)
-_LARGEST = {_BYTE: 0xFF, _TWO_BYTES: 0xFFFF, _FOUR_BYTES: 0xFFFF_FFFF, _VARIABLE_BYTES: 268_435_455}
+    name: str
+    largest: int = 0
+    least: int = 0
+    most: int = 0
+
+
+def _number(largest: int, least: int = 0, most: int | None = None) -> Kind:
+    return Kind("number", largest, least, largest if most is None else most)
+
+
+_STRING, _BINARY, _PAIR = Kind("string"), Kind("binary"), Kind("pair")
+_BIT, _TWO_BYTES, _FOUR_BYTES = _number(0xFF, most=1), _number(0xFFFF), _number(0xFFFF_FFFF)
+
+# The name for -D, the client's name, the type, and the packets of a client that may carry it (table 2-4).
+_TABLE: tuple[tuple[str, str, Kind, tuple[str, ...]], ...] = (
+    ("payload-format-indicator", "payload_format", _BIT, ("publish", "will")),
+    ("message-expiry-interval", "message_expiry", _FOUR_BYTES, ("publish", "will")),
+    ("content-type", "content_type", _STRING, ("publish", "will")),
+    ("response-topic", "response_topic", _STRING, ("publish", "will")),
+    ("correlation-data", "correlation_data", _BINARY, ("publish", "will")),
+    ("subscription-identifier", "subscription_identifier", _number(268_435_455, 1), ("subscribe",)),
+    ("session-expiry-interval", "session_expiry", _FOUR_BYTES, ("connect", "disconnect")),
+    ("authentication-method", "authentication_method", _STRING, ("connect",)),
+    ("authentication-data", "authentication_data", _BINARY, ("connect",)),
+    ("request-problem-information", "request_problem_information", _BIT, ("connect",)),
+    ("will-delay-interval", "will_delay", _FOUR_BYTES, ("will",)),
+    ("request-response-information", "request_response_information", _BIT, ("connect",)),
+    ("reason-string", "reason_string", _STRING, ("disconnect",)),
+    ("receive-maximum", "receive_maximum", _number(0xFFFF, 1), ("connect",)),
+    ("topic-alias-maximum", "topic_alias_maximum", _TWO_BYTES, ("connect",)),
+    ("topic-alias", "topic_alias", _number(0xFFFF, 1), ("publish",)),
+    ("user-property", "user_property", _PAIR, COMMANDS),
+    ("maximum-packet-size", "maximum_packet_size", _number(0xFFFF_FFFF, 1), ("connect",)),
+)
+NAMES = {ours: name for name, ours, _, _ in _TABLE}
+"""What -D calls the properties, by the client's names for them, in the order of the specification."""
+_OURS = {name: ours for ours, name in NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,45 +63,34 @@ class Property:
     value: Any
 
 
-def names_of(command: str) -> dict[str, int]:
-    """Return the properties that a client may put on this packet, each with its type."""
-    table = Properties(PACKET_TYPES[command])  # type: ignore[no-untyped-call]
-    names = {}
-    for title, identifier in table.names.items():
-        name = title.lower().replace(" ", "-")
-        kind, packets = table.properties[identifier]
-        if PACKET_TYPES[command] in packets and (command, name) not in _FROM_SERVERS_ONLY:
-            names[name] = kind
-    return names
-
-
 def parse_property(words: Sequence[str]) -> Property:
     """Read the words after `-D`; a ValueError says what is wrong with them."""
     if len(words) < 2:
         raise ValueError("expected COMMAND NAME VALUE, for example: publish content-type text/plain")
     command, name, *values = words
-    if command not in PACKET_TYPES:
-        raise ValueError(f"unknown command {command!r}: choose from {', '.join(PACKET_TYPES)}")
-    names = names_of(command)
-    if name not in names:
-        raise ValueError(f"{command} has no property {name!r}: choose from {', '.join(sorted(names))}")
-    kind = names[name]
-    if kind == _PAIR and len(values) != 2:
+    if command not in COMMANDS:
+        raise ValueError(f"unknown command {command!r}: choose from {', '.join(COMMANDS)}")
+    kinds = {known: kind for known, _, kind, commands in _TABLE if command in commands}
+    if name not in kinds:
+        raise ValueError(f"{command} has no property {name!r}: choose from {', '.join(sorted(kinds))}")
+    kind = kinds[name]
+    if kind is _PAIR and len(values) != 2:
         raise ValueError(f"{command} {name} takes a key and a value, not {len(values)} words")
-    if kind != _PAIR and len(values) != 1:
+    if kind is not _PAIR and len(values) != 1:
         raise ValueError(f"{command} {name} takes one value, not {len(values)} words")
-    parsed = Property(command, name, _value(f"{command} {name}", kind, values))
-    _set(Properties(PACKET_TYPES[command]), parsed)  # type: ignore[no-untyped-call]
-    return parsed
+    return Property(command, name, _value(f"{command} {name}", kind, values))
 
 
-def build_properties(command: str, given: Iterable[Property]) -> Properties | None:
-    """Gather the properties given for one packet; None when there are none."""
-    properties = Properties(PACKET_TYPES[command])  # type: ignore[no-untyped-call]
+def properties_of(command: str, given: Iterable[Property]) -> dict[str, Any]:
+    """Gather the properties given for one packet, under the client's names."""
+    properties: dict[str, Any] = {}
     for each in given:
         if each.command == command:
-            _set(properties, each)
-    return None if properties.isEmpty() else properties  # type: ignore[no-untyped-call]
+            if each.name == "user-property":
+                properties.setdefault("user_property", []).append(each.value)
+            else:
+                properties[_OURS[each.name]] = each.value
+    return properties
 
 
 class PropertyAction(argparse.Action):
@@ -101,12 +115,12 @@ class PropertyAction(argparse.Action):
         setattr(namespace, self.dest, [*given, parsed])
 
 
-def _value(what: str, kind: int, words: list[str]) -> Any:
-    if kind == _PAIR:
+def _value(what: str, kind: Kind, words: list[str]) -> Any:
+    if kind is _PAIR:
         return (_text(what, words[0]), _text(what, words[1]))
-    if kind == _STRING:
+    if kind is _STRING:
         return _text(what, words[0])
-    if kind == _BINARY:
+    if kind is _BINARY:
         binary = os.fsencode(words[0])
         if len(binary) > 0xFFFF:
             raise ValueError(f"{what} is {len(binary)} bytes long; 65535 is the most")
@@ -115,8 +129,10 @@ def _value(what: str, kind: int, words: list[str]) -> Any:
         number = int(words[0])
     except ValueError:
         raise ValueError(f"{what} takes a number, not {words[0]!r}") from None
-    if not 0 <= number <= _LARGEST[kind]:
-        raise ValueError(f"{what} must be between 0 and {_LARGEST[kind]}, not {number}")
+    if not 0 <= number <= kind.largest:
+        raise ValueError(f"{what} must be between 0 and {kind.largest}, not {number}")
+    if not kind.least <= number <= kind.most:
+        raise ValueError(f"{what} must be in the range {kind.least}-{kind.most}")
     return number
 
 
@@ -128,12 +144,3 @@ def _text(what: str, word: str) -> str:
     if len(encoded) > 0xFFFF:
         raise ValueError(f"{what} is {len(encoded)} bytes long; 65535 is the most")
     return word
-
-
-def _set(properties: Properties, given: Property) -> None:
-    attribute = given.name.title().replace("-", "")
-    try:
-        setattr(properties, attribute, given.value)
-    except MQTTException as error:
-        reason = str(error).replace(f"{attribute} property value", f"{given.command} {given.name}")
-        raise ValueError(reason) from None

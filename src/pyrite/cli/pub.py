@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
-import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
 
-from paho.mqtt.enums import MQTTErrorCode
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
-
-from pyrite.cli.connection import Connection, describe, run_command
-from pyrite.cli.connection_options import CommandError, UsageError, add_connection_options
+from pyrite.cli.connection import Connection, add_connection_options
+from pyrite.cli.errors import CommandError, UsageError, describe, run_command
+from pyrite.client import ConnectionLost, PublishError
 
 PROGRAM = "pyrite pub"
 LARGEST_PAYLOAD = 268_435_455
@@ -80,7 +76,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="N",
         help=f"messages that may wait for acknowledgement at a time (default: {WINDOW})",
     )
-    add_connection_options(parser)
+    add_connection_options(parser, with_session=True)
     parser.set_defaults(run=run)
 
 
@@ -89,37 +85,35 @@ def run(args: argparse.Namespace) -> int:
     return run_command(PROGRAM, args, _publish)
 
 
-def _publish(args: argparse.Namespace) -> int:
-    connection = Connection(PROGRAM, args)
+async def _publish(args: argparse.Namespace) -> int:
+    connection = Connection(PROGRAM, args, session=True)
     if args.topic is None:
         args.topic = connection.endpoint.topic
     _check_options(args)
     # Read before connecting: a broker would wait for us no longer than its patience for an idle client.
     payload = b"" if args.stdin_line else _payload(args)
     publisher = Publisher(connection, args)
-    connection.open()
-    try:
+
+    async def work() -> int:
         publisher.check_limits()
         if args.stdin_line:
-            for line in publisher.lines(sys.stdin.fileno()):
-                publisher.publish(line)
+            async for lines in lines_of(sys.stdin.fileno()):
+                await publisher.publish(lines)
         else:
             for repetition in range(args.repeat):
                 if repetition:
-                    publisher.wait(args.repeat_delay)
-                publisher.publish(payload)
-        publisher.finish()
-    except KeyboardInterrupt:
-        connection.close()
-        raise
+                    await asyncio.sleep(args.repeat_delay)
+                await publisher.publish([payload])
+        await publisher.finish()
+        return 0
+
+    try:
+        return await connection.run(work)
     except CommandError as error:
-        connection.close()
         unacknowledged = publisher.unacknowledged
         if not unacknowledged or publisher.refusal:
             raise
         raise CommandError(f"{error} Messages not acknowledged: {unacknowledged}.", error.exit_code) from None
-    connection.close()
-    return 0
 
 
 class Publisher:
@@ -128,100 +122,92 @@ class Publisher:
     def __init__(self, connection: Connection, args: argparse.Namespace) -> None:
         self.refusal: CommandError | None = None
         self.unacknowledged = 0
-        self._connection = connection
         self._client = connection.client
-        if args.qos:
-            self._client.on_publish = self._on_publish
         self._args = args
-        self._topic: str = args.topic
         self._properties = connection.properties("publish")
-        self._window: int = args.max_inflight
-        self._largest = LARGEST_PAYLOAD
+        self._news = asyncio.Event()
 
     def check_limits(self) -> None:
-        """Refuse what the broker's CONNACK rules out: sent anyway, it would end the connection."""
-        limits: Any = self._connection.broker_limits
-        # Paho counts on us to keep the Receive Maximum [MQTT-3.3.4-7].
-        self._window = min(self._window, getattr(limits, "ReceiveMaximum", 65535))
-        if self._args.qos > getattr(limits, "MaximumQoS", 2):  # [MQTT-3.2.2-11]
-            raise CommandError(f"the broker supports QoS {limits.MaximumQoS} at most: lower -q.", 155)
-        if self._args.retain and not getattr(limits, "RetainAvailable", 1):  # [MQTT-3.2.2-14]
+        """Refuse what the broker's CONNACK rules out, with a word on what to do about it."""
+        limits = self._client.capabilities
+        if self._args.qos > limits.get("maximum_qos", 2):  # [MQTT-3.2.2-11]
+            raise CommandError(f"the broker supports QoS {limits['maximum_qos']} at most: lower -q.", 155)
+        if self._args.retain and not limits.get("retain_available", 1):  # [MQTT-3.2.2-14]
             raise CommandError("the broker does not support retained messages: drop -r.", 154)
-        # Fixed header, topic length and packet identifier take at most 9 bytes. [MQTT-3.2.2-15]
-        overhead = 9 + len(self._topic.encode())
-        if self._properties is not None:
-            overhead += len(self._properties.pack())  # type: ignore[no-untyped-call]
-        self._largest = getattr(limits, "MaximumPacketSize", LARGEST_PAYLOAD) - overhead
-        alias = getattr(self._properties, "TopicAlias", 0)
-        if alias > getattr(limits, "TopicAliasMaximum", 0):  # [MQTT-3.2.2-17], [MQTT-3.2.2-18]
+        alias = self._properties.get("topic_alias", 0)
+        if alias > limits.get("topic_alias_maximum", 0):  # [MQTT-3.2.2-17], [MQTT-3.2.2-18]
             raise CommandError(f"the broker does not accept topic alias {alias}.", 148)
 
-    def publish(self, payload: bytes) -> None:
-        """Publish one message, as soon as there is room for it on the way to the broker."""
-        if len(payload) > self._largest:
-            raise CommandError(
-                f"a message of {len(payload)} bytes is too large: the broker takes {self._largest} at most.",
-                149,
-            )
-        while self._client.want_write() or self.unacknowledged >= self._window:
-            self._turn()
-        if self._args.qos:
-            self.unacknowledged += 1
-        info = self._client.publish(self._topic, payload, self._args.qos, self._args.retain, self._properties)
-        if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
-            self._turn()  # raises what became of the connection
-            raise CommandError(f"cannot publish: {info.rc.name}.")
-        if self.refusal is not None:
-            raise self.refusal
-        if hasattr(self._properties, "TopicAlias"):
-            # The broker knows the alias from now on: that is what it is for.
-            self._topic = ""
+    async def publish(self, payloads: Iterable[bytes]) -> None:
+        """Publish messages, each as soon as there is room for it on the way to the broker."""
+        args, client, properties = self._args, self._client, self._properties
+        try:
+            if args.qos:
+                for payload in payloads:
+                    await self._until_fewer_than(args.max_inflight)
+                    sent = client.publish_soon(args.topic, payload, args.qos, args.retain, properties)
+                    self.unacknowledged += 1
+                    sent.add_done_callback(self._settled)
+            else:
+                for payload in payloads:
+                    client.publish_nowait(args.topic, payload, args.retain, properties)
+                await asyncio.sleep(0)  # what comes from the broker has its turn, too
+                await client.drained()
+        except PublishError as error:
+            raise CommandError(f"{error}.", error.reason) from None
 
-    def lines(self, source: int) -> Iterator[bytes]:
-        """Yield the lines of a file as they come; the connection is kept alive while none do."""
-        rest = b""
-        while True:
-            while source not in self._turn(watch=(source,)):
-                pass
-            block = os.read(source, READ_BYTES)
-            if not block:
-                break
-            if b"\n" not in block:
-                rest += block
-                continue
-            first, *lines = block.split(b"\n")
-            yield rest + first
-            rest = lines.pop()
-            yield from lines
-        if rest:
-            yield rest
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass without neglecting the connection."""
-        deadline = time.monotonic() + seconds
-        while (remaining := deadline - time.monotonic()) > 0:
-            self._turn(remaining)
-
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """Wait until every message is sent and, with QoS 1 and 2, acknowledged."""
-        while self.unacknowledged or self._connection.unsent:
-            self._turn()
+        await self._until_fewer_than(1)
 
-    def _turn(self, timeout: float = 1.0, watch: tuple[int, ...] = ()) -> set[int]:
-        ready = self._connection.turn(timeout, watch)
+    async def _until_fewer_than(self, number: int) -> None:
+        while self.unacknowledged >= number and self.refusal is None:
+            self._news.clear()
+            await self._news.wait()
         if self.refusal is not None:
             raise self.refusal
-        return ready
 
-    def _on_publish(
-        self, _client: Any, _userdata: Any, _mid: int, reason: ReasonCode, properties: Properties | None
-    ) -> None:
+    def _settled(self, sent: asyncio.Future[None]) -> None:
+        error = sent.exception()
+        if isinstance(error, ConnectionLost):
+            return  # and the work has ended
         self.unacknowledged -= 1
-        if reason.is_failure and self.refusal is None:
+        self._news.set()
+        if isinstance(error, PublishError) and self.refusal is None:
+            why = describe(error.reason, error.said)
             self.refusal = CommandError(
-                f"the broker refused the message on {self._args.topic}: {describe(reason, properties)}.",
-                reason.value,
+                f"the broker refused the message on {self._args.topic}: {why}.", error.reason
             )
+
+
+async def lines_of(source: int) -> AsyncIterator[list[bytes]]:
+    """Yield the lines of a file as they come, as many at a time as there are."""
+    rest = b""
+    async for block in _blocks_of(source):
+        *lines, rest = (rest + block).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+async def _blocks_of(source: int) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    while True:
+        readable = asyncio.Event()
+        try:
+            loop.add_reader(source, readable.set)
+        except OSError:
+            pass  # a file on disk can always be read
+        else:
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(source)
+        block = os.read(source, READ_BYTES)
+        if not block:
+            return
+        yield block
 
 
 def _check_options(args: argparse.Namespace) -> None:

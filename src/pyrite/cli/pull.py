@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import time
-from typing import TYPE_CHECKING
 
-from pyrite.cli.requests import add_broker_options, text_of, with_client
+from pyrite.cli.connection import Connection, add_connection_options
+from pyrite.cli.errors import run_command
+from pyrite.cli.message_format import text_of
+from pyrite.client import Pulled
 
-if TYPE_CHECKING:
-    from pyrite.client import BlockingClient, Pulled
-
+PROGRAM = "pyrite pull"
 PIECE = 1_000
 """Messages fetched at a time."""
 PAUSE = 0.2
@@ -34,11 +34,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser(
         "pull",
         help="fetch messages from a named consumer of a running broker",
+        usage="pyrite pull [options] NAME",
         description="Fetch messages from a named consumer, print them, and acknowledge them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
-    add_broker_options(parser)
+    add_connection_options(parser)
     parser.add_argument("name", help="the consumer's name")
     parser.add_argument("-t", "--topic", default="#", help="its filter, when it is made (default: #)")
     parser.add_argument(
@@ -65,27 +67,33 @@ def _count(text: str) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    def work(client: BlockingClient) -> int:
-        consumer = client.consumer(args.name, args.topic, start=args.start)
+    return run_command(PROGRAM, args, _pull)
+
+
+async def _pull(args: argparse.Namespace) -> int:
+    connection = Connection(PROGRAM, args)
+
+    async def work() -> int:
+        consumer = await connection.client.consumer(args.name, args.topic, start=args.start)
         if args.delete:
-            consumer.delete()
+            await consumer.delete()
             return 0
         left: int | None = args.count
         while left is None or left > 0:
-            messages = consumer.pull(PIECE if left is None else min(left, PIECE))
+            messages = await consumer.pull(PIECE if left is None else min(left, PIECE))
             for message in messages:
                 _show(message, args.json)
             if messages and not args.keep:
-                consumer.ack(messages)
+                await consumer.ack(messages)
             if left is not None:
                 left -= len(messages)
             if not messages:
                 if not args.follow:
                     break
-                time.sleep(PAUSE)
+                await asyncio.sleep(PAUSE)
         return 0
 
-    return with_client(args, "pyrite pull", work)
+    return await connection.run(work)
 
 
 def _show(message: Pulled, as_json: bool) -> None:

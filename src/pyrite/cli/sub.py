@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pyrite.cli.connection import Connection, run_command
-from pyrite.cli.connection_options import UsageError, add_connection_options
+from pyrite.cli.connection import Connection, add_connection_options
+from pyrite.cli.errors import UsageError, run_command
 from pyrite.cli.message_format import Format, compile_format, json_line, payload_only, topic_and_payload
 from pyrite.cli.subscriber import RETAIN_HANDLING, Subscriber
 
@@ -93,7 +93,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     form.add_argument("-F", "--format", help="print by this format, see below; -v makes no difference then")
     form.add_argument("--json", action="store_true", help="print each message as a line of JSON")
     output.add_argument("-N", "--no-newline", action="store_true", help="print no newline after a message")
-    add_connection_options(parser)
+    add_connection_options(parser, with_session=True)
     parser.set_defaults(run=run)
 
 
@@ -102,12 +102,12 @@ def run(args: argparse.Namespace) -> int:
     return run_command(PROGRAM, args, _subscribe)
 
 
-def _subscribe(args: argparse.Namespace) -> int:
-    connection = Connection(PROGRAM, args)
+async def _subscribe(args: argparse.Namespace) -> int:
+    connection = Connection(PROGRAM, args, reconnect=True, session=True)
     if connection.endpoint.topic is not None:
         args.topic.append(connection.endpoint.topic)
     _check_options(args, connection)
-    return Subscriber(connection, args, _format(args)).run()
+    return await Subscriber(connection, args, _format(args)).run()
 
 
 def _format(args: argparse.Namespace) -> Format:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import select
 import signal
-import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from paho.mqtt.client import MQTTMessage, topic_matches_sub
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
-from paho.mqtt.subscribeoptions import SubscribeOptions
-
-from pyrite.cli.connection import Connection, ConnectionLost, describe
-from pyrite.cli.connection_options import CommandError
+from pyrite.cli.connection import Connection, refused_subscription
+from pyrite.cli.errors import CommandError, describe
 from pyrite.cli.message_format import Format, NotJSON, Received
+from pyrite.client import Message, PublishError, Subscription
+from pyrite.client.filters import levels_of, matches
 
 TIMED_OUT = 27  # mosquitto_sub's exit code for -W
-RECONNECT_SECONDS = 1.0
+AT_A_TIME = 1_000
+"""Messages that are printed with one write, if so many are there."""
 RETAIN_HANDLING = {"always": 0, "new": 1, "never": 2}
 
 
@@ -37,205 +34,118 @@ class Subscriber:
         self._format = form
         self._ending = b"" if args.no_newline else b"\n"
         self._output = sys.stdout.buffer
-        self._deadline = time.monotonic() + args.timeout if args.timeout is not None else float("inf")
-        self._messages_left = float("inf") if args.count is None else args.count
+        self._unwanted = [levels_of(each) for each in args.filter_out]
+        self._left = sys.maxsize if args.count is None else args.count
         self._done = False
-        self._interrupted = False
-        self._connecting = False
-        self._unanswered: set[int | None] = set()
-        self._removals = 0
-        self._refusal: CommandError | None = None
-        self._aliases: dict[int, str] = {}
-        self._client.on_message = self._on_message
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_unsubscribe = self._on_unsubscribe
-        self._client.on_publish = self._on_publish
+        self._removals: set[asyncio.Future[None]] = set()
 
-    def run(self) -> int:
+    async def run(self) -> int:
         """Print messages; returns the exit code."""
-        with _signals(self._on_signal) as self._signals:
-            self._open()
-            while True:
-                try:
-                    self._request_subscriptions()
-                    while not self._finished():
-                        ready = self._connection.turn(
-                            self._patience(), (self._signals,), (self._output.fileno(),)
-                        )
-                        self._notice(ready)
-                    self._connection.close()
-                    break
-                except ConnectionLost as error:
-                    if not error.worth_retrying:
-                        raise
-                    self._connection.warn(f"{error} Connecting again.")
-                    if not self._reconnect():
-                        break
-        if self._done or self._interrupted:
-            return 0
-        self._connection.warn("timed out.")
-        return TIMED_OUT
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._connection.stop, 0)
+        _call_at_hangup(self._output.fileno(), self._give_output_up)
+        if self._args.timeout is not None:
+            loop.call_later(self._args.timeout, self._connection.stop, TIMED_OUT)
+        exit_code = await self._connection.run(self._work)
+        if exit_code == TIMED_OUT:
+            self._connection.warn("timed out.")
+        return exit_code
 
-    def _open(self) -> None:
-        self._connecting = True
-        try:
-            self._connection.open()
-        finally:
-            self._connecting = False
+    async def _work(self) -> int:
+        messages = await self._subscribe()
+        while not self._done and (batch := await messages.take(min(self._left, AT_A_TIME))):
+            # What was not handled stays unacknowledged, for the session's next connection to get.
+            messages.done(batch[: self._handle(batch)])
+        if self._removals:
+            await asyncio.wait(self._removals)
+        return 0
 
-    def _reconnect(self) -> bool:
-        """Try until the broker is back; False when there is a reason to stop instead."""
-        # Acknowledgements of removals are not coming any more; what is still retained will arrive once more.
-        self._removals = 0
-        while not self._finished():
-            pause = min(RECONNECT_SECONDS, self._patience())
-            self._notice(_poll(pause, self._signals, self._output.fileno()))
-            if self._finished():
-                break
-            try:
-                self._open()
-            except ConnectionLost as error:
-                self._connection.debug(str(error))
-            except KeyboardInterrupt:
-                self._interrupted = True
-            else:
-                return True
-        return False
-
-    def _finished(self) -> bool:
-        if self._refusal is not None:
-            self._connection.close()
-            raise self._refusal
-        settled = self._done and not self._removals
-        return settled or self._interrupted or time.monotonic() >= self._deadline
-
-    def _patience(self) -> float:
-        return max(0.0, min(1.0, self._deadline - time.monotonic()))
-
-    def _notice(self, ready: set[int]) -> None:
-        """Stop for a signal, and when whoever reads our output is gone."""
-        if self._signals in ready:
-            self._interrupted = True
-        if self._output.fileno() in ready:
-            self._give_output_up()
-
-    def _on_signal(self, _number: int, _frame: Any) -> None:
-        # The loop learns of signals from the file it watches; connecting has no loop to tell.
-        if self._connecting:
-            raise KeyboardInterrupt
-
-    def _request_subscriptions(self) -> None:
-        self._aliases.clear()
-        self._unanswered.clear()
-        args = self._args
-        if args.topic:
-            options: int | SubscribeOptions = args.qos
-            if self._connection.is_mqtt5:
-                retain_handling = RETAIN_HANDLING[args.retain_handling]
-                options = SubscribeOptions(args.qos, args.no_local, args.retain_as_published, retain_handling)
-            filters: Any = [(topic, options) for topic in args.topic]
-            _, packet_identifier = self._client.subscribe(
-                filters, properties=self._connection.properties("subscribe")
-            )
-            self._unanswered.add(packet_identifier)
-        if args.unsubscribe:
-            properties = self._connection.properties("unsubscribe")
-            _, packet_identifier = self._client.unsubscribe(args.unsubscribe, properties)
-            self._unanswered.add(packet_identifier)
-
-    def _on_subscribe(
-        self, _client: Any, _userdata: Any, mid: int, reasons: list[ReasonCode], properties: Properties | None
-    ) -> None:
-        refused = []
-        for topic, reason in zip(self._args.topic, reasons, strict=False):
-            if reason.is_failure:
-                refused.append(
-                    f"the broker refused the subscription to {topic}: {describe(reason, properties)}."
-                )
-            else:
-                self._connection.debug(f"subscribed to {topic} with QoS {reason.value}")
-        if refused and len(refused) == len(reasons):
-            self._refusal = CommandError(" ".join(refused), exit_code=reasons[0].value)
-            return
-        for each in refused:
-            self._connection.warn(each)
-        self._answered(mid)
-
-    def _on_unsubscribe(
-        self, _client: Any, _userdata: Any, mid: int, reasons: list[ReasonCode], properties: Properties | None
-    ) -> None:
-        for topic, reason in zip(self._args.unsubscribe, reasons, strict=False):
-            if reason.is_failure:
-                self._connection.warn(
-                    f"the broker refused to unsubscribe {topic}: {describe(reason, properties)}."
-                )
-            else:
-                self._connection.debug(f"unsubscribed from {topic}")
-        self._answered(mid)
-
-    def _answered(self, packet_identifier: int) -> None:
-        self._unanswered.discard(packet_identifier)
-        if self._args.exit_subscribed and not self._unanswered:
-            self._done = True
-
-    def _on_publish(
-        self, _client: Any, _userdata: Any, _mid: int, reason: ReasonCode, properties: Properties | None
-    ) -> None:
-        self._removals -= 1
-        if reason.is_failure:
-            self._connection.warn(f"the broker kept a retained message: {describe(reason, properties)}.")
-
-    def _on_message(self, _client: Any, _userdata: Any, arrived: MQTTMessage) -> None:
-        args = self._args
-        if self._done or self._interrupted:
-            return
-        if args.retained_only and not arrived.retain:
-            self._done = True
-            return
-        topic = self._topic_of(arrived)
-        if arrived.retain and args.no_retain:
-            return
-        if any(topic_matches_sub(unwanted, topic) for unwanted in args.filter_out):
-            return
-        if args.remove_retained and arrived.retain:
-            self._removals += 1
-            self._client.publish(topic, b"", qos=1, retain=True)
-        self._print(
-            Received(
-                topic,
-                bytes(arrived.payload),
-                arrived.qos,
-                arrived.retain,
-                arrived.mid,
-                arrived.properties,
-                time.time_ns(),
-            )
+    async def _subscribe(self) -> Subscription:
+        args, properties = self._args, self._connection.properties("subscribe")
+        if self._connection.is_mqtt5:
+            properties.setdefault("subscription_identifier", None)  # there is but one subscription
+        messages = await self._client.subscribe(
+            args.topic,
+            args.qos,
+            no_local=args.no_local,
+            retain_as_published=args.retain_as_published,
+            retain_handling=RETAIN_HANDLING[args.retain_handling],
+            unclaimed=True,
+            properties=properties,
         )
-        self._messages_left -= 1
-        if self._messages_left <= 0:
+        for topic_filter, reason in messages.refused.items():
+            self._connection.warn(refused_subscription(topic_filter, reason, messages.said))
+        if args.unsubscribe:
+            kept = await self._client.unsubscribe(
+                args.unsubscribe, self._connection.properties("unsubscribe")
+            )
+            for topic_filter, reason in kept.items():
+                self._connection.warn(
+                    f"the broker refused to unsubscribe {topic_filter}: {describe(reason)}."
+                )
+        self._done = args.exit_subscribed
+        return messages
+
+    def _handle(self, batch: Sequence[Message]) -> int:
+        """Print messages, until there is a reason to stop; returns how many that were."""
+        lines: list[bytes] = []
+        handled = 0
+        for message in batch:
+            if self._is_wanted(message):
+                lines.append(self._line_of(message))
+                self._left -= 1
+                self._done = self._left == 0
+            handled += 1
+            if self._done:
+                break
+        self._print(b"".join(lines))
+        return handled
+
+    def _is_wanted(self, message: Message) -> bool:
+        args = self._args
+        if not message.retain and args.retained_only:
             self._done = True
-            # What else has arrived stays unacknowledged, for the session's next connection to get; unless we
-            # wait for acknowledgements ourselves, which come after it.
-            self._connection.enough = not self._removals
+            return False
+        if message.retain and args.no_retain:
+            return False
+        if self._unwanted and any(matches(levels, message.topic) for levels in self._unwanted):
+            return False
+        if message.retain and args.remove_retained:
+            self._remove(message.topic)
+        return True
 
-    def _topic_of(self, arrived: MQTTMessage) -> str:
-        """Resolve the topic alias: a broker uses them if `-D connect topic-alias-maximum` invites it."""
-        alias = getattr(arrived.properties, "TopicAlias", None)
-        topic = arrived.topic
-        if alias is None:
-            return topic
-        if topic:
-            self._aliases[alias] = topic
-        return self._aliases.get(alias, "")
+    def _remove(self, topic: str) -> None:
+        removal = self._client.publish_soon(topic, b"", 1, retain=True)
+        self._removals.add(removal)
+        removal.add_done_callback(self._removed)
 
-    def _print(self, message: Received) -> None:
+    def _removed(self, removal: asyncio.Future[None]) -> None:
+        self._removals.discard(removal)
+        error = removal.exception()
+        if isinstance(error, PublishError):
+            why = describe(error.reason, error.said)
+            self._connection.warn(f"the broker kept a retained message: {why}.")
+
+    def _line_of(self, message: Message) -> bytes:
+        received = Received(
+            message.topic,
+            message.payload,
+            message.qos,
+            message.retain,
+            message.packet_id,
+            message.properties,
+            time.time_ns(),
+        )
         try:
-            line = self._format(message)
+            return self._format(received) + self._ending
         except NotJSON as error:
             self._connection.warn(f"{error}.")
-            return
+            return b""
+
+    def _print(self, lines: bytes) -> None:
         try:
-            self._output.write(line + self._ending)
+            self._output.write(lines)
             self._output.flush()
         except BrokenPipeError:
             self._give_output_up()
@@ -243,32 +153,27 @@ class Subscriber:
             raise CommandError(f"cannot write to stdout: {error.strerror}.") from None
 
     def _give_output_up(self) -> None:
-        self._interrupted = True
+        self._connection.stop(0)
         # What is still in the buffer must go somewhere, or Python complains about it on its way out.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._output.fileno())
         os.close(nowhere)
 
 
-@contextmanager
-def _signals(handler: Callable[[int, Any], None]) -> Iterator[int]:
-    """Yield a file that becomes readable when SIGINT or SIGTERM asks us to end."""
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    handlers = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    try:
-        yield reader.fileno()
-    finally:
-        signal.set_wakeup_fd(before)
-        for number, previous in handlers.items():
-            signal.signal(number, previous)
-        reader.close()
-        writer.close()
+def _call_at_hangup(output: int, call: Callable[[], None]) -> None:
+    """Call when whoever reads our output is gone.
 
-
-def _poll(timeout: float, readable: int, hangup: int) -> set[int]:
+    A thread waits for it: an event loop waits for a file to be readable or writable, and for nothing less.
+    """
+    loop = asyncio.get_running_loop()
     poller = select.poll()
-    poller.register(readable, select.POLLIN)
-    poller.register(hangup, 0)
-    return {number for number, _ in poller.poll(timeout * 1000)}
+    poller.register(output, 0)
+
+    def wait() -> None:
+        poller.poll()
+        try:
+            loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            pass  # the loop has ended meanwhile
+
+    threading.Thread(target=wait, name="hangup", daemon=True).start()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from pyrite.cli.requests import add_broker_options, text_of, with_client
+from pyrite.cli.connection import Connection, add_connection_options
+from pyrite.cli.errors import run_command
+from pyrite.cli.message_format import text_of
+from pyrite.client import Topic
 
-if TYPE_CHECKING:
-    from pyrite.client import BlockingClient, Topic
+PROGRAM = "pyrite topics"
 
 _EXAMPLES = """\
 examples:
@@ -30,13 +31,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser(
         "topics",
         help="list, create and delete topics of a running broker",
+        usage="pyrite topics [options] [list | create | delete] ...",
         description="List the topics that were created or have a kept value; create and delete topics.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
     parser.set_defaults(run=_list, filter="#", plain=False, json=False)
-    add_broker_options(parser)
-    actions = parser.add_subparsers(metavar="ACTION")
+    add_connection_options(parser)
+    actions = parser.add_subparsers(metavar="ACTION", prog="pyrite topics")
     listing = actions.add_parser("list", help="show the tree of topics (what happens if nothing is said)")
     listing.add_argument("filter", nargs="?", default="#", help="a topic filter (default: #)")
     how = listing.add_mutually_exclusive_group()
@@ -50,8 +53,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _list(args: argparse.Namespace) -> int:
-    def work(client: BlockingClient) -> int:
-        topics = client.topics(args.filter)
+    return run_command(PROGRAM, args, _show_topics)
+
+
+async def _show_topics(args: argparse.Namespace) -> int:
+    connection = Connection(PROGRAM, args)
+
+    async def work() -> int:
+        topics = await connection.client.topics(args.filter)
         if args.json:
             for topic in topics:
                 kept = None if topic.kept is None else text_of(topic.kept)
@@ -65,7 +74,7 @@ def _list(args: argparse.Namespace) -> int:
             print("no topics", file=sys.stderr)
         return 0
 
-    return with_client(args, "pyrite topics", work)
+    return await connection.run(work)
 
 
 def tree_of(topics: list[Topic]) -> Tree:
@@ -89,10 +98,17 @@ def tree_of(topics: list[Topic]) -> Tree:
 
 
 def _change(args: argparse.Namespace) -> int:
-    def work(client: BlockingClient) -> int:
+    return run_command(PROGRAM, args, _change_topics)
+
+
+async def _change_topics(args: argparse.Namespace) -> int:
+    connection = Connection(PROGRAM, args)
+    client = connection.client
+
+    async def work() -> int:
         change = client.create_topic if args.action == "create" else client.delete_topic
         for topic in args.topic:
-            change(topic)
+            await change(topic)
         return 0
 
-    return with_client(args, "pyrite topics", work)
+    return await connection.run(work)
