@@ -50,7 +50,7 @@ def gathered(batches: list[Batch]) -> Gathering:
     for number, batch in enumerate(batches):
         batch.offset = offset
         offset += batch.count
-        one.add(Entry(batch, 1_000 + number, None))
+        one.add(Entry(batch, 1_000 + number, None), batch.qos > 0)
     return one
 
 
@@ -145,10 +145,10 @@ def test_what_is_not_yet_written_can_be_had() -> None:
     one.cut()
     for batch in batches[1:]:
         batch.offset = one.end
-        one.add(Entry(batch, 2_000, None))
+        one.add(Entry(batch, 2_000, None), batch.qos > 0)
     last = strided(WORTH_IT, 3)
     last.offset = one.end
-    one.add(Entry(last, 3_000, None))
+    one.add(Entry(last, 3_000, None), last.qos > 0)
     quiet = [part for batch in [*batches, last] if not batch.qos for part in batch.parts()]
     found = one.unrouted()
     assert [(batch.topic, p) for batch, _, _ in found for p in batch.payloads()] == [

@@ -115,7 +115,7 @@ def test_a_port_may_be_used_again_at_once_after_a_restart() -> None:
 
 def test_the_defaults_are_two_listeners_on_this_machine() -> None:
     printed = run_serve("--print-config").stdout
-    assert '"ws://127.0.0.1:8083/mqtt", "line://127.0.0.1:1373", "udp://127.0.0.1:1234"]\n' in printed
+    assert '"line://127.0.0.1:1373", "udp://127.0.0.1:1234", "flight://127.0.0.1:8815"]\n' in printed
 
 
 def test_listeners_of_the_command_line_replace_the_defaults() -> None:

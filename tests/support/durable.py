@@ -411,6 +411,8 @@ class Machine:
             (self.data / "streams").mkdir(exist_ok=True)
         else:
             shutil.copytree(old / "streams", self.data / "streams")
+        if (old / "staging").exists():  # what is there was safe before it had its name
+            shutil.copytree(old / "staging", self.data / "staging")
         self._leave()
         shutil.rmtree(old)
 

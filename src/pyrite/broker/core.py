@@ -98,7 +98,7 @@ class Broker:
         self.alert: Callable[[], object] = _no_wake
         """Called when something happened that whoever watches the broker should know at once."""
         self._interrupted: list[Turn] = []
-        self._choked: list[Link] = []
+        self._choked: list[Turn] = []
         self._dirty: list[Link] = []
 
     # Time and output
@@ -158,8 +158,8 @@ class Broker:
     ) -> None:
         """Take a batch: into the log, if a stream captures its topic, and to everyone who asked for it. HOT.
 
-        `done` is told when it is safe and on its way, or why it is not. QoS 0 waits for nothing. `packet_ids`
-        are those of QoS 2 messages of a session that lasts.
+        `done` is told when it is safe and on its way, or why it is not; without it, QoS 0 waits for nothing.
+        `packet_ids` are those of QoS 2 messages of a session that lasts.
         """
         if route is None:
             routes = self.subscriptions
@@ -167,9 +167,10 @@ class Broker:
         stream = route.stream
         if stream is not None:
             self.journal.append(stream, batch, done, packet_ids)
-            if batch.qos:
+            if batch.qos or done is not None:
                 return
-        elif batch.qos and self.journal.lasting:  # acknowledgements go out in the order of the messages
+        elif (batch.qos or done is not None) and self.journal.lasting:
+            # Acknowledgements go out in the order of the messages.
             self.journal.in_turn(lambda: self._pass_on(batch, done))
             return
         matched = self.send(batch, route)
@@ -515,15 +516,15 @@ class Broker:
 
     # Back-pressure
 
-    def choke(self, link: Link) -> None:
-        """Have a client wait until the journal has written some of what it was given."""
-        self._choked.append(link)
+    def choke(self, turn: Turn) -> None:
+        """Have someone wait until the journal has written some of what it was given."""
+        self._choked.append(turn)
 
     def unchoke(self) -> None:
         """Let those go on who had to wait for the journal."""
-        links, self._choked = self._choked, []
-        for link in links:
-            self.interrupted(link)
+        turns, self._choked = self._choked, []
+        for turn in turns:
+            self.interrupted(turn)
 
     # Sessions
 

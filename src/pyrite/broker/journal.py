@@ -103,7 +103,10 @@ class Journal:
     def append(
         self, stream: Stream, batch: Batch, done: Done | None, packet_ids: Sequence[int] | None
     ) -> None:
-        """Put a batch into a stream. It gets its offset at once; with QoS 1 and 2, `done` is told later."""
+        """Put a batch into a stream. It gets its offset at once.
+
+        With QoS 1 and 2, or if `done` is to be told, it is given to who asked for it when it is safe.
+        """
         raise NotImplementedError
 
     def unrouted(self, stream: Stream) -> list[Batch]:

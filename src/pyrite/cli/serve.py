@@ -17,7 +17,7 @@ _EXAMPLES = """\
 examples:
   pyrite serve
         on the defaults: mqtt://127.0.0.1:1883, ws://127.0.0.1:8083/mqtt,
-        line://127.0.0.1:1373 and udp://127.0.0.1:1234
+        line://127.0.0.1:1373, udp://127.0.0.1:1234 and flight://127.0.0.1:8815
   pyrite serve --listen mqtt://0.0.0.0:1883 --listen ws://0.0.0.0:8083/mqtt
         for other machines too
   pyrite serve --listen mqtt://127.0.0.1:0 --ephemeral
@@ -44,7 +44,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="append",
         metavar="URL",
         help="listen here instead of on the defaults: mqtt://host:port, mqtts://, ws://host:port/path, "
-        "wss://, line://, udp://, unix:///path; port 0 picks a free one; may be repeated",
+        "wss://, line://, udp://, flight://, flights://, unix:///path; port 0 picks a free one; may be repeated",
     )
     parser.add_argument("--data", metavar="DIR", help="the folder for everything that lasts")
     parser.add_argument("--ephemeral", action="store_true", help="keep nothing on disk")

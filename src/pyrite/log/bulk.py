@@ -127,6 +127,13 @@ class LogFolder:
         self, query: Query, report: Callable[[str], object] = lambda _: None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages that a query asks for, in order; `report` is told what was skipped."""
+        for batch, _ in self.pieces(query, report):
+            yield batch
+
+    def pieces(
+        self, query: Query, report: Callable[[str], object] = lambda _: None
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Do the same, and tell with each batch from which offset on the rest of the query is."""
         reader = self._reader(query.stream)
         first = reader.first
         stop = min(query.stop, _again(lambda: reader.end))
@@ -137,7 +144,7 @@ class LogFolder:
 
     def _found(
         self, reader: StreamReader, query: Query, stop: int, report: Callable[[str], object]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
         filters = [one.encode() for one in query.topics]
         needed = {"offset", *query.columns}
         if filters:
@@ -150,7 +157,8 @@ class LogFolder:
                 if isinstance(piece, Damage):
                     _lost(query, str(piece), report)
                     continue
-                yield _in_time(matching(piece, filters), query)
+                after: int = piece.column(0)[-1].as_py() + 1
+                yield _in_time(matching(piece, filters), query), after
 
 
 def _again(call: Callable[[], T]) -> T:
@@ -208,21 +216,23 @@ def _in_time(batch: pa.RecordBatch, query: Query) -> pa.RecordBatch:
     return batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def _gathered(batches: Iterator[pa.RecordBatch], query: Query) -> Iterator[pa.RecordBatch]:
+def _gathered(
+    batches: Iterator[tuple[pa.RecordBatch, int]], query: Query
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Put small record batches together, with the columns that are wanted."""
     waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
+    rows = size = after = 0
+    for batch, after in batches:
         if not batch.num_rows:
             continue
         waiting.append(_projected(batch, query))
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= ROWS or size >= BYTES:
-            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting), after
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting), after
 
 
 def _projected(batch: pa.RecordBatch, query: Query) -> pa.RecordBatch:

@@ -62,6 +62,7 @@ class Gathering:
         "_entries",
         "_filled",
         "_size",
+        "_waited",
         "end",
         "pieces",
         "promised",
@@ -81,6 +82,8 @@ class Gathering:
         """How many messages' payloads it holds."""
         self._buffers: list[Bytes] = []
         self._decoded: dict[int, list[Found]] = {}
+        self._waited: set[int] = set()
+        """Offsets of QoS 0 messages that someone waits for."""
         self.end = 0
         """The offset after the last message."""
         self.promised = False
@@ -88,12 +91,14 @@ class Gathering:
         self.unpromised = 0
         """How many messages there are that no one waits for."""
 
-    def add(self, entry: Entry) -> None:
-        """Take a batch."""
+    def add(self, entry: Entry, waited: bool) -> None:
+        """Take a batch; `waited` if someone is to be told when it is safe."""
         batch = entry.batch
         self.end = batch.offset + batch.count
-        if batch.qos:
+        if waited:
             self.promised = True
+            if not batch.qos:
+                self._waited.update(range(batch.offset, self.end))
         else:
             self.unpromised += batch.count
             if batch.count >= WORTH_IT and not batch.mixed:
@@ -148,7 +153,7 @@ class Gathering:
         self._buffers = []
 
     def unrouted(self) -> list[Found]:
-        """Return the QoS 0 messages."""
+        """Return the messages that no one waited for to be safe."""
         found: list[Found] = []
         for number, piece in enumerate(self.pieces):
             if isinstance(piece, list):
@@ -161,7 +166,7 @@ class Gathering:
                     rows = frames.decode(memoryview(b"".join(piece.frame.pieces)))
                 self._decoded[number] = [one for one in columns.runs(rows) if not one[0].qos]
             found.extend(self._decoded[number])
-        return found + _found(self._entries)
+        return [one for one in found + _found(self._entries) if one[1] not in self._waited]
 
 
 def _found(entries: Sequence[Entry]) -> list[Found]:

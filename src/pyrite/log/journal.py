@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -38,6 +38,7 @@ from pyrite.log.options import StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
 from pyrite.log.restoring import dump_properties, restore
 from pyrite.log.segment import Damage
+from pyrite.log.sinks import SinkState
 from pyrite.log.state import Change, State
 from pyrite.log.stream import StreamReader
 from pyrite.log.upkeep import Upkeep
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LINGER = 0.05
 """Seconds that messages no one waits for gather before they are written."""
@@ -178,6 +180,7 @@ class DiskJournal(Journal):
         self._stale: deque[Session] = deque()
         self._swept = 0.0
         self._reported: set[Damage] = set()
+        self.sinks: dict[str, SinkState] = {}
         self._broker: Broker | None = None
 
     @property
@@ -212,7 +215,8 @@ class DiskJournal(Journal):
             gathering = group.gathered[stream] = Gathering()
             self.broker.wake()
         began = self._clock()
-        gathering.add(Entry(batch, now, packet_ids))
+        waited = batch.qos > 0 or done is not None
+        gathering.add(Entry(batch, now, packet_ids), waited)
         took = self._clock() - began
         if took > self.broker.figures.longest_log_block:
             self.broker.figures.longest_log_block = took
@@ -220,7 +224,7 @@ class DiskJournal(Journal):
         group.size += size
         self._pending += size
         self._came += size
-        if batch.qos:
+        if waited:
             group.waiters.append(Waiter(batch, done))
             group.waits = True
             if packet_ids is not None:
@@ -606,7 +610,19 @@ class DiskJournal(Journal):
         """Note that a topic was deleted."""
         self._changes.append((database.DROP_TOPIC, (topic,)))
 
+    def save_sink(self, sink: SinkState) -> None:
+        """Note what is known of a sink."""
+        self._changes.append((database.SAVE_SINK, (sink.name, json.dumps(sink.dump()))))
+
+    def drop_sink(self, name: str) -> None:
+        """Note that a sink is forgotten."""
+        self._changes.append((database.DROP_SINK, (name,)))
+
     # Reading
+
+    def aside(self, job: Callable[[], T], then: Callable[[T], object]) -> None:
+        """Do what takes time, and does not raise, in the reading thread; `then` is told the result."""
+        self._reading.run(job, then)
 
     def read(
         self,

@@ -13,6 +13,7 @@ from pyrite.broker.session import Session
 from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.topics import split_shared
 from pyrite.log.columns import runs
+from pyrite.log.sinks import SinkState
 from pyrite.log.state import Kept, State
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class _Restorer:
             self._consumer(name, consumer)
         for topic in kept.topics:
             broker.catalog.created[topic] = True
+        for name, sink in kept.sinks:
+            self._journal.sinks[name] = SinkState.load(name, sink)
         for stream, applied in self._journal.applied.items():
             if applied < stream.routed:
                 self._redo(stream, applied)

@@ -1,8 +1,9 @@
 """The broker's state beside the log: SQLite in WAL mode, written in the same group commit.
 
-Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers and created
-topics. Up to which offset of each stream the state includes what messages did to it (retained messages, ids
-of QoS 2 messages) is noted with it (`applied`); what came later is found in the log when the broker starts.
+Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers, created
+topics and sinks. Up to which offset of each stream the state includes what messages did to it (retained
+messages, ids of QoS 2 messages) is noted with it (`applied`); what came later is found in the log when the
+broker starts.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ CREATE TABLE IF NOT EXISTS groups (name TEXT NOT NULL, filter BLOB NOT NULL, sta
 CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (topic BLOB PRIMARY KEY, proof INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sinks (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
+    WITHOUT ROWID;
 """
 # SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
 
@@ -52,6 +55,7 @@ TABLES = (
     "groups",
     "consumers",
     "topics",
+    "sinks",
 )
 SAVE_STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)"
 SAVE_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)"
@@ -71,6 +75,8 @@ SAVE_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
 DROP_CONSUMER = "DELETE FROM consumers WHERE name = ?"
 SAVE_TOPIC = "INSERT OR REPLACE INTO topics VALUES (?, ?)"
 DROP_TOPIC = "DELETE FROM topics WHERE topic = ?"
+SAVE_SINK = "INSERT OR REPLACE INTO sinks VALUES (?, ?, ?)"
+DROP_SINK = "DELETE FROM sinks WHERE name = ?"
 
 WAL_HEADER = 32
 WAL_FRAME_HEADER = 24
@@ -113,6 +119,7 @@ class Kept(NamedTuple):
     groups: list[tuple[str, bytes, dict[str, Any]]]
     consumers: list[tuple[str, dict[str, Any]]]
     topics: list[bytes]
+    sinks: list[tuple[str, dict[str, Any]]]
 
 
 class State:
@@ -240,6 +247,7 @@ class State:
             [(name, of, json.loads(state)) for name, of, state in self._rows("groups")],
             [(name, json.loads(state)) for name, state in self._rows("consumers")],
             [topic for (topic,) in self._rows("topics")],
+            [(name, json.loads(state)) for name, state in self._rows("sinks")],
         )
 
     def commit(self, changes: Sequence[Change]) -> None:

@@ -24,6 +24,7 @@ DEFAULT_LISTENERS = (
     "ws://127.0.0.1:8083/mqtt",
     "line://127.0.0.1:1373",
     "udp://127.0.0.1:1234",
+    "flight://127.0.0.1:8815",
 )
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TLS_VERSIONS = ("1.2", "1.3")
@@ -54,7 +55,8 @@ class Config:
     """Everything that can be set."""
 
     listen: list[str] = field(default_factory=lambda: list(DEFAULT_LISTENERS))
-    """Where to listen: mqtt://host:port, mqtts://, ws://host:port/path, wss://, line://, udp://, unix://."""
+    """Where to listen: mqtt://host:port, mqtts://, ws://host:port/path, wss://, line://, udp://, flight://,
+    flights://, unix://."""
     data: str = "pyrite-data"
     """The folder for everything that lasts."""
     ephemeral: bool = False
@@ -72,8 +74,9 @@ class Config:
     """Where these settings are from, for errors to say; not itself a setting."""
 
     def listeners(self) -> list[Listener]:
-        """Return the listeners, parsed."""
-        return [parse_listener(url) for url in self.listen]
+        """Return the listeners, parsed; of the defaults, only those that there is something for."""
+        parsed = [parse_listener(url) for url in self.listen]
+        return [one for one in parsed if not one.flight] if self.ephemeral else parsed
 
 
 # Key: what is accepted, and how to say it.
@@ -135,6 +138,10 @@ def check(config: Config, source: str) -> None:
             listener = parse_listener(url)
         except ValueError as error:
             raise ConfigError(f"{source}: listen = {url!r}: {error}") from None
+        if listener.flight and config.ephemeral and config.listen != [*DEFAULT_LISTENERS]:
+            raise ConfigError(
+                f"{source}: listen = {url!r}: there is no log to read when nothing is kept on disk"
+            )
         if listener.tls and not config.tls.certificate:
             raise ConfigError(
                 f"{source}: listen = {url!r}: expected tls.certificate (and tls.key) to be set for it, "

@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 8083, "wss": 8084, "line": 1373, "udp": 1234}
+DEFAULT_PORTS = {
+    "mqtt": 1883,
+    "mqtts": 8883,
+    "ws": 8083,
+    "wss": 8084,
+    "line": 1373,
+    "udp": 1234,
+    "flight": 8815,
+    "flights": 8816,
+}
 _EXPECTED = (
     "expected mqtt://host:port, mqtts://host:port, ws://host:port/path, wss://host:port/path, "
-    "line://host:port, udp://host:port or unix:///path"
+    "line://host:port, udp://host:port, flight://host:port, flights://host:port or unix:///path"
 )
 
 
@@ -24,12 +33,17 @@ class Listener:
     @property
     def tls(self) -> bool:
         """Whether it is encrypted."""
-        return self.scheme in ("mqtts", "wss")
+        return self.scheme in ("mqtts", "wss", "flights")
 
     @property
     def websocket(self) -> bool:
         """Whether MQTT is spoken inside WebSocket there."""
         return self.scheme in ("ws", "wss")
+
+    @property
+    def flight(self) -> bool:
+        """Whether the log is read there, with Arrow Flight."""
+        return self.scheme in ("flight", "flights")
 
     def at_port(self, port: int) -> Listener:
         """Return the same listener at the port it was really given."""

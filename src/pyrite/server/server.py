@@ -24,6 +24,7 @@ from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.system import System
 from pyrite.log.journal import DiskJournal, open_journal
+from pyrite.log.sinks import Sinks
 from pyrite.log.upkeep import be_nice
 from pyrite.log.workers import ThreadWorker
 from pyrite.protocols.conversation import CLOSING_TIME, Conversation
@@ -32,6 +33,7 @@ from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.config import Config, ConfigError
 from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
+from pyrite.server.flight import FlightProcess
 from pyrite.server.listeners import Listener
 from pyrite.server.sockets import Poller, bind, bind_unix
 from pyrite.server.streams import StreamProtocol
@@ -67,6 +69,8 @@ class Server:
         self._servers: list[asyncio.AbstractServer] = []
         self._socket_files: list[Path] = []
         self._datagrams: list[DatagramProtocol] = []
+        self._flights: list[FlightProcess] = []
+        self._sinks: Sinks | None = None
         self._poller = Poller(self) if hasattr(select, "epoll") else None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -110,6 +114,7 @@ class Server:
         """Open all listeners and return them, with the ports they were really given."""
         if self.journal is not None:
             self.journal.restore(self.broker)
+            self._sinks = Sinks(self.journal, self.broker)
         try:
             listening = [await self._listen(listener) for listener in self.config.listeners()]
         except BaseException:
@@ -135,6 +140,7 @@ class Server:
             self._poller.stop_listening()
         for connection in list(self.connections):
             connection.ended(Reason.SERVER_SHUTTING_DOWN)
+        await asyncio.gather(*(one.stop() for one in self._flights))
         for endpoint in self._datagrams:
             endpoint.datagrams.ended(Reason.SERVER_SHUTTING_DOWN)
             endpoint.close()
@@ -168,6 +174,11 @@ class Server:
             raise OSError(error.errno, f"cannot listen on {listener}: {error.strerror or error}") from None
 
     async def _open(self, listener: Listener) -> Listener:
+        if listener.flight:
+            assert self._sinks is not None
+            process = FlightProcess(self.config, listener, self.broker, self._sinks, self._at_work)
+            self._flights.append(process)
+            return await process.start()
         if listener.scheme == "unix":
             path = Path(listener.path)
             _remove_stale_socket(path, self.config.source)

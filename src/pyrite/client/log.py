@@ -1,0 +1,278 @@
+"""The log of a broker, read and written in bulk over Arrow Flight.
+
+from pyrite.client import read_log
+
+table = read_log("flight://127.0.0.1:8815", topic="sensors/#", start="-1h")
+frame = table.to_pandas()          # or polars.from_arrow(table)
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from pyrite.queries import COLUMNS, Bounds, DataLoss, Query, QueryError
+
+RETRY = 60.0
+"""Seconds for which a broker that does not answer is tried again."""
+FIRST_PAUSE = 0.05
+LAST_PAUSE = 2.0
+"""Seconds between tries: the first, and the longest."""
+
+PART = 32 * 1024 * 1024
+"""Bytes of a part of what is staged."""
+
+T = TypeVar("T")
+_KINDS = {b"QueryError": QueryError, b"DataLoss": DataLoss}
+
+
+class Staged(NamedTuple):
+    """What was staged: the names of its parts, and how many rows they have together."""
+
+    parts: list[str]
+    rows: int
+
+
+class FlightLog:
+    """The log of a broker. A call that is not answered is made again, for up to `retry` seconds."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        ca_file: str | None = None,
+        retry: float = RETRY,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("flight", "flights") or not parts.hostname:
+            raise QueryError(f"{url!r}: expected flight://host:port or flights://host:port")
+        try:
+            port = parts.port or (8815 if parts.scheme == "flight" else 8816)
+        except ValueError as wrong:
+            raise QueryError(f"{url!r}: {wrong}") from None
+        if username is not None and token is not None:
+            raise QueryError("expected a user name and password, or a token, not both")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.url = url
+        self._location = f"grpc{'+tls' if parts.scheme == 'flights' else ''}://{host}:{port}"
+        self._certificates = Path(ca_file).read_bytes() if ca_file is not None else None
+        self._retry = retry
+        headers = []
+        if username is not None:
+            given = base64.b64encode(f"{username}:{password or ''}".encode())
+            headers.append((b"authorization", b"Basic " + given))
+        elif token is not None:
+            headers.append((b"authorization", b"Bearer " + token.encode()))
+        self._options = flight.FlightCallOptions(headers=headers)
+        self._client: flight.FlightClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; another call opens it again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> flight.FlightClient:
+        if self._client is None:
+            self._client = flight.FlightClient(self._location, tls_root_certs=self._certificates)
+        return self._client
+
+    def _persist(self, call: Callable[[], T]) -> T:
+        """Make a call, again and again if the broker is not there; errors become what they were there."""
+        pauses = _Pauses(self._retry)
+        while True:
+            try:
+                return call()
+            except flight.FlightError as error:
+                self._failed(error, pauses)
+
+    def _failed(self, error: flight.FlightError, pauses: _Pauses) -> None:
+        """Raise what an error stands for; or wait, if another try may help."""
+        kind = _KINDS.get(bytes(error.extra_info or b""))
+        if kind is not None:
+            raise kind(_text(error)) from None
+        if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+            raise PermissionError(f"{self.url}: {_text(error)}") from None
+        if not isinstance(error, flight.FlightUnavailableError):
+            raise error
+        self.close()
+        if not pauses.wait():
+            raise ConnectionError(f"{self.url}: no answer: {_text(error)}") from None
+
+    def _act(self, action: str, **asked: Any) -> dict[str, Any]:
+        def call() -> dict[str, Any]:
+            body = json.dumps(asked).encode()
+            (result,) = self._connected().do_action(flight.Action(action, body), self._options)
+            found: dict[str, Any] = json.loads(result.body.to_pybytes())
+            return found
+
+        return self._persist(call)
+
+    # Reading
+
+    def streams(self) -> list[str]:
+        """Return the names of the streams."""
+
+        def call() -> list[str]:
+            found = self._connected().list_flights(b"", self._options)
+            return [info.descriptor.path[0].decode() for info in found]
+
+        return self._persist(call)
+
+    def bounds(self, stream: str) -> Bounds:
+        """Return which offsets a stream has now."""
+        return Bounds(**self._act("bounds", stream=stream))
+
+    def offset(self, stream: str, position: str) -> int:
+        """Return the offset that a position stands for now: `earliest`, 4711, `-1h`, ..."""
+        found: int = self._act("offset", stream=stream, position=position)["offset"]
+        return found
+
+    def advance(self, stream: str, start: int, messages: int | None, size: int | None) -> int:
+        """Return where a part ends that begins at `start` and has at most so many messages and bytes."""
+        asked = {"stream": stream, "start": start, "messages": messages, "bytes": size}
+        found: int = self._act("advance", **asked)["offset"]
+        return found
+
+    def split(self, stream: str, start: int, stop: int, parts: int) -> list[tuple[int, int]]:
+        """Cut a range into at most so many parts with about as many messages each."""
+        asked = {**asdict(Query(stream, start, stop)), "parts": parts}
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(asked).encode())
+        info = self._persist(lambda: self._connected().get_flight_info(descriptor, self._options))
+        found = [Query.from_json(endpoint.ticket.ticket) for endpoint in info.endpoints]
+        return [(one.start, one.stop) for one in found]
+
+    def read(
+        self, query: Query, report: Callable[[str], object] = lambda _: None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages that a query asks for, in order; if the connection breaks, from where it broke.
+
+        What is skipped is told in the log of the broker; `report` is there for the interface's sake.
+        """
+        pauses = _Pauses(self._retry)
+        while True:
+            try:
+                reader = self._connected().do_get(flight.Ticket(query.to_json()), self._options)
+                while True:
+                    try:
+                        chunk = reader.read_chunk()
+                    except StopIteration:
+                        return
+                    yield chunk.data
+                    query = query.part(int(chunk.app_metadata.to_pybytes()), query.stop)
+                    pauses = _Pauses(self._retry)
+            except flight.FlightError as error:
+                self._failed(error, pauses)
+
+    def table(self, query: Query) -> pa.Table:
+        """Return all that a query asks for."""
+        return pa.Table.from_batches(self.read(query), query.schema)
+
+    # Writing
+
+    def stage(self, sink: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Staged:
+        """Have the broker keep what a sink writes, to be published later; it is safe when this returns.
+
+        It is sent in parts, each of which is kept here until the broker has it, and sent again if need be.
+        Their names begin with `name`; a part of that name that is there already is replaced.
+        """
+        parts: list[str] = []
+        rows = size = 0
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if size >= PART:
+                parts.append(self._stage(sink, f"{name}-{len(parts)}", schema, waiting))
+                waiting, size = [], 0
+        if waiting:
+            parts.append(self._stage(sink, f"{name}-{len(parts)}", schema, waiting))
+        return Staged(parts, rows)
+
+    def _stage(self, sink: str, part: str, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> str:
+        command = json.dumps({"sink": sink, "part": part}).encode()
+
+        def call() -> None:
+            descriptor = flight.FlightDescriptor.for_command(command)
+            writer, answers = self._connected().do_put(descriptor, schema, self._options)
+            with writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                writer.done_writing()
+                answers.read()
+
+        self._persist(call)
+        return part
+
+    def commit(self, sink: str, batch: int, parts: Sequence[str]) -> bool:
+        """Publish parts, in this order, once for each batch of a sink; False if it was done before."""
+        committed: bool = self._act("commit", sink=sink, batch=batch, parts=list(parts))["committed"]
+        return committed
+
+    def abort(self, sink: str, parts: Sequence[str]) -> None:
+        """Forget parts that were staged."""
+        self._act("abort", sink=sink, parts=list(parts))
+
+
+class _Pauses:
+    """How long to wait between tries, and when to give up."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._next = FIRST_PAUSE
+
+    def wait(self) -> bool:
+        """Wait, unless there was enough waiting."""
+        if time.monotonic() + self._next > self._until:
+            return False
+        time.sleep(self._next)
+        self._next = min(2 * self._next, LAST_PAUSE)
+        return True
+
+
+def _text(error: BaseException) -> str:
+    """Return what the broker said; gRPC adds where in itself it heard of it."""
+    return str(error).partition(". gRPC client debug context:")[0].partition(". Detail:")[0]
+
+
+def read_log(
+    url: str,
+    *,
+    stream: str = "default",
+    topic: str | Sequence[str] = (),
+    start: str | int = "earliest",
+    stop: str | int = "latest",
+    columns: Sequence[str] = COLUMNS,
+    **connection: Any,
+) -> pa.Table:
+    """Return messages of a broker's log as an Arrow table; `.to_pandas()` makes a frame of it.
+
+    `start` and `stop` are offsets, `earliest`, `latest`, times (`2026-01-31T12:00:00Z`) or times ago (`-1h`);
+    `topic` is a filter, or several. What else there is goes to `FlightLog`: username, password, ca_file, ...
+    """
+    with FlightLog(url, **connection) as log:
+        first, last = log.offset(stream, str(start)), log.offset(stream, str(stop))
+        topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        return log.table(Query(stream, first, last, topics, columns=tuple(columns)))

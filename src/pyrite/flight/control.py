@@ -1,0 +1,73 @@
+"""The socket between the broker and its Flight process: a line of JSON for each question and each answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+WITHIN = 600.0
+"""Seconds in which the broker must have answered: a commit may have to wait for the disk."""
+
+
+class BrokerGone(Exception):
+    """The broker has ended, or does not answer."""
+
+
+class Control:
+    """Asks the broker. From any thread; questions may overtake one another."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._file = connected.makefile("rb")
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._asked: dict[int, Future[dict[str, Any]]] = {}
+        self.gone = threading.Event()
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the broker says first: how this process is to run."""
+        found: dict[str, Any] = json.loads(self._file.readline() or b"{}")
+        return found
+
+    def start(self) -> None:
+        """Begin to take answers."""
+        threading.Thread(target=self._read, name="control", daemon=True).start()
+
+    def say(self, **message: Any) -> None:
+        """Tell the broker something."""
+        with self._lock:
+            try:
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
+            except OSError:
+                raise BrokerGone("the broker has ended") from None
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """Ask the broker something, and return its answer."""
+        answer: Future[dict[str, Any]] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._asked[number] = answer
+        try:
+            self.say(number=number, **question)
+            return answer.result(WITHIN)
+        except TimeoutError:
+            raise BrokerGone("the broker does not answer") from None
+        finally:
+            del self._asked[number]
+
+    def _read(self) -> None:
+        try:
+            for line in self._file:
+                message = json.loads(line)
+                waiting = self._asked.get(message["number"])
+                if waiting is not None:
+                    waiting.set_result(message)
+        except (OSError, ValueError):
+            pass
+        self.gone.set()
+        for waiting in list(self._asked.values()):
+            waiting.set_exception(BrokerGone("the broker has ended"))

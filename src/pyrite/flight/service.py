@@ -1,0 +1,277 @@
+"""What Arrow Flight is answered."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from pyrite.flight.control import BrokerGone, Control
+from pyrite.log.bulk import LogFolder
+from pyrite.log.staging import Staging
+from pyrite.queries import DataLoss, Query, QueryError
+
+logger = logging.getLogger(__name__)
+
+MAX_PARTS = 10_000
+"""Parts that a query may be split into."""
+
+Reply = dict[str, Any]
+
+
+def errors_told(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a method's errors told to the client as what they are."""
+
+    def told(*arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            raise as_flight_error(error) from None
+
+    return told
+
+
+def as_flight_error(error: Exception) -> Exception:
+    """Return an error as Flight sends it: with the name of its kind, for our own client."""
+    told: Exception = error
+    if isinstance(error, QueryError | DataLoss):
+        told = flight.FlightServerError(str(error), extra_info=type(error).__name__.encode())
+    elif isinstance(error, BrokerGone | FileNotFoundError):
+        told = flight.FlightUnavailableError(str(error))
+    elif not isinstance(error, flight.FlightError):
+        logger.exception("internal error")
+        told = flight.FlightInternalError(f"internal error: {error}")
+    return told
+
+
+class Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    """Who makes a call."""
+
+    def __init__(self, who: Reply) -> None:
+        self.who = who
+
+    def sending_headers(self) -> dict[str, str]:
+        """Send none of our own."""
+        return {}
+
+
+class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Asks the broker who it is that calls, and turns strangers away."""
+
+    def __init__(self, control: Control, everyone: bool) -> None:
+        self._control = control
+        self._everyone = everyone
+
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[Any]]) -> Caller:
+        """Let a call begin, or not."""
+        if self._everyone:
+            return Caller({"username": None})
+        given = [
+            value for name, values in headers.items() if name.lower() == "authorization" for value in values
+        ]
+        who: Reply = {"username": None, "password": None}
+        if given:
+            kind, _, value = str(given[0]).partition(" ")
+            if kind.lower() == "basic":
+                try:
+                    name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
+                except ValueError:
+                    raise flight.FlightUnauthenticatedError(
+                        "the user name and password cannot be read"
+                    ) from None
+                who = {"username": name, "password": password}
+            elif kind.lower() == "bearer":
+                who = {"username": None, "password": value}
+        try:
+            answer = self._control.ask(ask="authenticate", **who)
+        except BrokerGone as gone:
+            raise flight.FlightUnavailableError(str(gone)) from None
+        if "refused" in answer:
+            raise flight.FlightUnauthenticatedError(answer["refused"])
+        return Caller({"username": answer["username"]})
+
+
+class Service(flight.FlightServerBase):  # type: ignore[misc]
+    """The log of one data folder."""
+
+    def __init__(
+        self, log: LogFolder, staging: Staging, control: Control, everyone: bool, **options: Any
+    ) -> None:
+        super().__init__(middleware={"caller": Callers(control, everyone)}, **options)
+        self._everyone = everyone
+        self._log = log
+        self._staging = staging
+        self._control = control
+
+    def _check(
+        self, context: flight.ServerCallContext, what: str, topics: tuple[str, ...] | list[str]
+    ) -> None:
+        """Raise an error if the caller may not do something with topics."""
+        if self._everyone:
+            return
+        who = context.get_middleware("caller").who
+        answer = self._control.ask(ask="may", what=what, topics=list(topics), **who)
+        if "refused" in answer:
+            raise flight.FlightUnauthorizedError(answer["refused"])
+
+    # Reading
+
+    @errors_told
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """Return the streams."""
+        self._check(context, "read", ["#"])
+        return iter([self._info(Query(name), []) for name in self._log.streams()])
+
+    @errors_told
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """Return how to read what is asked for: a Query, of which `parts` says into how many to split it."""
+        if descriptor.command:
+            asked = _json(descriptor.command)
+            parts = asked.pop("parts", 1)
+            query = Query.from_json(json.dumps(asked).encode())
+        elif descriptor.path:
+            query, parts = Query(descriptor.path[0].decode()), 1
+        else:
+            raise QueryError("expected the name of a stream, or a query")
+        if not isinstance(parts, int) or not 1 <= parts <= MAX_PARTS:
+            raise QueryError(f"parts={parts!r}: expected a number from 1 to {MAX_PARTS}")
+        self._check(context, "read", query.topics or ("#",))
+        bounds = self._log.bounds(query.stream)
+        query = query.part(query.start, min(query.stop, bounds.end))
+        split = self._log.split(query.stream, query.start, query.stop, parts)
+        return self._info(query, [query.part(*one) for one in split])
+
+    def _info(self, query: Query, parts: list[Query]) -> flight.FlightInfo:
+        bounds = self._log.bounds(query.stream)
+        return flight.FlightInfo(
+            query.schema,
+            flight.FlightDescriptor.for_path(query.stream),
+            [flight.FlightEndpoint(part.to_json(), []) for part in parts],
+            sum(part.stop - part.start for part in parts) if parts else bounds.end - bounds.first,
+            -1,
+            app_metadata=json.dumps(bounds._asdict()).encode(),
+        )
+
+    @errors_told
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Send the messages that a query asks for."""
+        query = Query.from_json(ticket.ticket)
+        self._check(context, "read", query.topics or ("#",))
+        self._log.bounds(query.stream)  # an unknown stream is an error at once
+        return flight.GeneratorStream(query.schema, self._batches(query))
+
+    def _batches(self, query: Query) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        try:
+            for batch, after in self._log.pieces(query, lambda what: logger.warning("skipped: %s", what)):
+                yield batch, str(after).encode()
+        except Exception as error:
+            raise as_flight_error(error) from None
+
+    # Writing
+
+    @errors_told
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """Stage a part of a sink; who sent it is told how many rows are safe."""
+        asked = _json(descriptor.command)
+        self._check(context, "write", [])
+        rows = self._staging.write(
+            _text(asked, "sink"), _text(asked, "part"), reader.schema, (chunk.data for chunk in reader)
+        )
+        writer.write(json.dumps({"rows": rows}).encode())
+
+    # The rest
+
+    @errors_told
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        """Return what may be done, and what that is."""
+        return [(name, method.__doc__ or "") for name, method in self._actions().items()]
+
+    def _actions(self) -> dict[str, Callable[[flight.ServerCallContext, Reply], Reply]]:
+        return {
+            "bounds": self._bounds,
+            "offset": self._offset,
+            "advance": self._advance,
+            "commit": self._commit,
+            "abort": self._abort,
+        }
+
+    @errors_told
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        """Do something small: JSON in, JSON out."""
+        method = self._actions().get(action.type)
+        if method is None:
+            raise QueryError(f"there is no action {action.type!r}; there are: {', '.join(self._actions())}")
+        asked = _json(action.body.to_pybytes())
+        return iter([flight.Result(json.dumps(method(context, asked)).encode())])
+
+    def _bounds(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+        """Return which offsets a stream has: {stream} -> {first, end}."""
+        self._check(context, "read", ["#"])
+        return self._log.bounds(_text(asked, "stream"))._asdict()
+
+    def _offset(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+        """Return the offset that a position stands for: {stream, position} -> {offset}."""
+        self._check(context, "read", ["#"])
+        return {"offset": self._log.offset(_text(asked, "stream"), _text(asked, "position"))}
+
+    def _advance(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+        """Return where a part ends: {stream, start, messages, bytes} -> {offset}."""
+        self._check(context, "read", ["#"])
+        start, messages, size = asked.get("start"), asked.get("messages"), asked.get("bytes")
+        if not isinstance(start, int) or not all(
+            one is None or isinstance(one, int) for one in (messages, size)
+        ):
+            raise QueryError("advance: expected numbers for start, messages and bytes")
+        return {"offset": self._log.advance(_text(asked, "stream"), start, messages, size)}
+
+    def _commit(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+        """Publish what was staged: {sink, batch, parts} -> {committed}."""
+        who = context.get_middleware("caller").who
+        batch, parts = asked.get("batch"), asked.get("parts")
+        if not isinstance(batch, int) or not isinstance(parts, list):
+            raise QueryError("commit: expected a number for batch, and a list for parts")
+        for part in parts:
+            self._staging.path(_text(asked, "sink"), str(part))
+        answer = self._control.ask(ask="commit", sink=asked["sink"], batch=batch, parts=parts, **who)
+        if answer["wrong"]:
+            raise QueryError(answer["wrong"])
+        return {"committed": answer["committed"]}
+
+    def _abort(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+        """Forget what was staged: {sink, parts} -> {}."""
+        self._check(context, "write", [])
+        parts = asked.get("parts")
+        if not isinstance(parts, list):
+            raise QueryError("abort: expected a list for parts")
+        self._staging.remove(_text(asked, "sink"), [str(part) for part in parts])
+        return {}
+
+
+def _json(data: bytes) -> Reply:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise QueryError("expected a JSON object")
+    return found
+
+
+def _text(asked: Reply, name: str) -> str:
+    value = asked.get(name)
+    if not isinstance(value, str):
+        raise QueryError(f"expected a text for {name}")
+    return value

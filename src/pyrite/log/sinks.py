@@ -1,0 +1,331 @@
+"""Commits of sinks: what was staged is published, all of it, and exactly once for each batch of a sink.
+
+A commit first notes what it is going to do (`pending`): the parts, and where each stream ended. Then it
+publishes the messages, with the commit's own name as their client id; and at last notes that the batch is
+done. If the broker dies in between, it counts when it starts again how many messages with that name have come
+to lie in each stream since, and publishes the others. A batch that is done is not done again, whoever asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyrite.broker.core import SYSTEM
+from pyrite.broker.journal import Fault
+from pyrite.broker.message import Batch, MixedBatch
+from pyrite.broker.topics import InvalidTopic, check_topic
+from pyrite.log.segment import Damage
+from pyrite.log.staging import Staging, batches_of
+from pyrite.log.stream import StreamReader
+from pyrite.queries import QueryError
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.log.journal import DiskJournal
+
+logger = logging.getLogger(__name__)
+
+TURN = 0.002
+"""Seconds that messages are published for at a time."""
+FORGET = 90 * 86_400.0
+"""Seconds after which a sink that has committed nothing is forgotten."""
+
+T = TypeVar("T")
+MayPublish = Callable[[str], bool]
+Answer = Callable[[bool, str], object]
+"""Is told whether the batch is committed now, and was not before; and what is wrong, if it is not."""
+
+
+@dataclass
+class Pending:
+    """A commit that was begun."""
+
+    batch: int
+    parts: list[str]
+    since: dict[str, int]
+    """By name of the stream, the offset that its next message would get."""
+
+
+@dataclass
+class SinkState:
+    """What is known of a sink."""
+
+    name: str
+    batch: int = -1
+    """The last batch that was committed."""
+    used: float = 0.0
+    """When, in seconds since 1970."""
+    pending: Pending | None = field(default=None)
+
+    def dump(self) -> dict[str, Any]:
+        """Return it as it is kept."""
+        return {"batch": self.batch, "used": self.used, "pending": self.pending and asdict(self.pending)}
+
+    @classmethod
+    def load(cls, name: str, kept: dict[str, Any]) -> SinkState:
+        """Return what was kept."""
+        pending = kept["pending"]
+        return cls(name, kept["batch"], kept["used"], Pending(**pending) if pending else None)
+
+
+class Sinks:
+    """All sinks of a broker: their commits, one after the other."""
+
+    def __init__(self, journal: DiskJournal, broker: Broker) -> None:
+        self.journal = journal
+        self.broker = broker
+        self.staging = Staging(journal.folder.path)
+        self._commits: deque[_Commit] = deque()
+        now = journal.wall()
+        for state in list(journal.sinks.values()):
+            if state.pending is None and state.used < now - FORGET:
+                del journal.sinks[state.name]
+                journal.drop_sink(state.name)
+        pending = [one for one in journal.sinks.values() if one.pending is not None]
+        names = {one.name for one in pending}
+        journal.aside(lambda: self.staging.tidy(names.__contains__), lambda _: None)
+        for state in pending:
+            assert state.pending is not None
+            batch = state.pending.batch
+            logger.warning("sink %s: batch %d was cut short; it is finished now", state.name, batch)
+            self._add(_Commit(self, state, batch, [], lambda _: True, _say_nothing))
+
+    def commit(
+        self, sink: str, batch: int, parts: Sequence[str], may_publish: MayPublish, answer: Answer
+    ) -> None:
+        """Publish what was staged, and tell when it is safe; or why it is not."""
+        state = self.journal.sinks.setdefault(sink, SinkState(sink))
+        if state.pending is not None and state.pending.batch != batch and not self._is_under_way(sink):
+            # It failed before. It comes first, as it was promised first.
+            self._add(_Commit(self, state, state.pending.batch, [], may_publish, _say_nothing))
+        self._add(_Commit(self, state, batch, list(parts), may_publish, answer))
+
+    def _is_under_way(self, sink: str) -> bool:
+        return any(one.state.name == sink for one in self._commits)
+
+    def _add(self, commit: _Commit) -> None:
+        self._commits.append(commit)
+        if len(self._commits) == 1:
+            commit.begin()
+
+    def ended(self) -> None:
+        """Go on with the next commit."""
+        self._commits.popleft()
+        if self._commits:
+            self._commits[0].begin()
+
+
+def _say_nothing(committed: bool, wrong: str) -> None:
+    if wrong:
+        logger.error("a commit could not be finished: %s", wrong)
+
+
+class _Commit:
+    """One commit under way."""
+
+    def __init__(
+        self,
+        sinks: Sinks,
+        state: SinkState,
+        batch: int,
+        parts: list[str],
+        may_publish: MayPublish,
+        answer: Answer,
+    ) -> None:
+        self._sinks = sinks
+        self._journal, self._broker, self._staging = sinks.journal, sinks.broker, sinks.staging
+        self.state = state
+        self._batch = batch
+        self._given = parts
+        self._parts = parts
+        self._may_publish = may_publish
+        self._answer = answer
+        self._origin = f"{state.name}/{batch}"
+        self._skip: dict[str, int] = {}
+        """By stream, how many messages lie there already."""
+        self._rows: Iterator[pa.RecordBatch] = iter(())
+        self._ready: deque[Batch] = deque()
+        self._left = 1
+        """How many batches are not known to be safe; and one more, until all are published."""
+        self._fault = ""
+
+    def begin(self) -> None:
+        """See what there is to be done."""
+        pending = self.state.pending
+        if pending is not None and pending.batch == self._batch:
+            self._parts = pending.parts
+            self._run(lambda: self._count_published(pending), self._counted)
+        elif self._batch <= self.state.batch:
+            self._end(False, "")
+        else:
+            self._run(self._topics, self._check)
+
+    def _run(self, job: Callable[[], T], then: Callable[[T], object]) -> None:
+        """Do something that takes time in another thread; what goes wrong there ends the commit."""
+
+        def guarded() -> tuple[T | None, str]:
+            try:
+                return job(), ""
+            except (OSError, pa.ArrowException, QueryError) as error:
+                return None, str(error)
+
+        def done(result: tuple[T | None, str]) -> None:
+            found, wrong = result
+            if wrong:
+                self._end(False, wrong)
+            else:
+                then(found)  # type: ignore[arg-type]
+
+        self._journal.aside(guarded, done)
+
+    # Before
+
+    def _topics(self) -> list[str]:
+        """Return all topics of the parts, each once."""
+        missing = self._staging.missing(self.state.name, self._parts)
+        if missing:
+            raise QueryError(f"part {missing[0]!r} of sink {self.state.name!r} was not staged")
+        found: dict[str, None] = {}
+        for rows in self._staging.read(self.state.name, self._parts):
+            found.update(dict.fromkeys(pc.unique(rows.column("topic")).to_pylist()))
+        return list(found)
+
+    def _check(self, topics: list[str]) -> None:
+        for topic in topics:
+            wrong = self._refusal(topic)
+            if wrong:
+                self._end(False, f"topic {topic!r}: {wrong}")
+                return
+        since = {stream.name: stream.next_offset for stream in self._journal.streams}
+        self.state.pending = Pending(self._batch, self._parts, since)
+        self._journal.save_sink(self.state)
+        self._journal.after(self._publish)
+
+    def _refusal(self, topic: str) -> str:
+        name = topic.encode()
+        try:
+            check_topic(name, self._broker.limits.max_topic_levels)
+        except InvalidTopic as wrong:
+            return str(wrong)
+        if name.startswith(SYSTEM):
+            return "no one publishes on $SYS but the broker"
+        if not self._may_publish(topic):
+            return "not authorized"
+        return self._broker.catalog.refusal(name)
+
+    # What a broker before this one has published
+
+    def _count_published(self, pending: Pending) -> dict[str, int]:
+        published = {}
+        for stream in self._journal.streams:
+            since = pending.since.get(stream.name, 0)
+            reader = StreamReader(self._journal.folder.streams / stream.name)
+            count = 0
+            for piece in reader.read(since, columns=["offset", "client_id"]):
+                if isinstance(piece, Damage):
+                    raise QueryError(f"it cannot be told what was published already: {piece}")
+                count += pc.sum(pc.equal(piece.column(1), self._origin)).as_py() or 0
+            published[stream.name] = count
+        return published
+
+    def _counted(self, published: dict[str, int]) -> None:
+        self._skip = published
+        self._publish()
+
+    def _without_published(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Leave out what lies in the log already: of each stream, so many messages from the first on."""
+        if not any(self._skip.values()):
+            return rows
+        topics = rows.column("topic").dictionary_encode()
+        streams = [self._journal.stream_for(name.encode()) for name in topics.dictionary.to_pylist()]
+        names = np.array([stream.name if stream is not None else "" for stream in streams], object)
+        of = names[topics.indices.to_numpy()]
+        keep = np.ones(rows.num_rows, np.bool_)
+        for name, count in self._skip.items():
+            if count:
+                places = np.flatnonzero(of == name)[:count]
+                keep[places] = False
+                self._skip[name] -= len(places)
+        return rows.filter(pa.array(keep))
+
+    # Publishing
+
+    def _publish(self) -> None:
+        self._rows = self._staging.read(self.state.name, self._parts)
+        self._run(self._next, self._came)
+
+    def _next(self) -> list[Batch] | None:
+        """Return the next messages; None if there are no more."""
+        rows = next(self._rows, None)
+        if rows is None:
+            return None
+        rows = self._without_published(rows)
+        return batches_of(rows, self._origin) if rows.num_rows else []
+
+    def _came(self, batches: list[Batch] | None) -> None:
+        if batches is None or self._fault:
+            self._published(False, None)
+            return
+        self._ready.extend(batches)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Publish for a turn."""
+        broker, ready = self._broker, self._ready
+        until = broker.clock() + TURN
+        while ready:
+            if self._journal.full:
+                broker.choke(self)
+                return
+            self._publish_batch(ready.popleft())
+            if ready and broker.clock() > until:
+                broker.interrupted(self)
+                return
+        self._run(self._next, self._came)
+
+    def _publish_batch(self, batch: Batch) -> None:
+        broker, routes = self._broker, self._broker.subscriptions
+        if isinstance(batch, MixedBatch):
+            found = {routes.route(topic) for topic in {*batch.topics}}
+            if len(found) > 1:
+                self._ready.extendleft(reversed(batch.parts()))
+                return
+            self._left += 1
+            broker.publish(batch, found.pop(), self._published)
+            return
+        properties = batch.properties
+        if properties is not None and properties.message_expiry is not None:
+            batch.expires_at = broker.now + properties.message_expiry
+        self._left += 1
+        broker.publish(batch, done=self._published)
+
+    def _published(self, matched: bool, fault: Fault | None) -> None:
+        self._left -= 1
+        if fault is not None:
+            self._fault = fault.text
+        if self._left:
+            return
+        if self._fault:
+            self._end(False, self._fault)  # what is missing is published when it is asked for again
+            return
+        state = self.state
+        state.batch, state.used, state.pending = self._batch, self._journal.wall(), None
+        self._journal.save_sink(state)
+        self._journal.after(partial(self._end, True, ""))
+
+    def _end(self, committed: bool, wrong: str) -> None:
+        if committed:  # whatever else is there was staged for it, by someone who failed
+            self._journal.aside(lambda: self._staging.clear(self.state.name), lambda _: None)
+        elif self.state.pending is None:
+            self._journal.aside(lambda: self._staging.remove(self.state.name, self._given), lambda _: None)
+        self._answer(committed, wrong)
+        self._sinks.ended()
