@@ -10,7 +10,7 @@ from importlib import import_module
 
 from pyrite import __version__
 
-COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log")
+COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log", "study")
 """The modules of this package that register them."""
 
 _EXAMPLES = """\
@@ -21,6 +21,7 @@ examples:
   pyrite topics                                 the tree of topics with their kept values
   pyrite pull billing -t 'orders/#'             fetch what no one has fetched as billing yet
   pyrite log cat --from -1h                     what came in the last hour
+  pyrite study udp-loss                         an experiment with the broker, and a report of it
 
 `pyrite COMMAND --help` tells more about each command.
 """
