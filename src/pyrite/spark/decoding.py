@@ -1,0 +1,218 @@
+"""Payloads as columns: JSON objects, lines of CSV, or plain text. No row is ever lost.
+
+Arrow decodes whole batches, but refuses a batch for one bad row. So a batch that it refuses is cut in
+pieces, and these again, until what is bad stands alone; that is decoded value by value. What does not fit
+is null, and the row is told to be bad.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from pyrite.spark.json_values import Misfit, as_read, converter, parse
+from pyrite.spark.options import OptionError
+
+Decoded = tuple[dict[str, pa.Array], pa.Array]
+"""Columns by name, and for each row whether something in it does not fit."""
+Decoder = Callable[[pa.Array], Decoded]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+PIECES = 8
+"""So many pieces are made of what is refused."""
+FEW = 16
+"""So few JSON objects are decoded one by one."""
+_LINE = r"^[ \t]*\{[^\n\r]*\}[ \t]*$"
+
+
+def readable(payloads: pa.Array) -> pa.Array:
+    """Return bytes as text, with U+FFFD for what is none."""
+    return pa.array([payload.decode(errors="replace") for payload in payloads.to_pylist()], pa.string())
+
+
+def cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Cast as Arrow does, and null where it cannot; tell where that is."""
+    try:
+        return _cast(array, kind), np.zeros(len(array), np.bool_)
+    except pa.ArrowInvalid:
+        if len(array) == 1:
+            return pa.nulls(1, kind), np.ones(1, np.bool_)
+    step = -(-len(array) // PIECES)
+    pieces = [cast(array.slice(at, step), kind) for at in range(0, len(array), step)]
+    return pa.concat_arrays([good for good, _ in pieces]), np.concatenate([bad for _, bad in pieces])
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            return array.cast(kind)
+        except pa.ArrowInvalid:  # without a time zone, it is UTC
+            return array.cast(pa.timestamp(kind.unit)).cast(kind)
+    return array.cast(kind)
+
+
+def _check_castable(fields: Sequence[pa.Field], payload_format: str) -> None:
+    for field in fields:
+        try:
+            _cast(pa.array([], pa.string()), field.type)
+        except pa.ArrowNotImplementedError:
+            wrong = f"a column of type {field.type} cannot be read from {payload_format}"
+            raise OptionError(f"option payloadFormat: {wrong}") from None
+
+
+def text_decoder(fields: Sequence[pa.Field]) -> Decoder:
+    """Return what makes one column of whole payloads."""
+    _check_castable(fields, "text")
+
+    def decode(payloads: pa.Array) -> Decoded:
+        if not fields:
+            return {}, pa.array(np.zeros(len(payloads), np.bool_))
+        (field,) = fields
+        if pa.types.is_binary(field.type):
+            return {field.name: payloads}, pa.array(np.zeros(len(payloads), np.bool_))
+        texts, no_text = cast(payloads, pa.string())
+        values, bad = cast(texts, field.type)
+        return {field.name: values}, pa.array(no_text | bad)
+
+    return decode
+
+
+def csv_decoder(fields: Sequence[pa.Field]) -> Decoder:
+    """Return what makes columns, in order, of payloads that are each a line of comma-separated values."""
+    _check_castable(fields, "csv")
+
+    def decode(payloads: pa.Array) -> Decoded:
+        texts, bad = cast(payloads, pa.string())
+        rows = _split(pc.utf8_rtrim(texts, "\r\n"))
+        wrong = pc.fill_null(pc.not_equal(rows.value_lengths(), len(fields)), True)
+        bad |= wrong.to_numpy(zero_copy_only=False)
+        nothing: list[str | None] = [None] * len(fields)
+        rows = pc.if_else(wrong, pa.scalar(nothing, rows.type), rows)
+        flat = rows.flatten()
+        columns = {}
+        for number, field in enumerate(fields):
+            column = flat.take(pa.array(np.arange(number, len(flat), len(fields))))
+            column = pc.if_else(pc.equal(column, ""), None, column)
+            columns[field.name], misfits = cast(column, field.type)
+            bad |= misfits
+        return columns, pa.array(bad)
+
+    return decode
+
+
+def _split(lines: pa.Array) -> pa.Array:
+    """Split lines at commas; those with quotes one by one."""
+    rows = pc.split_pattern(lines, ",")
+    quoted = pc.fill_null(pc.match_substring(lines, '"'), False)
+    if not quoted.true_count:
+        return rows
+    found = [_split_quoted(line) for line in lines.filter(quoted).to_pylist()]
+    both = pa.concat_arrays([rows, pa.array(found, rows.type)])
+    at = np.arange(len(rows))
+    at[quoted.to_numpy(zero_copy_only=False)] = len(rows) + np.arange(len(found))
+    return both.take(pa.array(at))
+
+
+def _split_quoted(line: str) -> list[str] | None:
+    try:
+        rows = list(csv.reader([line], strict=True))
+    except csv.Error:
+        return None
+    return rows[0] if len(rows) == 1 else None
+
+
+def json_decoder(fields: Sequence[pa.Field]) -> Decoder:
+    """Return what makes columns of payloads that are each a JSON object."""
+    try:
+        return _JsonDecoder(fields)
+    except TypeError as wrong:
+        raise OptionError(f"option payloadFormat: {wrong}") from None
+
+
+class _JsonDecoder:
+    """Decodes JSON objects: by Arrow, if their fields are of simple types, as long as nothing is wrong."""
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self._fields = list(fields)
+        self._converters = [converter(field.type) for field in fields]
+        self._read = [as_read(field.type) for field in fields]
+        self._simple = bool(fields) and all(
+            not pa.types.is_decimal(field.type) and not pa.types.is_nested(field.type) for field in fields
+        )
+
+    def __call__(self, payloads: pa.Array) -> Decoded:
+        texts, bad = cast(payloads, pa.string())
+        read, misfits = self._decode(texts)
+        bad |= misfits
+        columns = {}
+        for field, column in zip(self._fields, read, strict=True):
+            columns[field.name], misfits = cast(column, field.type)
+            bad |= misfits
+        return columns, pa.array(bad)
+
+    def _decode(self, texts: pa.Array) -> tuple[list[pa.Array], Mask]:
+        if len(texts) <= FEW or not self._simple:
+            return self._one_by_one(texts)
+        columns = self._at_once(texts)
+        if columns is not None:
+            return columns, np.zeros(len(texts), np.bool_)
+        step = -(-len(texts) // PIECES)
+        pieces = [self._decode(texts.slice(at, step)) for at in range(0, len(texts), step)]
+        columns = [pa.concat_arrays(column) for column in zip(*(good for good, _ in pieces), strict=True)]
+        return columns, np.concatenate([bad for _, bad in pieces])
+
+    def _at_once(self, texts: pa.Array) -> list[pa.Array] | None:
+        """Have Arrow decode all of them as lines of one file; None if it refuses.
+
+        No line can be a part of an object: each begins with { and ends with }, and between } and { JSON
+        wants a comma. So each is one object or several, and as many rows as lines are one each.
+        """
+        if texts.null_count or not pc.all(pc.match_substring_regex(texts, _LINE)).as_py():
+            return None
+        whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+        lines = pc.binary_join(whole, "\n")[0].as_buffer()
+        names = [field.name for field in self._fields]
+        parsing = pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema(zip(names, self._read, strict=True)), unexpected_field_behavior="ignore"
+        )
+        reading = pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+        try:
+            table = pyarrow.json.read_json(pa.BufferReader(lines), reading, parsing)
+        except pa.ArrowInvalid:
+            return None
+        if table.num_rows != len(texts):
+            return None
+        return [table.column(name).combine_chunks() for name in names]
+
+    def _one_by_one(self, texts: pa.Array) -> tuple[list[pa.Array], Mask]:
+        columns: list[list[Any]] = [[] for _ in self._fields]
+        bad = np.zeros(len(texts), np.bool_)
+        for number, text in enumerate(texts.to_pylist()):
+            try:
+                found = parse(text or "")
+            except (ValueError, RecursionError):
+                found = None
+            if not isinstance(found, dict):
+                bad[number] = True
+                found = {}
+            for column, field, convert in zip(columns, self._fields, self._converters, strict=True):
+                try:
+                    value = found.get(field.name)
+                    column.append(None if value is None else convert(value))
+                except Misfit:
+                    column.append(None)
+                    bad[number] = True
+        return [pa.array(column, kind) for column, kind in zip(columns, self._read, strict=True)], bad
+
+
+DECODERS: dict[str, Callable[[Sequence[pa.Field]], Decoder]] = {
+    "text": text_decoder,
+    "csv": csv_decoder,
+    "json": json_decoder,
+}

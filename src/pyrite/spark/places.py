@@ -1,0 +1,30 @@
+"""The log as Spark's processes see it: a folder, or a broker that is asked through Arrow Flight."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pyrite.client.log import FlightLog
+from pyrite.log.bulk import LogFolder
+from pyrite.spark.options import Place
+
+Log = LogFolder | FlightLog
+
+
+@lru_cache(maxsize=16)
+def open_log(place: Place) -> Log:
+    """Return the log at a place; a process that is asked again uses what it has."""
+    return LogFolder(place.path) if place.path is not None else open_broker(place)
+
+
+@lru_cache(maxsize=16)
+def open_broker(place: Place) -> FlightLog:
+    """Return a broker, to read from or to publish to."""
+    assert place.broker is not None
+    return FlightLog(
+        place.broker,
+        username=place.username,
+        password=place.password,
+        token=place.token,
+        ca_file=place.ca_file,
+    )

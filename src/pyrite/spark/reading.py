@@ -1,0 +1,124 @@
+"""Reading a range of the log as a DataFrame: in parts, each an iterator of Arrow record batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from pyrite.queries import DataLoss, Query
+from pyrite.spark.columns import Columns
+from pyrite.spark.options import ReadOptions
+from pyrite.spark.places import Log, open_log
+from pyrite.spark.pushdown import push
+
+SMALL = 50_000
+"""Messages that are not worth a part of their own."""
+LARGE = 2_000_000
+"""Messages after which another part begins, however many cores there are."""
+
+_logger = logging.getLogger("pyrite.spark")
+
+
+@dataclass
+class Part(InputPartition):
+    """A range of offsets, to be read by a task."""
+
+    start: int
+    stop: int
+
+
+def parts_of(log: Log, options: ReadOptions, start: int, stop: int) -> list[Part]:
+    """Split a range: as many parts as there are cores here, unless it is small, or very large."""
+    messages = stop - start
+    parts = min(ceil(messages / SMALL), max(os.cpu_count() or 1, ceil(messages / LARGE)))
+    parts = max(parts, options.min_partitions)
+    return [Part(*part) for part in log.split(options.stream, start, stop, parts)]
+
+
+def query_of(options: ReadOptions, columns: Columns) -> Query:
+    """Return what is asked of the log by the options alone."""
+    return Query(
+        options.stream,
+        topics=() if options.topic is None else (options.topic,),
+        columns=columns.needed,
+        lost="fail" if options.fail_on_data_loss else "skip",
+    )
+
+
+def read(options: ReadOptions, columns: Columns, query: Query) -> Iterator[pa.RecordBatch]:
+    """Yield what a query asks for, as Spark wants it."""
+    for batch in open_log(options.place).read(query, warn):
+        yield columns.shape(batch)
+
+
+def lost(options: ReadOptions, what: str) -> None:
+    """Raise or warn, as the options say, because something is not there any more."""
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{what} (with the option failOnDataLoss=false this is a warning)")
+    warn(what)
+
+
+def warn(what: str) -> None:
+    """Say on standard error what was lost."""
+    _logger.warning("data loss: %s", what)
+
+
+class _Unnoticed:
+    """Passes for the method that a reader inherits, and pushes filters nevertheless.
+
+    Spark refuses a reader that has a method of its own for it unless spark.sql.python.filterPushdown.enabled
+    is set, which it is not by default. So it has one if, and only if, Spark calls it.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, call: Callable[[list[Filter]], list[Filter]]) -> None:
+        self._call = call
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        return self._call(filters)
+
+
+class BatchReader(DataSourceReader):
+    """What `spark.read` reads: all of the stream, or what the options leave of it."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = Columns(schema, options.payload_format)
+        self._query: Query | None = query_of(options, self._columns)
+
+    @property
+    def pushFilters(self) -> _Unnoticed:
+        """Take what the log can do of the filters; return what Spark has to do."""
+        return _Unnoticed(self._push)
+
+    def _push(self, filters: list[Filter]) -> list[Filter]:
+        if self._query is None:
+            return []
+        self._query, left = push(self._query, filters)
+        return left
+
+    def partitions(self) -> list[Part]:
+        """Split what is to be read; positions become offsets here, once for all parts."""
+        options, query = self._options, self._query
+        log = open_log(options.place)
+        bounds = log.bounds(options.stream)
+        start = log.offset(options.stream, options.starting or "earliest")
+        stop = min(log.offset(options.stream, options.ending or "latest"), bounds.end)
+        if query is None:
+            return []
+        start, stop = max(start, query.start), min(stop, query.stop)
+        return parts_of(log, options, start, stop) if start < stop else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a part."""
+        if self._query is None or not isinstance(partition, Part):
+            return  # Spark makes a partition of its own if there is none
+        yield from read(self._options, self._columns, self._query.part(partition.start, partition.stop))

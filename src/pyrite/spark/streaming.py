@@ -1,0 +1,94 @@
+"""Reading the log as it grows: what `spark.readStream` reads. An offset of Spark's is one of the log's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyrite.spark.columns import Columns
+from pyrite.spark.options import OptionError, ReadOptions
+from pyrite.spark.places import open_log
+from pyrite.spark.reading import Part, lost, parts_of, query_of, read
+
+Offset = dict[str, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads micro-batches: ranges of offsets that Spark notes in its checkpoint before it reads them."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.ending is not None:
+            raise OptionError("option endingOffsets is for spark.read; a stream has no end")
+        self._options = options
+        self._columns = Columns(schema, options.payload_format)
+        self._query = query_of(options, self._columns)
+        self._target: int | None = None
+
+    def initialOffset(self) -> Offset:
+        """Return where a query begins that has no checkpoint yet."""
+        return {
+            "offset": open_log(self._options.place).offset(
+                self._options.stream, self._options.starting or "latest"
+            )
+        }
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much a micro-batch may have."""
+        if self._options.messages_per_trigger is not None:
+            return ReadMaxRows(self._options.messages_per_trigger)
+        if self._options.bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the query is to end."""
+        self._target = open_log(self._options.place).bounds(self._options.stream).end
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return where the next micro-batch ends."""
+        options = self._options
+        log = open_log(options.place)
+        begin = start["offset"]
+        end = log.bounds(options.stream).end
+        if end < begin:
+            what = f"stream {options.stream} ends at offset {end}, but was read up to offset {begin} before"
+            lost(options, what)
+            return {"offset": end}
+        if self._target is not None:
+            end = max(begin, min(end, self._target))
+        if begin < end and isinstance(limit, ReadMaxRows | ReadMaxBytes):
+            messages, size = options.messages_per_trigger, options.bytes_per_trigger
+            end = min(end, log.advance(options.stream, begin, messages, size))
+        return {"offset": end}
+
+    def reportLatestOffset(self) -> Offset:
+        """Return where the log ends now, for Spark's progress."""
+        return {"offset": open_log(self._options.place).bounds(self._options.stream).end}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Part]:
+        """Split a micro-batch."""
+        begin, stop = start["offset"], end["offset"]
+        log = open_log(self._options.place)
+        first = log.bounds(self._options.stream).first
+        if begin > stop:  # of a log that began anew, everything is new
+            begin = first
+        if begin < min(first, stop):
+            stream, last = self._options.stream, min(first, stop) - 1
+            lost(self._options, f"stream {stream}: offsets {begin} to {last} are not kept any longer")
+            begin = min(first, stop)
+        return parts_of(log, self._options, begin, stop)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a part."""
+        assert isinstance(partition, Part)
+        return read(self._options, self._columns, self._query.part(partition.start, partition.stop))
