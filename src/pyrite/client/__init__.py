@@ -3,6 +3,8 @@
 `Client` is for asyncio, `BlockingClient` for everything else; docs/client.md tells how to use them.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pyrite.client.aio import Client
 from pyrite.client.blocking import BlockingClient, BlockingConsumer, BlockingSubscription
 from pyrite.client.errors import (
@@ -19,6 +21,9 @@ from pyrite.client.requests import Consumer
 from pyrite.client.subscription import Subscription
 from pyrite.client.wire import Address
 
+if TYPE_CHECKING:
+    from pyrite.client.log import FlightLog, read_log
+
 __all__ = [
     "Address",
     "BlockingClient",
@@ -29,6 +34,7 @@ __all__ = [
     "ConnectError",
     "ConnectionLost",
     "Consumer",
+    "FlightLog",
     "Message",
     "Properties",
     "PublishError",
@@ -39,4 +45,14 @@ __all__ = [
     "Subscription",
     "Topic",
     "Will",
+    "read_log",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what reads the log when it is asked for: Arrow takes its time, and most clients do without."""
+    if name in ("FlightLog", "read_log"):
+        from pyrite.client import log
+
+        return getattr(log, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

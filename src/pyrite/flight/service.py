@@ -108,14 +108,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self._staging = staging
         self._control = control
 
-    def _check(
-        self, context: flight.ServerCallContext, what: str, topics: tuple[str, ...] | list[str]
-    ) -> None:
-        """Raise an error if the caller may not do something with topics."""
+    def _check(self, context: flight.ServerCallContext, query: Query) -> None:
+        """Raise an error if the caller may not read what is asked for."""
         if self._everyone:
             return
         who = context.get_middleware("caller").who
-        answer = self._control.ask(ask="may", what=what, topics=list(topics), **who)
+        answer = self._control.ask(ask="read", topics=list(query.topics) or ["#"], **who)
         if "refused" in answer:
             raise flight.FlightUnauthorizedError(answer["refused"])
 
@@ -124,7 +122,6 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     @errors_told
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Return the streams."""
-        self._check(context, "read", ["#"])
         return iter([self._info(Query(name), []) for name in self._log.streams()])
 
     @errors_told
@@ -142,7 +139,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise QueryError("expected the name of a stream, or a query")
         if not isinstance(parts, int) or not 1 <= parts <= MAX_PARTS:
             raise QueryError(f"parts={parts!r}: expected a number from 1 to {MAX_PARTS}")
-        self._check(context, "read", query.topics or ("#",))
+        self._check(context, query)
         bounds = self._log.bounds(query.stream)
         query = query.part(query.start, min(query.stop, bounds.end))
         split = self._log.split(query.stream, query.start, query.stop, parts)
@@ -163,7 +160,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send the messages that a query asks for."""
         query = Query.from_json(ticket.ticket)
-        self._check(context, "read", query.topics or ("#",))
+        self._check(context, query)
         self._log.bounds(query.stream)  # an unknown stream is an error at once
         return flight.GeneratorStream(query.schema, self._batches(query))
 
@@ -186,7 +183,6 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Stage a part of a sink; who sent it is told how many rows are safe."""
         asked = _json(descriptor.command)
-        self._check(context, "write", [])
         rows = self._staging.write(
             _text(asked, "sink"), _text(asked, "part"), reader.schema, (chunk.data for chunk in reader)
         )
@@ -219,17 +215,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _bounds(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Return which offsets a stream has: {stream} -> {first, end}."""
-        self._check(context, "read", ["#"])
         return self._log.bounds(_text(asked, "stream"))._asdict()
 
     def _offset(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Return the offset that a position stands for: {stream, position} -> {offset}."""
-        self._check(context, "read", ["#"])
         return {"offset": self._log.offset(_text(asked, "stream"), _text(asked, "position"))}
 
     def _advance(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Return where a part ends: {stream, start, messages, bytes} -> {offset}."""
-        self._check(context, "read", ["#"])
         start, messages, size = asked.get("start"), asked.get("messages"), asked.get("bytes")
         if not isinstance(start, int) or not all(
             one is None or isinstance(one, int) for one in (messages, size)
@@ -252,7 +245,6 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _abort(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Forget what was staged: {sink, parts} -> {}."""
-        self._check(context, "write", [])
         parts = asked.get("parts")
         if not isinstance(parts, list):
             raise QueryError("abort: expected a list for parts")

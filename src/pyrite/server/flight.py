@@ -134,8 +134,16 @@ class FlightProcess:
             if not writer.is_closing():
                 writer.write(json.dumps({"number": message["number"], **found}).encode() + b"\n")
 
-        asked = {"authenticate": self._authenticate, "may": self._may, "commit": self._commit}[message["ask"]]
-        self._at_work(lambda: asked(message, answer))
+        asked = {"authenticate": self._authenticate, "read": self._may_read, "commit": self._commit}
+
+        def work() -> None:
+            try:
+                asked[message["ask"]](message, answer)
+            except Exception:  # a plug-in may do anything
+                logger.exception("internal error")
+                answer(refused="internal error", committed=False, wrong="internal error")
+
+        self._at_work(work)
 
     def _authenticate(self, message: Message, answer: Callable[..., None]) -> None:
         password = message["password"]
@@ -146,7 +154,7 @@ class FlightProcess:
         else:
             answer(username=verdict.username)
 
-    def _may(self, message: Message, answer: Callable[..., None]) -> None:
+    def _may_read(self, message: Message, answer: Callable[..., None]) -> None:
         access = self._broker.access
         who = Credentials("", message["username"], None, "flight")
         for topic in message["topics"]:

@@ -1,0 +1,333 @@
+"""The log over Arrow Flight, served by a real broker's own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+import trustme
+
+from pyrite.client import BlockingClient, read_log
+from pyrite.client.log import FlightLog
+from pyrite.queries import SCHEMA, DataLoss, Query, QueryError
+from tests.server.test_authenticator import PLUGIN
+from tests.support.process import BrokerProcess
+
+LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=flight://127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("flight")
+    with BrokerProcess(*LISTEN, "--data", str(folder / "data")) as process:
+        publish(process, [("sensors/1", f"{number}") for number in range(60)])
+        publish(process, [("other", f"{number}") for number in range(40)])
+        yield process
+
+
+@pytest.fixture
+def log(broker: BrokerProcess) -> Iterator[FlightLog]:
+    with FlightLog(broker.urls[1]) as log:
+        yield log
+
+
+def publish(broker: BrokerProcess, messages: list[tuple[str, str]]) -> None:
+    with BlockingClient(broker.urls[0]) as client:
+        for topic, payload in messages:
+            client.publish(topic, payload.encode(), qos=1)
+
+
+def children(broker: BrokerProcess) -> list[int]:
+    """Return the processes that a broker has started."""
+    process = broker.process.pid
+    found = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(one) for one in found.split()]
+
+
+def rows(count: int, topic: str = "sink", start: int = 0) -> pa.RecordBatch:
+    payloads = pa.array([b"%d" % number for number in range(start, start + count)], pa.binary())
+    return pa.record_batch({"topic": pa.array([topic] * count, pa.string()), "payload": payloads})
+
+
+# Reading
+
+
+def test_streams_and_bounds(log: FlightLog) -> None:
+    assert log.streams() == ["default"]
+    first, end = log.bounds("default")
+    assert first == 0
+    assert end >= 100
+
+
+def test_what_other_clients_of_flight_see(broker: BrokerProcess) -> None:
+    client = flight.connect(broker.urls[1].replace("flight", "grpc", 1))
+    (info,) = client.list_flights()
+    assert info.descriptor.path == [b"default"]
+    assert info.schema == SCHEMA
+    bounds = json.loads(info.app_metadata)
+    assert info.total_records == bounds["end"] - bounds["first"]
+    info = client.get_flight_info(flight.FlightDescriptor.for_path("default"))
+    tables = [client.do_get(endpoint.ticket).read_all() for endpoint in info.endpoints]
+    assert sum(table.num_rows for table in tables) >= 100
+    assert {action.type for action in client.list_actions()} == {
+        "bounds",
+        "offset",
+        "advance",
+        "commit",
+        "abort",
+    }
+    client.close()
+
+
+def test_queries(log: FlightLog) -> None:
+    end = log.bounds("default").end
+    whole = log.table(Query(stop=end))
+    assert whole.schema == SCHEMA
+    assert whole.column("offset").to_pylist() == list(range(end))
+    few = log.table(Query(start=10, stop=80, topics=("sensors/+",), columns=("payload", "topic")))
+    assert few.column_names == ["payload", "topic"]
+    assert few.column("payload").to_pylist() == [b"%d" % number for number in range(10, 60)]
+    times = whole.column("timestamp").to_pylist()
+    since = (times[30] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    late = log.table(Query(stop=end, since=since, columns=("offset",)))
+    assert late.column("offset").to_pylist() == [at for at, one in enumerate(times) if one >= times[30]]
+
+
+def test_parts_and_places(log: FlightLog) -> None:
+    end = log.bounds("default").end
+    parts = log.split("default", 0, end, 4)
+    assert 1 < len(parts) <= 4
+    together = [log.table(Query(start=start, stop=stop)) for start, stop in parts]
+    assert pa.concat_tables(together).column("offset").to_pylist() == list(range(end))
+    assert log.advance("default", 5, 20, None) == 25
+    assert 0 < log.advance("default", 0, None, 1) < end
+    assert log.offset("default", "earliest") == 0
+    assert log.offset("default", "17") == 17
+    assert log.offset("default", "-1h") == 0
+
+
+def test_in_one_line(broker: BrokerProcess) -> None:
+    table = read_log(broker.urls[1], topic="sensors/#", columns=["topic", "payload"], stop=100)
+    assert table.num_rows == 60
+    frame = table.to_pandas()
+    assert list(frame.columns) == ["topic", "payload"]
+    assert set(frame.topic) == {"sensors/1"}
+
+
+def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> None:
+    log.bounds("default")
+    with BlockingClient(broker.urls[0]) as client:
+        for number in range(20):
+            client.publish("tail", b"%d" % number, qos=1)
+            end = log.bounds("default").end  # the acknowledged message is there, however soon one looks
+            last = log.table(Query(start=end - 1, columns=("payload",)))
+            assert last.column("payload").to_pylist() == [b"%d" % number]
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (lambda log: log.bounds("none"), "there is no stream 'none'; there are: default"),
+        (lambda log: log.table(Query("none")), "there is no stream 'none'"),
+        (lambda log: log.offset("default", "soon"), "'soon' is no position"),
+        (lambda log: log.split("default", 0, 9, 0), "parts=0: expected a number from 1 to"),
+        (lambda log: log._act("dance"), "there is no action 'dance'; there are: bounds, offset"),
+        (lambda log: log._act("bounds"), "expected a text for stream"),
+        (lambda log: log._act("advance", stream="default", start="x"), "expected numbers for start"),
+        (lambda log: log._act("commit", sink="s"), "expected a number for batch"),
+        (lambda log: log.commit("../s", 1, ["a"]), "sink '../s': expected up to 128 letters"),
+        (
+            lambda log: log.stage("s", "p", rows(1).schema.remove(0), [rows(1).select([1])]),
+            "no column 'topic'",
+        ),
+    ],
+)
+def test_wrong_questions(log: FlightLog, ask: Callable[[FlightLog], object], text: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        ask(log)
+    assert text in str(caught.value)
+    assert "gRPC" not in str(caught.value)
+
+
+def test_bytes_that_are_no_query(broker: BrokerProcess) -> None:
+    client = flight.connect(broker.urls[1].replace("flight", "grpc", 1))
+    for ticket in (b"", b"\xff", b"[1]", b'{"colour": 1}', b'{"columns": ["x"]}'):
+        with pytest.raises(flight.FlightServerError):
+            client.do_get(flight.Ticket(ticket)).read_all()
+    with pytest.raises(flight.FlightServerError, match="expected a JSON object"):
+        client.get_flight_info(flight.FlightDescriptor.for_command(b"x"))
+    client.close()
+
+
+def test_wrong_urls() -> None:
+    for url in ("mqtt://127.0.0.1", "flight://", "flight://127.0.0.1:x"):
+        with pytest.raises(QueryError):
+            FlightLog(url)
+    with pytest.raises(QueryError, match="not both"):
+        FlightLog("flight://127.0.0.1", username="a", token="b")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"flight://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"{url}: no answer"):
+            FlightLog(url, retry=0.2).streams()
+
+
+# Writing
+
+
+def test_staged_and_committed(broker: BrokerProcess, log: FlightLog) -> None:
+    with BlockingClient(broker.urls[0]) as client, client.subscribe("sink", qos=1) as messages:
+        before = log.bounds("default").end
+        staged = log.stage("one", "part", rows(0).schema, [rows(10), rows(5, start=10)])
+        assert staged.rows == 15
+        assert log.bounds("default").end == before
+        assert log.commit("one", 0, staged.parts)
+        assert [int(next(messages).payload) for _ in range(15)] == list(range(15))
+    table = log.table(Query(start=before, topics=("sink",)))
+    assert table.column("payload").to_pylist() == [b"%d" % number for number in range(15)]
+    assert not log.commit("one", 0, log.stage("one", "part", rows(0).schema, [rows(15)]).parts)
+    assert log.bounds("default").end == before + 15
+    staged = log.stage("one", "gone", rows(0).schema, [rows(3)])
+    log.abort("one", staged.parts)
+    with pytest.raises(QueryError, match="was not staged"):
+        log.commit("one", 1, staged.parts)
+
+
+def test_a_topic_that_is_none_is_refused_as_a_whole(log: FlightLog) -> None:
+    before = log.bounds("default").end
+    staged = log.stage("two", "part", rows(0).schema, [rows(3), rows(1, "a/#")])
+    with pytest.raises(QueryError, match="topic 'a/#'"):
+        log.commit("two", 0, staged.parts)
+    assert log.bounds("default").end == before
+
+
+# What goes wrong
+
+
+def test_a_broker_that_dies_under_a_read(tmp_path: Path) -> None:
+    """Who reads goes on where it was, once the broker is there again."""
+    data = str(tmp_path / "data")
+    with BrokerProcess(*LISTEN, "--data", data) as broker, FlightLog(broker.urls[1]) as log:
+        mqtt, bulk = broker.port(0), broker.port(1)
+        count = 300_000
+        staged = log.stage("fill", "part", rows(0).schema, [rows(count)])
+        log.commit("fill", 0, staged.parts)
+        read = log.read(Query(stop=count, columns=("offset",)))
+        got = [next(read)]
+        assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
+        listen = (f"--listen=mqtt://127.0.0.1:{mqtt}", f"--listen=flight://127.0.0.1:{bulk}")
+        with BrokerProcess(*listen, "--data", data):
+            got += list(read)
+            assert log.bounds("default").end == count
+    offsets = pa.concat_tables([pa.Table.from_batches([one]) for one in got]).column("offset").to_pylist()
+    assert offsets == list(range(count))
+
+
+def test_a_flight_process_that_dies_is_started_again(tmp_path: Path) -> None:
+    with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
+        publish(broker, [("a", "1")])
+        (child,) = children(broker)
+        with FlightLog(broker.urls[1]) as log:
+            assert log.bounds("default").end == 1
+            os.kill(child, signal.SIGKILL)
+            publish(broker, [("a", "2")])
+            assert log.bounds("default").end == 2
+        assert broker.stop() == 0
+        assert any("Flight process has ended; it is started again" in line for line in broker.log)
+
+
+def test_it_ends_with_the_broker(tmp_path: Path) -> None:
+    broker = BrokerProcess(*LISTEN, "--data", str(tmp_path / "data"))
+    (child,) = children(broker)
+    assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
+    until = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
+        publish(broker, [("a", "x" * 500)] * 20)
+        (path,) = (tmp_path / "data" / "streams" / "default").glob("*.arrow")
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        with FlightLog(broker.urls[1]) as log:
+            with pytest.raises(DataLoss, match="stream default"):
+                log.table(Query())
+            assert log.table(Query(lost="skip")).num_rows == 19
+
+
+def test_no_log_no_flight(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="there is no log to read when nothing is kept on disk"):
+        BrokerProcess("--ephemeral", "--listen=flight://127.0.0.1:0")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        url = f"flight://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RuntimeError, match=f"cannot listen on {url}"):
+            BrokerProcess(f"--listen={url}", "--data", str(tmp_path / "data"))
+
+
+# Who may
+
+
+def test_only_who_may(tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text(PLUGIN)
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--data", "data", cwd=tmp_path) as broker:
+        url = broker.urls[1]
+        strangers: list[dict[str, Any]] = [
+            {},
+            {"username": "bob", "password": "guess"},
+            {"username": "broken"},
+            {"token": "x"},
+        ]
+        for wrong in strangers:
+            with (
+                FlightLog(url, **wrong) as log,
+                pytest.raises(PermissionError, match=r"not with that|internal"),
+            ):
+                log.streams()
+        with FlightLog(url, username="ann", password="secret") as log:
+            staged = log.stage("s", "p", rows(0).schema, [rows(3, "private/x"), rows(2, "open")])
+            assert log.commit("s", 0, staged.parts)
+            assert log.table(Query()).num_rows == 5
+        with FlightLog(url, username="bob", password="secret") as log:
+            with pytest.raises(PermissionError, match="not authorized for '#'"):
+                log.table(Query())
+            assert log.table(Query(topics=("open",))).num_rows == 2
+            staged = log.stage("t", "p", rows(0).schema, [rows(3, "private/x")])
+            with pytest.raises(QueryError, match="topic 'private/x': not authorized"):
+                log.commit("t", 0, staged.parts)
+        with FlightLog(url, token="secret") as log:
+            assert log.table(Query(topics=("open",))).num_rows == 2
+
+
+def test_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    (tmp_path / "pyrite.toml").write_text("[tls]\ncertificate = 'server.pem'\n")
+    listen = "--listen=flights://127.0.0.1:0"
+    with BrokerProcess("--config", "pyrite.toml", listen, "--data", "data", cwd=tmp_path) as broker:
+        with FlightLog(broker.urls[0], ca_file=str(tmp_path / "ca.pem")) as log:
+            assert log.streams() == ["default"]
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+        with (
+            FlightLog(broker.urls[0], ca_file=str(tmp_path / "other.pem"), retry=0.5) as log,
+            pytest.raises(ConnectionError),
+        ):
+            log.streams()
