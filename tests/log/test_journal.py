@@ -20,6 +20,7 @@ from pyrite.log.options import StreamOptions
 from pyrite.log.workers import Worker
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, V311, Ack, Connack, Publish, Suback, Subscribe, Wish
+from tests.line.client import LineClient
 from tests.support.core import Client
 from tests.support.durable import (
     Deferred,
@@ -1191,3 +1192,30 @@ def test_connack_says_whether_the_session_was_there(folder: Path) -> None:
     connack = device.client.connack if device.client else None
     assert isinstance(connack, Connack)
     assert connack.session_present
+
+
+def said(machine: Machine, *lines: str) -> None:
+    """Have someone publish."""
+    LineClient(machine.core).say(*lines)
+
+
+def test_no_offset_is_given_twice_after_the_power_failed(tmp_path: Path) -> None:
+    """Others may have read what was written and not synced: Spark has noted how far it came."""
+    machine = Machine(tmp_path)
+    said(machine, "Publish a 3", "one")
+    said(machine, "Publish a 3 noack", "two")
+    (machine.data / "boot").write_text("another start of the machine\n")
+    machine.crash()
+    machine.start()
+    said(machine, "Publish a 5", "three")
+    offsets = {row["payload"]: row["offset"] for row in machine.log("a")}
+    assert offsets[b"one"] == 0
+    assert offsets[b"three"] >= journal_module.LEAP
+    machine.restart()
+    said(machine, "Publish a 4", "four")
+    machine.crash(keep=True)  # the machine runs on
+    machine.start()
+    said(machine, "Publish a 4", "five")
+    offsets = {row["payload"]: row["offset"] for row in machine.log("a")}
+    assert [offsets[name] - offsets[b"three"] for name in (b"four", b"five")] == [1, 2]
+    machine.abandon()

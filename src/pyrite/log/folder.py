@@ -2,6 +2,7 @@
 
 DIR/format            which format this is
 DIR/lock              held by the broker that uses the folder
+DIR/boot              since which start of the machine a broker uses it that has not ended in good order
 DIR/state.sqlite      sessions, subscriptions, retained messages, ...
 DIR/streams/NAME/     the segments of a stream
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 from pyrite.log.files import Files
 
 FORMAT = "pyrite data, format 1\n"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FolderError(Exception):
@@ -82,6 +84,24 @@ class DataFolder:
     def state(self) -> Path:
         """Where the state is."""
         return self.path / "state.sqlite"
+
+    def note_boot(self) -> bool:
+        """Note which start of the machine this is; tell if a broker has died since an earlier one.
+
+        Then what it wrote and did not sync may be lost, though others have read it.
+        """
+        file = self.path / "boot"
+        try:
+            now = BOOT.read_text()
+        except OSError:  # a system without it
+            return False
+        before = file.read_text(errors="replace") if file.exists() else now
+        file.write_text(now)
+        return before != now
+
+    def forget_boot(self) -> None:
+        """Note that everything is safe."""
+        (self.path / "boot").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let others have the folder."""

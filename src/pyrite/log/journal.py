@@ -57,6 +57,8 @@ GATHER = 8 * 1024 * 1024
 """Bytes of them that are written without waiting longer."""
 MAX_PENDING = 64 * 1024 * 1024
 """Bytes that may wait to be written before no more is read from clients."""
+LEAP = 1 << 24
+"""Offsets that are left out after the power failed: so many messages may have been read that are lost."""
 LAZY = 1.0
 """Seconds in which state that no one waits for is written."""
 UPKEEP = 2.0
@@ -146,11 +148,15 @@ class DiskJournal(Journal):
         self._keeps_up = False
         self._applied: dict[Stream, int] = {}
         self._mended: list[Change] = []
+        rebooted = folder.note_boot()
         for one in options:
             where = folder.streams / one.name
             writer = StreamWriter(self._files, where, one)
             number, applied = numbers[one.name]
             end = max(writer.opened.end, applied)  # offsets are never given twice
+            if rebooted and end:
+                writer.seal()
+                end += LEAP
             stream = Stream(number, one.name, [text.encode() for text in one.topics], end)
             self.writers[stream] = writer
             self._readers[stream] = StreamReader(where)
@@ -746,6 +752,7 @@ class DiskJournal(Journal):
             except OSError as error:
                 logger.error("stream %s: %s", stream.name, error)
         self._state.close()
+        self.folder.forget_boot()
         self.folder.close()
 
 
