@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,6 +141,28 @@ def test_what_the_broker_does_not_support_is_not_sent(
     result = commands.run("pub", "-t", "a", "-m", "x", *options.split())
     assert result.returncode == exit_code
     assert result.stderr.decode().endswith(f"{said}\n")
+
+
+@pytest.mark.parametrize("qos", ["0", "1"])
+def test_a_slow_peer_gets_everything(commands_at: Callable[..., Commands], tmp_path: Path, qos: str) -> None:
+    """A publisher that has sent into buffers only has not published yet."""
+    content = bytes(20_000_000)
+    (tmp_path / "file").write_bytes(content)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        publisher = commands_at("-h", "127.0.0.1", "-p", str(server.getsockname()[1])).start(
+            "pub", "-t", "a", "-q", qos, "-f", str(tmp_path / "file")
+        )
+        with server.accept()[0] as connection:
+            connection.settimeout(SECONDS)
+            connection.recv(1_000)
+            connection.sendall(CONNACK)
+            time.sleep(3)  # longer than the client waits at its end
+            received = 0
+            while received < len(content):
+                received += len(connection.recv(1_000_000))
+                assert received
+            connection.sendall(PUBACK)
+            assert publisher.exit_code() == 0
 
 
 def test_an_interrupted_publisher_says_goodbye(commands: Commands, topic: str) -> None:

@@ -107,6 +107,34 @@ def test_an_interrupt_leaves_cleanly(url: str, topic: str) -> None:
     assert (output, errors, program.returncode) == ("False 1\n", "", 0)
 
 
+OFTEN_INTERRUPTED = """
+import random, signal, sys, time
+from pyrite.client import BlockingClient
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+with BlockingClient(sys.argv[1]) as client:
+    for _ in range(300):
+        end = time.monotonic() + 0.1
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.002))
+            while time.monotonic() < end:
+                client.publish(sys.argv[2], b"")
+        except KeyboardInterrupt:
+            pass
+        client.publish(sys.argv[2], b"", qos=1)
+print("alive")
+"""
+
+
+def test_an_interrupt_at_any_moment_leaves_a_client_that_works(url: str, topic: str) -> None:
+    words = [sys.executable, "-c", OFTEN_INTERRUPTED, url, topic]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "alive\n", done.stderr
+
+
 def test_pyrites_extras(durable: Durable) -> None:
     with BlockingClient(durable.url) as client:
         client.create_topic("a/b")

@@ -52,6 +52,7 @@ async def test_a_filter_that_is_refused_does_not_keep_the_others(guarded: str) -
         messages = await client.subscribe(["private/a", "public/a"], qos=1)
         assert messages.granted == {"public/a": 1}
         assert messages.refused == {"private/a": 0x87}
+        assert messages.filters == ("public/a",)
         await client.publish("public/a", b"1", qos=1)
         assert (await messages.get(10)).payload == b"1"
         with pytest.raises(SubscribeError, match="private/b: not authorized") as caught:
@@ -117,3 +118,23 @@ async def test_the_past_is_asked_for_again_as_long_as_none_of_it_has_come(durabl
         assert not await back.get()
         await publisher.publish("a", b"second", qos=1)
         assert (await messages.get(10)).payload == b"second"
+
+
+async def test_a_filter_that_was_left_is_not_subscribed_to_again(durable: Durable) -> None:
+    back: asyncio.Queue[bool] = asyncio.Queue()
+    async with (
+        asyncio.timeout(60),
+        Client(durable.url, session_expiry=0, on_connect=back.put_nowait) as client,
+    ):
+        await back.get()
+        messages = await client.subscribe(["a", "b"], qos=1)
+        await client.unsubscribe("a")
+        assert messages.filters == ("b",)
+        await durable.restart()
+        assert not await back.get()
+        await client.publish("a", b"unheard", qos=1)
+        await client.publish("b", b"heard", qos=1)
+        assert (await messages.get(10)).payload == b"heard"
+        async with client.subscribe("a", qos=1) as anew:
+            await client.publish("a", b"again", qos=1)
+            assert (await anew.get(10)).payload == b"again"

@@ -159,6 +159,7 @@ class Publisher:
     async def finish(self) -> None:
         """Wait until every message is sent and, with QoS 1 and 2, acknowledged."""
         await self._until_fewer_than(1)
+        await self._client.drained(everything=True)
 
     async def _until_fewer_than(self, number: int) -> None:
         while self.unacknowledged >= number and self.refusal is None:

@@ -9,11 +9,11 @@ with BlockingClient("mqtt://localhost:1883") as client:
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import uvloop
 
@@ -27,6 +27,49 @@ from pyrite.client.wire import Address
 Result = TypeVar("Result")
 _AT_A_TIME = 100
 """Messages that a blocking iterator takes at once, for a change of threads takes longer than a message."""
+
+
+class _Call(Generic[Result]):
+    """A coroutine that runs in the client's thread while another waits for it.
+
+    Python's own way, run_coroutine_threadsafe, has a lock that Ctrl-C may leave locked: the thread of the
+    client would then wait for it for ever. A SimpleQueue has none that an exception could leave behind.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventLoop) -> None:
+        self._coroutine = coroutine
+        self._loop = loop
+        self._done: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+        self._task: asyncio.Task[Result] | None = None
+        loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Result]) -> None:
+        self._task = None  # so that it ends in its own thread, not in one where Ctrl-C might meet it
+        if task.cancelled():
+            self._done.put(ClientError("the client was closed"))
+        else:
+            self._done.put(task.exception() or task.result())
+
+    def result(self, timeout: float | None) -> Result:
+        """Wait for the result; cancels the coroutine if it takes too long, or the wait is interrupted."""
+        try:
+            outcome = self._done.get(timeout=timeout)
+        except BaseException as error:
+            self._loop.call_soon_threadsafe(self._cancel)
+            if isinstance(error, queue.Empty):
+                raise TimeoutError(f"no answer from the broker within {timeout:g} seconds") from None
+            raise
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()  # does nothing to one that is done
 
 
 class BlockingClient:
@@ -88,7 +131,7 @@ class BlockingClient:
         loop, self._loop = self._loop, None
         assert loop is not None
         assert self._thread is not None
-        asyncio.run_coroutine_threadsafe(_end_tasks(), loop).result(self._timeout)
+        _Call(_end_tasks(), loop).result(self._timeout)
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
@@ -105,17 +148,7 @@ class BlockingClient:
         if self._loop is None:
             coroutine.close()
             raise ClientError("the client is not connected: use it in `with`")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result(timeout)
-        except concurrent.futures.CancelledError:
-            raise ClientError("the client was closed") from None
-        except TimeoutError:
-            if future.done():
-                raise
-            raise TimeoutError(f"no answer from the broker within {timeout:g} seconds") from None
-        finally:
-            future.cancel()  # does nothing to one that is done; Ctrl-C leaves one that is not
+        return _Call(coroutine, self._loop).result(timeout)
 
     @property
     def _asyncio(self) -> Client:

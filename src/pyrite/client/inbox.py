@@ -59,9 +59,8 @@ class Inbox:
 
         That is acknowledged, or the broker would wait for ever.
         """
-        subscription = self._subscriptions.pop(topic_filter, None)
-        self._readers.clear()
-        if subscription is not None and subscription not in self._subscriptions.values():
+        subscription = self.forget(topic_filter)
+        if subscription is not None and not subscription.filters:
             self.remove(subscription)
             subscription.end()
             self.taken(subscription.drop())
@@ -69,6 +68,14 @@ class Inbox:
         unclaimed, self._unclaimed = self._unclaimed, []
         for message in unclaimed:
             self.deliver(message)
+
+    def forget(self, topic_filter: str) -> Subscription | None:
+        """Drop a filter; return the subscription that was for it."""
+        subscription = self._subscriptions.pop(topic_filter, None)
+        if subscription is not None:
+            subscription.forget(topic_filter)
+        self._readers.clear()
+        return subscription
 
     def remove(self, subscription: Subscription) -> None:
         """Remove a subscription, if it is there."""

@@ -118,10 +118,13 @@ class Publishing:
         else:
             self._link.soon()
 
-    async def drained(self) -> None:
-        """Return when what was published has been given to the system, or nearly so (1 MiB)."""
-        while self._link.wire is not None and not self._link.wire.writable:
-            await self._link.wire.drained()
+    async def drained(self, everything: bool = False) -> None:
+        """Return when what was published has been given to the system: `everything`, or all but 1 MiB."""
+        if everything:
+            self._link.flush()
+        while self._link.wire is not None and (everything or not self._link.wire.writable):
+            await self._link.wire.drained(everything)
+            everything = False
         self._check()
 
     async def _ready(self) -> None:

@@ -55,9 +55,10 @@ class Subscriptions:
             raise
         except asyncio.CancelledError:
             # The broker may have granted it, or be about to.
-            for name in subscription.filters:
+            names = subscription.filters
+            for name in names:
                 self._inbox.leave(name)
-            self._protocol.unsubscribe([wish.topic_filter for wish in subscription.wishes])
+            self._protocol.unsubscribe([name.encode() for name in names])
             self._soon()
             raise
 
@@ -82,6 +83,8 @@ class Subscriptions:
             raise SubscribeError(
                 f"the broker refused the subscription to {text}{said}", subscription.refused, answer.text
             )
+        for name in subscription.refused:
+            self._inbox.forget(name)
 
     async def _ask(self, packet_id: int) -> Answered:
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()

@@ -33,14 +33,14 @@ class Subscription:
 
     def __init__(self, owner: Owner, wishes: Sequence[Wish], properties: Properties, start: str) -> None:
         self.filters = tuple(wish.topic_filter.decode() for wish in wishes)
-        """The topic filters."""
+        """The topic filters that it is for."""
         self.granted: dict[str, int] = {}
         """The filters that the broker granted, each with the QoS that it granted."""
         self.refused: dict[str, int] = {}
         """The filters that it did not grant, each with the reason code."""
         self.said = ""
         """What the broker said besides."""
-        self.wishes = wishes
+        self.wishes = list(wishes)
         self.properties = properties
         self.levels = [levels_of(one) for one in self.filters]
         self._start = start
@@ -117,6 +117,13 @@ class Subscription:
             return self.properties
         asked = [*self.properties.get("user_property", ()), ("pyrite-from", self._start)]
         return self.properties | {"user_property": asked}
+
+    def forget(self, topic_filter: str) -> None:
+        """Be for a filter no more: it was unsubscribed from, or never granted."""
+        self.granted.pop(topic_filter, None)
+        self.wishes = [wish for wish in self.wishes if wish.topic_filter.decode() != topic_filter]
+        self.filters = tuple(wish.topic_filter.decode() for wish in self.wishes)
+        self.levels = [levels_of(one) for one in self.filters]
 
     def put(self, message: Message) -> None:
         """Add a message."""

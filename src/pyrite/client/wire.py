@@ -116,9 +116,16 @@ class Wire(asyncio.Protocol):
         """Whether there is room for more."""
         return self._writable.is_set()
 
-    async def drained(self) -> None:
-        """Return when there is room for more, or the connection is gone."""
-        await self._writable.wait()
+    async def drained(self, everything: bool = False) -> None:
+        """Return when there is room for more, or `everything` is sent, or the connection is gone."""
+        assert self._transport is not None
+        if everything:
+            self._transport.set_write_buffer_limits(0)
+        try:
+            await self._writable.wait()
+        finally:
+            if everything and not self.closed.done():
+                self._transport.set_write_buffer_limits(_HIGH_WATER)
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
