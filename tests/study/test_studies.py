@@ -52,7 +52,7 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
 @needs_captures
 @needs_namespaces
 def test_tcp_flow_control(tmp_path: Path) -> None:
-    figures = run(tmp_path, "tcp-flow-control", "--seconds", "3")
+    figures = run(tmp_path, "tcp-flow-control", "--seconds", "3", "--speed", "2000000")
     assert figures["slow_link_left_out"] == ""
     plain, ack, link = figures["experiments"]
     for one in (plain, ack, link):
@@ -61,12 +61,14 @@ def test_tcp_flow_control(tmp_path: Path) -> None:
         assert one["repeated"] == 0
         assert one["to_subscriber"]["window"]["most"] > 0
     assert ack["delivered"] == ack["acknowledged"] == ack["published"], "with ack nothing is lost"
+    assert plain["to_subscriber"]["events"]["zero_window"] > 0
+    assert plain["to_subscriber"]["window"]["least"] == 0
     for one in (plain, ack):
-        assert one["to_subscriber"]["events"]["zero_window"] > 0
-        assert one["to_subscriber"]["window"]["least"] == 0
         phases = {phase["name"]: phase for phase in one["phases"]}
-        assert phases["stopped"]["limited_by_receive_window"] > 0.3
-        assert one["to_broker"]["events"]["zero_window"] == 0, "the publisher is not held back"
+        if one is plain:
+            assert phases["stopped"]["limited_by_receive_window"] > 0.3
+        published, delivered = phases["stopped"]["published"], phases["stopped"]["delivered"]
+        assert delivered < published / 2, "the publisher goes on while the subscriber reads nothing"
     assert link["to_subscriber"]["events"]["zero_window"] == 0, "the link is slow, and not the reader"
     # What goes over the link is the subscriber's bytes, and those that were sent again.
     assert link["to_subscriber"]["bytes"] >= link["bytes_read"]

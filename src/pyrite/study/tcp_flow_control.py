@@ -24,6 +24,8 @@ from pyrite.study.namespace import Namespace, slow_link
 TOPIC = "flow-control-tcp"
 PHASES = (("fast", 0.2), ("slow", 0.3), ("stopped", 0.3), ("fast again", 0.2))
 """How the subscriber reads, and for which share of the time."""
+RECEIVE_BUFFER = 1024 * 1024
+"""Bytes that the subscriber asks for; left alone, a fast reader would be given ever more (tcp_rmem)."""
 BURST = 16 * 1024
 QUEUE = 64 * 1024
 """Bytes that the slow link takes at once, and that may wait before it."""
@@ -122,6 +124,13 @@ class Experiment:
         begin, end = self.phase(phase)
         return sum(begin <= at - self.start <= end for at in times)
 
+    def progress(self, timeline: Timeline, phase: str) -> int:
+        """Return by how much a figure rose in a phase."""
+        begin, end = self.phase(phase)
+        pairs = zip(timeline.since(self.start), timeline.values, strict=True)
+        found = [value for at, value in pairs if begin <= at <= end]
+        return int(found[-1] - found[0]) if found else 0
+
     def limited(self, name: str, phase: str) -> float:
         """Return which share of a phase the sender was held back by something (`rwnd_limited`, ...)."""
         begin, end = self.phase(phase)
@@ -178,7 +187,7 @@ def _run(
                 publishing = stack.enter_context(dial(port, host))
                 asking = stack.enter_context(LineClient(host, port))
             with far.entered() if far else nullcontext():
-                subscribed = stack.enter_context(dial(port, host))
+                subscribed = stack.enter_context(dial(port, host, RECEIVE_BUFFER))
             subscribe(subscribed, TOPIC, acknowledges)
             reader = Reader(subscribed, acknowledges)
             publisher = Publisher(publishing, TOPIC, options.size, options.rate, acknowledges)
@@ -305,6 +314,8 @@ def _read(experiment: Experiment, capture: Capture, port: int, reader: int, publ
             "name": name,
             "begin": round(begin, 2),
             "end": round(end, 2),
+            "published": experiment.progress(experiment.published, name),
+            "delivered": experiment.progress(experiment.delivered, name),
             "zero_windows": experiment.during(zero, name),
             "limited_by_receive_window": round(experiment.limited("rwnd_limited", name), 3),
         }

@@ -1,4 +1,4 @@
-"""The report of the study of TCP flow control: its pictures, and its answers in words."""
+"""The report of the study of TCP flow control: its answers in words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pyrite.study import machine
-from pyrite.study.report import BLUE, GREEN, GREY, ORANGE, RED, Report, drawing, number, save, size, thinned
-from pyrite.study.tcp_flow_control import TOPIC, Experiment, Hop, Options, Say, measure
+from pyrite.study.report import Report, number, size
+from pyrite.study.tcp_flow_control import RECEIVE_BUFFER, TOPIC, Experiment, Hop, Options, Say, measure
+from pyrite.study.tcp_plots import draw_broker, draw_link, draw_windows
 
 NAME = "tcp-flow-control"
-_SHADES = {"slow": "#f5e6c8", "stopped": "#f3d3d0"}
 
 
 def study(options: Options, folder: Path, say: Say) -> Report:
@@ -28,7 +28,7 @@ def study(options: Options, folder: Path, say: Say) -> Report:
     report = Report(NAME, folder, figures)
     report.title("TCP flow control: what the windows do when the subscriber reads slowly")
     _setting(report, options)
-    _answers(report, by_kind["plain"], by_kind["ack"], by_kind.get("link"))
+    _answers(report, options, by_kind["plain"], by_kind["ack"], by_kind.get("link"))
     _windows(report, by_kind["plain"], by_kind["ack"])
     _broker(report, by_kind["plain"], by_kind["ack"])
     _link(report, options, by_kind["plain"], by_kind.get("link"), left_out)
@@ -46,7 +46,9 @@ def _setting(report: Report, options: Options) -> None:
         "bytes a second, then nothing at all, then as fast as it can again. tshark captures both "
         "connections: from the publisher to the broker, and from the broker to the subscriber. The "
         "experiment is made twice: with a plain subscription (and `noack`), and with one that acknowledges "
-        "(`Subscribe ... ack`)."
+        f"(`Subscribe ... ack`). The subscriber asks for a receive buffer of {size(RECEIVE_BUFFER)}; left "
+        "alone, the kernel gives a socket that is read from fast ever more of it, up to the last figure of "
+        "`tcp_rmem`, and it takes longer until it is full."
     )
 
 
@@ -54,7 +56,9 @@ def _zero(experiment: Experiment, phase: str) -> int:
     return experiment.during(experiment.to_subscriber.events["zero_window"], phase)
 
 
-def _answers(report: Report, plain: Experiment, ack: Experiment, link: Experiment | None) -> None:
+def _answers(
+    report: Report, options: Options, plain: Experiment, ack: Experiment, link: Experiment | None
+) -> None:
     report.section("In short")
     figures, windows = plain.figures, plain.to_subscriber.windows.values
     slow, stopped = _zero(plain, "slow"), _zero(plain, "stopped")
@@ -75,7 +79,7 @@ def _answers(report: Report, plain: Experiment, ack: Experiment, link: Experimen
         f"({_times(len(plain.to_subscriber.events['window_update']))} in all), and what waited flows at "
         "once.",
         _who_was_limited(plain),
-        _held_back(plain, ack),
+        _held_back(options, plain, ack),
     ]
     lost = figures["dropped_by_broker"]
     points.append(
@@ -127,20 +131,30 @@ def _who_was_limited(plain: Experiment) -> str:
     )
 
 
-def _held_back(plain: Experiment, ack: Experiment) -> str:
+def _held_back(options: Options, plain: Experiment, ack: Experiment) -> str:
     zero = sum(len(one.to_broker.events["zero_window"]) for one in (plain, ack))
     longest = max(one.figures["publisher_held_back"] for one in (plain, ack))
+    begin, end = plain.phase("stopped")
+    due = options.rate * (end - begin)
     text = (
-        "**Flow control is from hop to hop.** The window that the broker offers the publisher was never "
-        f"below {size(min(min(one.to_broker.windows.values) for one in (plain, ack)))}, {_closed(zero)}, "
-        f"and no write of the publisher took longer than {longest:.3f} s. "
+        "**Flow control is from hop to hop.** While the subscriber read nothing, "
+        f"{number(_published(plain))} and {number(_published(ack))} messages were published, of "
+        f"{number(due)} that were due, and no write of the publisher ever took longer than {longest:.3f} s."
     )
-    if zero == 0 and longest < 0.5:
-        return text + (
-            "So the broker does not pass the subscriber's slowness on: it goes on reading, or one slow "
+    if min(_published(plain), _published(ack)) > 0.8 * due:
+        text += (
+            " So the broker does not pass the subscriber's slowness on: it goes on reading, or one slow "
             "subscriber would stop all others of the topic."
         )
-    return text + "That is the broker being busy; it does not wait for subscribers before it reads on."
+    if zero:
+        text += f" The window that it offers the publisher closed {_times(zero)}, when it was busy itself."
+    else:
+        text += " The window that it offers the publisher never closed."
+    return text
+
+
+def _published(experiment: Experiment) -> int:
+    return experiment.progress(experiment.published, "stopped")
 
 
 def _zero_said(count: int) -> str:
@@ -174,7 +188,7 @@ def _windows(report: Report, plain: Experiment, ack: Experiment) -> None:
         report.picture(
             f"windows-{experiment.kind}",
             f"windows and bytes in flight over time, {text}",
-            lambda path, one=experiment, text=text: _draw_windows(one, text, path),  # type: ignore[misc]
+            lambda path, one=experiment, text=text: draw_windows(one, text, path),  # type: ignore[misc]
         )
     rows = []
     for name, pick in _ROWS:
@@ -210,61 +224,10 @@ _ROWS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def _shade(experiment: Experiment, panels: list[Any]) -> None:
-    for panel in panels:
-        for name, begin, end in experiment.phases:
-            if name in _SHADES:
-                panel.axvspan(begin, end, color=_SHADES[name], zorder=0)
-    for name, begin, end in experiment.phases:
-        panels[0].annotate(
-            f"reads: {name}" if name != "stopped" else "reads nothing",
-            ((begin + end) / 2, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
-            textcoords="offset points", ha="center", fontsize=8,
-        )  # fmt: skip
-
-
-def _steps(panel: Any, experiment: Experiment, hop: Hop, colour: str, label: str) -> None:
-    points = thinned(list(zip(hop.windows.since(experiment.start), hop.windows.values, strict=True)))
-    panel.step([x for x, _ in points], [y / 2**20 for _, y in points], where="post", color=colour,
-               linewidth=1, label=label)  # fmt: skip
-
-
-def _flight(panel: Any, experiment: Experiment, hop: Hop, colour: str, label: str) -> None:
-    points = thinned(list(zip(hop.in_flight.since(experiment.start), hop.in_flight.values, strict=True)))
-    panel.plot([x for x, _ in points], [y / 2**20 for _, y in points], ".", color=colour, markersize=2,
-               label=label)  # fmt: skip
-
-
-def _marks(
-    panel: Any, experiment: Experiment, times: list[float], mark: str, colour: str, label: str
-) -> None:
-    at = [one - experiment.start for one in times]
-    panel.plot(
-        at, [0] * len(at), mark, color=colour, markersize=6, label=f"{label} ({len(at)})", clip_on=False
-    )
-
-
-def _draw_windows(experiment: Experiment, text: str, path: Path) -> None:
-    figure, panels = drawing(3, f"Topic {TOPIC}, {text}")
-    hop, other = experiment.to_subscriber, experiment.to_broker
-    _shade(experiment, panels)
-    _steps(panels[0], experiment, hop, BLUE, "window that the subscriber offers")
-    _marks(panels[0], experiment, hop.events["zero_window"], "v", RED, "zero window")
-    _marks(panels[0], experiment, hop.events["window_update"], "^", GREEN, "window update")
-    _flight(panels[1], experiment, hop, BLUE, "in flight, broker → subscriber")
-    _marks(panels[1], experiment, hop.events["window_full"], "x", RED, "window full")
-    _marks(panels[1], experiment, hop.events["window_probe"], "|", ORANGE, "probe of a closed window")
-    _steps(panels[2], experiment, other, GREY, "window that the broker offers the publisher")
-    _flight(panels[2], experiment, other, GREEN, "in flight, publisher → broker")
-    for panel in panels:
-        panel.set_ylabel("MiB", fontsize=9)
-    save(figure, panels, path)
-
-
 def _broker(report: Report, plain: Experiment, ack: Experiment) -> None:
     report.section("What the broker does meanwhile")
     report.picture(
-        "broker", "messages and the broker's memory over time", lambda path: _draw_broker(plain, ack, path)
+        "broker", "messages and the broker's memory over time", lambda path: draw_broker(plain, ack, path)
     )
     names = (
         ("messages published", "published"),
@@ -288,29 +251,29 @@ def _broker(report: Report, plain: Experiment, ack: Experiment) -> None:
         "counted; with `ack`, at most `max_buffered_bytes` (1 MiB) and what is in flight wait in memory, "
         "and the rest is read from the log when there is room.",
         f"So the broker's memory grew by {size(_grown(plain))} and {size(_grown(ack))}, and not by the "
-        f"{size(plain.figures['to_broker']['bytes'])} that came in (some of it is the log's own buffers).",
+        f"{size(plain.figures['to_broker']['bytes'])} that came in. What it grew by beyond those bounds is "
+        "the work of writing the log, and with `ack` of reading it again; that is not told apart here.",
+        _second_window(ack),
+    )
+
+
+def _second_window(ack: Experiment) -> str:
+    closed = len(ack.to_subscriber.events["zero_window"])
+    return (
+        "With `ack` there is a second window above TCP's: at most `max_inflight` (4,000) messages are "
+        "under way that the subscriber has not acknowledged. "
+        + (
+            "Here they were more than its receive buffer holds, and TCP's window closed all the same, "
+            f"{_times(closed)}."
+            if closed
+            else "Here they fitted into its receive buffer, and so TCP's window never closed."
+        )
     )
 
 
 def _grown(experiment: Experiment) -> float:
     grown: float = experiment.figures["memory"]["most"] - experiment.figures["memory_at_start"]
     return grown
-
-
-def _draw_broker(plain: Experiment, ack: Experiment, path: Path) -> None:
-    figure, panels = drawing(2, "Published and delivered, and the broker's memory", 2.6)
-    _shade(plain, panels)
-    for one, colour in ((plain, BLUE), (ack, GREEN)):
-        panels[0].plot(one.delivered.since(one.start), one.delivered.values, color=colour,
-                       label=f"delivered, {one.kind}")  # fmt: skip
-        panels[1].plot(one.memory.since(one.start), [value / 2**20 for value in one.memory.values],
-                       color=colour, label=f"memory, {one.kind}")  # fmt: skip
-    panels[0].plot(
-        plain.published.since(plain.start), plain.published.values, "--", color=GREY, label="published"
-    )
-    panels[0].set_ylabel("messages", fontsize=9)
-    panels[1].set_ylabel("MiB", fontsize=9)
-    save(figure, panels, path)
 
 
 def _link(
@@ -326,7 +289,7 @@ def _link(
         "Here the subscriber reads as fast as it can, in a network namespace of its own, and the link to "
         f"it (veth with a token bucket, `tc ... tbf`) takes {number(options.speed)} bytes a second."
     )
-    report.picture("link", "slow reader and slow link", lambda path: _draw_link(plain, link, path))
+    report.picture("link", "slow reader and slow link", lambda path: draw_link(plain, link, path))
     cwnd = _median([one["cwnd"] * one["mss"] for _, one in link.sockets if "cwnd" in one and "mss" in one])
     narrow = _median([one["cwnd"] * one["mss"] for _, one in plain.sockets if "cwnd" in one and "mss" in one])
     report.table(
@@ -355,8 +318,8 @@ def _link(
     report.say(
         "Both subscribers get about the same number of bytes a second, and the capture tells them apart: a "
         "slow reader shows in the window that it offers, a slow link does not. There the window stays open "
-        f"({size(_median(hop.windows.values))}), the sender keeps {size(cwnd)} under way as its congestion "
-        "window says, "
+        f"({size(_median(hop.windows.values))}), the congestion window lets the sender have "
+        f"{size(cwnd)} under way, "
         + (
             f"and {number(len(hop.events['retransmission']))} segments that found the queue before the link "
             "full were sent again."
@@ -374,20 +337,3 @@ def _between(experiment: Experiment, hop: Hop, phase: str) -> list[float]:
     begin, end = experiment.phase(phase)
     times = hop.windows.since(experiment.start)
     return [value for at, value in zip(times, hop.windows.values, strict=True) if begin <= at <= end]
-
-
-def _draw_link(plain: Experiment, link: Experiment, path: Path) -> None:
-    figure, panels = drawing(3, "A slow reader (phase `slow`) and a slow link of the same speed")
-    begin, end = plain.phase("slow")
-    for one, colour, text in ((plain, BLUE, "slow reader"), (link, RED, "slow link")):
-        _steps(panels[0], one, one.to_subscriber, colour, f"receive window, {text}")
-        _flight(panels[1], one, one.to_subscriber, colour, f"in flight, {text}")
-        found = [(at - one.start, info) for at, info in one.sockets if "cwnd" in info and "mss" in info]
-        panels[2].plot([at for at, _ in found], [info["cwnd"] * info["mss"] / 2**20 for _, info in found],
-                       color=colour, label=f"congestion window, {text}")  # fmt: skip
-    for panel in panels:
-        panel.axvspan(begin, end, color=_SHADES["slow"], zorder=0)
-        panel.set_ylabel("MiB", fontsize=9)
-        panel.set_yscale("symlog", linthresh=0.01)
-        panel.set_ylim(bottom=0)
-    save(figure, panels, path)
