@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import time
 
-from paho.mqtt.client import Client, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion
+from pyrite.client import BlockingClient
 
 from .generator import MeasurementError
 
@@ -18,26 +16,20 @@ REST_OF_ROUND = 0.5  # seconds in which the other figures of a round have come t
 
 def longest_block_ms(port: int) -> float:
     """Wait for the next round of figures, so that nothing before this call is missed; return the longest."""
-    messages: queue.SimpleQueue[MQTTMessage] = queue.SimpleQueue()
-    client = Client(CallbackAPIVersion.VERSION2)
-    client.on_message = lambda _client, _data, message: messages.put(message)
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    try:
-        client.subscribe([(LONGEST_BLOCK, 0), (UPTIME, 0)])
-        longest, deadline, is_new_round = None, time.monotonic() + ROUND_LIMIT, False
+    longest, deadline, is_new_round = None, time.monotonic() + ROUND_LIMIT, False
+    with (
+        BlockingClient(f"mqtt://127.0.0.1:{port}") as client,
+        client.subscribe([LONGEST_BLOCK, UPTIME]) as messages,
+    ):
         while (left := deadline - time.monotonic()) > 0:
             try:
                 message = messages.get(timeout=left)
-            except queue.Empty:
+            except TimeoutError:
                 break
             if message.topic == LONGEST_BLOCK:
                 longest = float(message.payload)
             elif not message.retain and not is_new_round:
                 is_new_round, deadline = True, time.monotonic() + REST_OF_ROUND
-    finally:
-        client.disconnect()
-        client.loop_stop()
     if longest is None or not is_new_round:
         raise MeasurementError(f"the broker does not publish {LONGEST_BLOCK}")
     return longest
