@@ -262,11 +262,12 @@ def _ports(options: Options, measured: Measured, say: Say) -> None:
     """Have clients run out of ports, in a network namespace that has few; then give them more addresses."""
     machine.require("ip")
     first = 40_000
-    with Namespace("ports") as namespace, namespace.entered():
-        set_here("net.ipv4.ip_local_port_range", f"{first} {first + options.limit - 1}")
-        for count, name in ((1, "one client address"), (4, "four client addresses")):
-            say(f"{options.limit} ports, {name}")
-            sources = tuple(f"127.0.0.{number}" for number in range(1, count + 1))
+    for count, name in ((1, "one client address"), (4, "four client addresses")):
+        say(f"{options.limit} ports, {name}")
+        sources = tuple(f"127.0.0.{number}" for number in range(1, count + 1))
+        # Each has a namespace of its own: ports of connections that have ended are not free at once.
+        with Namespace(f"ports{count}") as namespace, namespace.entered():
+            set_here("net.ipv4.ip_local_port_range", f"{first} {first + options.limit - 1}")
             with Broker(QUIET, ("line://127.0.0.1:1373",)) as broker:
                 wanted = (count + 1) * options.limit
                 outcome = _fill(f"few ports, {name}", count * options.limit, broker, wanted, sources)
