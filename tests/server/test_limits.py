@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.conformance.client import Client, Closed
 from tests.conformance.wire import CONNACK, PUBACK, PUBLISH, Will, ack_packet, connect_packet, publish_packet
+from tests.support.process import BrokerProcess
 
 from .conftest import Serve
 from .peers import MIB, SCHEMES, Server, endpoint_of, wait_until
@@ -81,6 +85,27 @@ def try_to_connect(server: Server, scheme: str) -> Client | None:
         return server.connect(scheme)
     except (OSError, AssertionError, Closed):
         return None
+
+
+def test_clients_leave_descriptors_for_the_log(tmp_path: Path) -> None:
+    """A broker that may open few files turns clients away, and still keeps what it is sent."""
+    few = ["sh", "-c", 'ulimit -n 120; exec "$@"', "few"]
+    listen = "--listen=line://127.0.0.1:0"
+    with BrokerProcess(listen, "--data", str(tmp_path / "data"), before=few) as broker, ExitStack() as stack:
+        connected = []
+        for _ in range(100):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port()), timeout=10))
+            one.settimeout(10)
+            try:
+                one.sendall(b"Ping\n")
+                if one.recv(5) != b"Pong\n":
+                    break
+            except ConnectionError:
+                break
+            connected.append(one)
+        assert 40 <= len(connected) <= 60
+        connected[0].sendall(b"Publish a 1\nx\n")
+        assert connected[0].recv(9) == b"PubAck a\n"
 
 
 @pytest.mark.parametrize("key", ["max_connections", "max_connections_per_address"])

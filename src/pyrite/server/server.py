@@ -47,6 +47,8 @@ BACKLOG = 8_192
 """Connections that may wait to be accepted; with asyncio's 100, 9,000 clients take 20 s to connect."""
 SWITCH = 0.000_1
 """Seconds after which the thread that writes the log gives way to the event loop; Python's own is 5 ms."""
+RESERVE = 200
+"""Descriptors that are kept for the log, the listeners and the Flight process."""
 GOODBYE = 1.0
 """Seconds that clients have to take the last they are sent, when the broker stops."""
 
@@ -66,6 +68,7 @@ class Server:
         self._turn_comes = False
         self.connections: set[Conversation] = set()
         self._per_address: dict[str, int] = {}
+        self._most_connections = most_connections(config.limits.max_connections)
         self._servers: list[asyncio.AbstractServer] = []
         self._socket_files: list[Path] = []
         self._datagrams: list[DatagramProtocol] = []
@@ -257,7 +260,7 @@ class Server:
         """Count one more connection from an address; return the address, or None if it is one too many."""
         limits = self.config.limits
         here = self._per_address.get(address, 0)
-        if len(self.connections) >= limits.max_connections or here >= limits.max_connections_per_address:
+        if len(self.connections) >= self._most_connections or here >= limits.max_connections_per_address:
             self.broker.figures.connections_refused += 1
             return None
         self._per_address[address] = here + 1
@@ -337,6 +340,14 @@ def _remove_stale_socket(path: Path, source: str) -> None:
             path.unlink()
             return
     raise ConfigError(f"{source}: listen = 'unix://{path}': another broker is listening there")
+
+
+def most_connections(wanted: int) -> int:
+    """Return how many connections there may be, so that there are descriptors left for the log."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, soft - min(RESERVE, soft // 2)))
 
 
 def raise_file_limit() -> None:
