@@ -43,8 +43,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--listen",
         action="append",
         metavar="URL",
-        help="listen here instead of on the defaults: mqtt://host:port, mqtts://, ws://host:port/path, wss://, "
-        "line://, udp://, flight://, flights://, unix:///path; port 0 picks a free one; may be repeated",
+        help="listen here instead of on the defaults: mqtt://host:port, mqtts://, ws://host:port/path, "
+        "wss://, line://, udp://, flight://, flights://, unix:///path; port 0 picks a free one; "
+        "may be repeated",
     )
     parser.add_argument("--data", metavar="DIR", help="the folder for everything that lasts")
     parser.add_argument("--ephemeral", action="store_true", help="keep nothing on disk")
