@@ -33,6 +33,8 @@ NOTHING = "nothing"
 
 QUIET: dict[str, dict[str, Any]] = SETTINGS | {"line": {"ping_interval": 600}}
 """Idle connections are to be idle: no Pings that no one reads."""
+DEFAULT_MAX_CONNECTIONS = 100_000
+"""What `limits.max_connections` is if it is not set."""
 STEP = 2_000
 """Clients of one process, and between two looks at the memory."""
 KINDS = ("TCP", "TCPv6", "sock_inode_cache", "filp", "dentry", "eventpoll_epi", "eventpoll_pwq", "ep_head",
@@ -74,6 +76,8 @@ class Outcome:
     """What the client saw."""
     descriptors: int
     """Those that the broker had open then."""
+    descriptor_limit: int
+    """Those that it may have open."""
     published: str
     """What a client that is connected was answered to a Publish then."""
     recovered: bool
@@ -162,7 +166,8 @@ def measure(options: Options, say: Say) -> Measured:
         measured.outcomes.append(_fill("the broker may have few descriptors", limit, broker, 2 * limit))
     say(f"a broker with max_connections = {limit}")
     with Broker(QUIET | {"limits": {"max_connections": limit}}) as broker:
-        measured.outcomes.append(_fill("the broker is set to take few connections", limit, broker, 2 * limit))
+        name = "the broker is set to take few connections"
+        measured.outcomes.append(_fill(name, limit, broker, 2 * limit, max_connections=limit))
     say(f"a client with {limit} descriptors")
     with Broker(QUIET) as broker:
         name = "the client's process may have few descriptors"
@@ -183,6 +188,7 @@ def _fill(
     wanted: int,
     sources: tuple[str, ...] = (),
     descriptors: int | None = None,
+    max_connections: int = DEFAULT_MAX_CONNECTIONS,
 ) -> Outcome:
     """Let clients come in until something stops them, and see what it was."""
     port = broker.ports[0]
@@ -192,15 +198,17 @@ def _fill(
             with Capture(Path(folder) / "capture.pcapng", beginnings, seconds=120) as capture:
                 crowd = leaving.enter_context(Crowd(port, wanted, 30, sources, descriptors))
                 clients = crowd.clients + 1
-                stopped_by = limit_of(crowd.stopped_by, broker, clients, set_to)
-                taken = broker.descriptors()
+                stopped_by = limit_of(crowd.stopped_by, broker, max_connections)
+                taken, bound = broker.descriptors(), broker.descriptor_limit()
                 published = _published(witness)
             wire = _wire(capture, port)
         recovered = _comes_in(port)
-    return Outcome(setting, set_to, clients, stopped_by, crowd.stopped_by, taken, published, recovered, wire)
+    return Outcome(
+        setting, set_to, clients, stopped_by, crowd.stopped_by, taken, bound, published, recovered, wire
+    )
 
 
-def limit_of(seen: str, broker: Broker, clients: int, set_to: int | None) -> str:
+def limit_of(seen: str, broker: Broker, max_connections: int) -> str:
     """Name the limit that stopped a client, from what it saw and what the broker says."""
     if not seen:
         return NOTHING
@@ -214,8 +222,9 @@ def limit_of(seen: str, broker: Broker, clients: int, set_to: int | None) -> str
         return PORTS
     if what == "no answer" and broker.descriptors() >= broker.descriptor_limit() - 1:
         return BROKER_DESCRIPTORS
-    if what in ("closed", "ECONNRESET", "EPIPE") and clients == set_to:
-        return MAX_CONNECTIONS
+    if what in ("closed", "ECONNRESET", "EPIPE"):
+        # It takes as many as it is set to, but no more than it has descriptors for.
+        return MAX_CONNECTIONS if max_connections < broker.descriptor_limit() else BROKER_DESCRIPTORS
     return f"not known ({seen})"
 
 
@@ -292,11 +301,12 @@ def _many(options: Options, measured: Measured, say: Say) -> None:
                 seen = crowd.stopped_by or (TIME if time.monotonic() > deadline else "")
                 measured.memory.append(_look(clients, broker))
                 say(f"{clients} of {options.clients} clients")
-            stopped_by, taken = limit_of(seen, broker, clients, None), broker.descriptors()
+            stopped_by = limit_of(seen, broker, DEFAULT_MAX_CONNECTIONS)
+            taken, bound = broker.descriptors(), broker.descriptor_limit()
             published = _published(witness)
         recovered = _comes_in(port)
     measured.outcomes.append(
-        Outcome("as many as come in", None, clients, stopped_by, seen, taken, published, recovered)
+        Outcome("as many as come in", None, clients, stopped_by, seen, taken, bound, published, recovered)
     )
 
 

@@ -8,6 +8,7 @@ from pyrite.study import machine
 from pyrite.study.connections import (
     BROKER_DESCRIPTORS,
     CLIENT_DESCRIPTORS,
+    DEFAULT_MAX_CONNECTIONS,
     MAX_CONNECTIONS,
     NOTHING,
     PORTS,
@@ -22,7 +23,6 @@ from pyrite.study.connections import (
 from pyrite.study.report import BLUE, GREEN, GREY, Report, drawing, number, save, size
 
 NAME = "connections"
-DEFAULT_MAX_CONNECTIONS = 100_000
 
 
 def study(options: Options, folder: Path, say: Say) -> Report:
@@ -94,9 +94,13 @@ def _answers(
     if many.stopped_by == BROKER_DESCRIPTORS:
         own = many.descriptors - many.clients
         stop += (
-            f" The broker's process may have {number(many.descriptors)} descriptors open on this machine; "
-            f"{own} were its own (the log, the listeners, the event loop), and each client took one."
+            f" The broker's process may have {number(many.descriptor_limit)} descriptors open on this "
+            f"machine; {own} were its own (the log, the listeners, the event loop), and each client took "
+            "one."
         )
+        if many.descriptors < many.descriptor_limit:
+            kept = many.descriptor_limit - many.descriptors
+            stop += f" It keeps the last {number(kept)} free, for its log."
     points = [stop]
     ports_one = next((o for o in measured.outcomes if o.setting.startswith("few ports, one")), None)
     ports_four = next((o for o in measured.outcomes if o.setting.startswith("few ports, four")), None)
@@ -115,9 +119,14 @@ def _answers(
     if broker is not None:
         points.append(
             f"**Descriptors?** The first limit that a broker meets. With {number(broker.set_to or 0)} of "
-            f"them, {number(broker.clients)} clients came in. The next one is not refused: the kernel "
-            "completes its handshake and it waits in the queue of the listening socket, without an answer, "
-            "until another leaves. "
+            f"them, {number(broker.clients)} clients came in. "
+            + (
+                "The next one is not refused: the kernel completes its handshake and it waits in the queue "
+                "of the listening socket, without an answer, until another leaves. "
+                if _unanswered(broker)
+                else "The next one is refused: the broker takes it and closes it at once, as it keeps some "
+                "for its log. "
+            )
             + (
                 "A client's process that has used up its own gets no further one from its kernel "
                 f"(`{client.seen_as}`)."
@@ -147,6 +156,10 @@ def _answers(
         report.find(one.setting, f"{number(one.clients)}: {one.stopped_by}")
 
 
+def _unanswered(outcome: Outcome) -> bool:
+    return outcome.stopped_by == BROKER_DESCRIPTORS and outcome.seen_as.endswith("no answer")
+
+
 def _named(outcome: Outcome, expected: str) -> str:
     return "" if outcome.stopped_by == expected else f" (stopped by: {outcome.stopped_by})"
 
@@ -164,7 +177,10 @@ def _at_the_limit(measured: Measured) -> str:
             "the broker refuses the client that is one too many, and goes on writing. "
         )
     elif full:
-        text += "With no descriptor left, a Publish of a client that was connected was answered with PubAck. "
+        text += (
+            "With no descriptor left for another client, a Publish of one that was connected was answered "
+            "with PubAck: the log has what it needs. "
+        )
     if other and all(one.published == "PubAck" for one in other):
         text += "At each of the other limits a Publish was answered with PubAck. "
     if all(one.recovered for one in measured.outcomes):
@@ -202,9 +218,12 @@ def _settings(report: Report, measured: Measured) -> None:
     report.say(
         "The packets (tshark, from before the first client of the crowd to the refusal) tell the limits "
         "apart too. Where the client's own descriptors or ports are used up, there is no SYN: nothing "
-        "leaves the client. Where the broker's are, SYN is answered, as the kernel does that by itself, "
-        "and then nothing comes.",
-        "Where `max_connections` is reached, SYN is answered and the connection is closed at once."
+        "leaves the client. Where it is a limit of the broker, SYN is answered, as the kernel does that by "
+        "itself.",
+        "Then nothing comes, where the broker has no descriptor to accept it with."
+        if any(_unanswered(one) for one in measured.outcomes)
+        else "",
+        "Where the broker refuses it, it is reset or closed at once."
         if _by_limit(measured, MAX_CONNECTIONS)
         else "",
         "One of the clients was there before the capture began; clients connect in groups of 100, so up to "
