@@ -40,13 +40,19 @@ class Capture:
             self._process = subprocess.Popen(  # noqa: S603
                 self._command, stdout=subprocess.DEVNULL, stderr=messages, env=_environment(self.path.parent)
             )
+        try:
+            self._wait_until_it_captures()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _wait_until_it_captures(self) -> None:
         deadline = time.monotonic() + _START_TIME
         while "Capture started" not in (said := self._messages.read_text(errors="replace")):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                self._end()
                 raise StudyError(f"tshark does not capture (that takes root): {said.strip()}")
             time.sleep(0.02)
-        return self
 
     def __exit__(self, *_: object) -> None:
         time.sleep(0.3)  # for what is on its way to the file

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -18,10 +19,29 @@ _COMMAND_TIME = 20.0
 
 def run(*words: str) -> str:
     """Run a program to its end, and return what it printed; raise StudyError if it failed."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_TIME)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        words, capture_output=True, text=True, timeout=_COMMAND_TIME, start_new_session=True
+    )
     if done.returncode:
         raise StudyError(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have Ctrl-C wait until something is done as a whole."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 class Namespace:
@@ -29,28 +49,33 @@ class Namespace:
 
     def __init__(self, name: str) -> None:
         self.name = f"pyrite-{os.getpid()}-{name}"
+        self._path = Path("/run/netns", self.name)
 
     def __enter__(self) -> Self:
-        run("ip", "netns", "add", self.name)
-        with ExitStack() as undo:
-            undo.callback(self._remove)
+        try:
+            with _uninterrupted():
+                run("ip", "netns", "add", self.name)
             with self.entered():
                 run("ip", "link", "set", "lo", "up")
-            undo.pop_all()
+        except BaseException:
+            if self._path.exists():
+                self._remove()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._remove()
 
     def _remove(self) -> None:
-        run("ip", "netns", "delete", self.name)
+        with _uninterrupted():
+            run("ip", "netns", "delete", self.name)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Have this thread be inside: the sockets and processes that it makes stay there."""
         with (
             Path("/proc/thread-self/ns/net").open("rb") as outside,
-            Path("/run/netns", self.name).open("rb") as inside,
+            self._path.open("rb") as inside,
         ):
             _set(inside.fileno())
             try:
