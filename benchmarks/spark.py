@@ -1,0 +1,229 @@
+"""Spark on the log, against what Spark can do at most: `python -m benchmarks.spark [--messages 5000000]`.
+
+A scan through the source is compared with a source that has its record batches ready, `pyrite.spark.table` with
+Spark's own scan of the same Parquet. In local[2], with 64-byte payloads; the best of a few runs each, after
+one that does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+from rich.console import Console
+from rich.table import Table
+
+from pyrite.broker.message import Batch
+from pyrite.client import BlockingClient
+from pyrite.log import tiering
+from pyrite.log.bulk import LogFolder
+from pyrite.log.columns import Entry, build
+from pyrite.log.files import Files
+from pyrite.log.segment import SegmentWriter
+from pyrite.queries import SCHEMA, Query
+from pyrite.spark import session, table
+from tests.support.process import BrokerProcess
+
+SEGMENT = 1_000_000
+"""Messages in a segment."""
+TOPICS = 16
+BATCH = 10_000
+"""Messages in a record batch: what a busy publisher's group commit has."""
+SIZE = 64
+
+
+def fill(data: Path, messages: int) -> None:
+    """Write a log: all of it in Parquet, but the last segment, of which half a million messages are left."""
+    folder = data / "streams" / "default"
+    folder.mkdir(parents=True)
+    files = Files()
+    rest = min(SEGMENT, messages) // 2
+    base = 0
+    while base < messages:
+        writer = SegmentWriter(files, folder, base)
+        stop = min(messages - rest, base + SEGMENT) if base < messages - rest else messages
+        while writer.next_offset < stop:
+            count = min(BATCH, stop - writer.next_offset) // TOPICS
+            now = time.time_ns() // 1000
+            entries = [
+                Entry(
+                    Batch(
+                        f"bench/{topic}".encode(),
+                        os.urandom(count * SIZE),
+                        1,
+                        False,
+                        None,
+                        None,
+                        "bench",
+                        count,
+                        SIZE,
+                    ),
+                    now,
+                    None,
+                )
+                for topic in range(TOPICS)
+            ]
+            writer.append(build(entries, writer.next_offset), True)
+        if stop == messages:
+            writer.close()
+        else:
+            writer.seal()
+            tiering.to_parquet(files, "default", folder / f"{base:020}.arrow", "zstd", print)
+        base = stop
+
+
+class Ready(DataSource):
+    """A source that has everything ready: a record batch of the log, again and again."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format` is called with."""
+        return "ready"
+
+    def schema(self) -> StructType:
+        """Return the columns of the log."""
+        return from_arrow_schema(SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads."""
+        return _Ready(Path(self.options["path"]), int(self.options["messages"]))
+
+
+class _Ready(DataSourceReader):
+    def __init__(self, data: Path, messages: int) -> None:
+        with contextlib.closing(LogFolder(data).read(Query())) as batches:  # type: ignore[type-var]
+            self._batch: pa.RecordBatch = next(batches)
+        self._messages = messages
+
+    def partitions(self) -> list[InputPartition]:
+        parts = 4
+        return [InputPartition(self._messages // parts) for _ in range(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        left = partition.value
+        while left > 0:
+            batch = self._batch.slice(0, left)
+            yield batch
+            left -= batch.num_rows
+
+
+def best(call: Callable[[], object], runs: int) -> float:
+    """Return the seconds of the quickest run, after one that is not counted."""
+    call()
+    taken = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def scan(frame: DataFrame) -> None:
+    """Read everything, and do nothing with it."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def stream(spark: SparkSession, **options: str) -> None:
+    """Read everything as a stream that ends with what is there."""
+    frame = spark.readStream.format("pyrite").options(startingOffsets="earliest", **options).load()
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def publish(spark: SparkSession, broker: str, messages: int) -> None:
+    """Publish a DataFrame."""
+    rows = spark.range(messages, numPartitions=2)
+    topic = F.concat(F.lit("sink/"), (F.col("id") % TOPICS).cast("string")).alias("topic")
+    payload = F.rpad(F.col("id").cast("string"), SIZE, " ").alias("payload")
+    rows.select(topic, payload).write.format("pyrite").option("broker", broker).mode("append").save()
+
+
+def delays(spark: SparkSession, broker: str, mqtt: str, count: int) -> list[float]:
+    """Return how long it takes from publishing a message until a running query has given it out."""
+    seen: dict[bytes, float] = {}
+
+    def note(frame: DataFrame, _: int) -> None:
+        rows = frame.collect()
+        seen.update({bytes(row.payload): time.perf_counter() for row in rows})
+
+    frame = spark.readStream.format("pyrite").options(broker=broker, topic="delay/#").load()
+    query = frame.select("payload").writeStream.foreachBatch(note).start()
+    query.processAllAvailable()  # it has begun: what is published now is new to it
+    taken = []
+    try:
+        with BlockingClient(mqtt) as client:
+            for number in range(count + 5):
+                payload = b"%d" % number
+                start = time.perf_counter()
+                client.publish("delay/a", payload, qos=1)
+                while payload not in seen and time.perf_counter() < start + 60:
+                    time.sleep(0.001)
+                taken.append(seen[payload] - start)
+    finally:
+        query.stop()
+    return taken[5:]
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--messages", type=int, default=5_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    messages, runs = options.messages, options.runs
+    spark = session("local[2]")
+    spark.dataSource.register(Ready)
+    found: list[tuple[str, float, float | None, str]] = []
+    quiet = Console(stderr=True)
+
+    def note(name: str, rate: float, ratio: float | None = None, wanted: str = "") -> None:
+        found.append((name, rate, ratio, wanted))
+        quiet.print(f"{name}: {rate:,.0f}/s")
+
+    with tempfile.TemporaryDirectory(prefix="pyrite-bench-") as folder:
+        data = Path(folder) / "data"
+        fill(data, messages)
+        source = spark.read.format("pyrite").load(str(data))
+        ready = spark.read.format("ready").options(path=str(data), messages=str(messages)).load()
+        files = str(data / "streams" / "default" / "*.parquet")
+        parquet = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(files)
+        in_parquet = parquet.count()
+        ceiling = messages / best(lambda: scan(ready), runs)
+        note("a source with its batches ready", ceiling)
+        rate = messages / best(lambda: scan(source), runs)
+        note("format('pyrite'), a batch", rate, rate / ceiling, "0.8")
+        native = in_parquet / best(lambda: scan(parquet), runs)
+        note("Spark's own Parquet scan", native)
+        rate = messages / best(lambda: scan(table(spark, path=data)), runs)
+        note("pyrite.spark.table", rate, rate / native, "0.8")
+        rate = messages / best(lambda: stream(spark, path=str(data)), runs)
+        note("format('pyrite'), AvailableNow, no-op sink", rate, rate / 1_000_000, "1")
+        listen = ["--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0"]
+        with BrokerProcess("--data", str(data / "broker"), *listen) as broker:
+            mqtt, flight = broker.urls
+            count = messages // 5
+            rate = count / best(lambda: publish(spark, flight, count), runs)
+            note("the sink, into the log", rate, rate / 300_000, "1")
+            median = statistics.median(delays(spark, flight, mqtt, 20))
+    shown = Table("64-byte payloads, local[2]", "messages/s", "ratio", "wanted")
+    for name, rate, ratio, wanted in found:
+        shown.add_row(name, f"{rate:,.0f}", "" if ratio is None else f"{ratio:.2f}", wanted)
+    Console().print(shown)
+    print(f"published to visible in a running query, median: {median:.3f} s (wanted: under 1.5 s)")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Which DataFrames can be published, and what becomes of their rows. Without a Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pyrite.queries import SCHEMA
+from pyrite.spark.messages import Messages
+from pyrite.spark.options import OptionError
+
+
+def shape(fixed: str | None = None, /, **columns: pa.Array) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_pydict(columns)
+    messages = Messages(from_arrow_schema(batch.schema), fixed)
+    shaped = messages.shape(batch)
+    assert shaped.schema == messages.schema
+    return shaped
+
+
+def test_topic_and_payload() -> None:
+    rows = shape(topic=pa.array(["a", "b"]), payload=pa.array(["grün", ""])).to_pylist()
+    assert rows == [{"topic": "a", "payload": "grün".encode()}, {"topic": "b", "payload": b""}]
+
+
+def test_a_topic_for_all() -> None:
+    rows = shape("t/u", payload=pa.array([b"\xff", b"2"]))
+    assert rows.to_pylist() == [{"topic": "t/u", "payload": b"\xff"}, {"topic": "t/u", "payload": b"2"}]
+
+
+def test_every_column() -> None:
+    rows = shape(
+        payload=pa.array(["x", "y"]),
+        topic=pa.array(["t", "t"]),
+        qos=pa.array([2, None], pa.int32()),
+        retain=pa.array([True, None]),
+        message_expiry=pa.array([60, None], pa.int32()),
+        content_type=pa.array(["text/plain", None]),
+        response_topic=pa.array(["r", None]),
+        correlation_data=pa.array(["c", None]),
+        payload_format=pa.array([1, None]),
+        user_properties=pa.array([[("a", "1"), ("b", "2")], None], pa.map_(pa.string(), pa.string())),
+    )
+    first, second = rows.to_pylist()
+    pairs = [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]
+    assert (first["qos"], first["retain"], first["message_expiry"], first["payload_format"]) == (
+        2,
+        True,
+        60,
+        1,
+    )
+    assert (first["correlation_data"], first["user_properties"]) == (b"c", pairs)
+    assert (second["qos"], second["retain"]) == (0, False)
+    assert second["user_properties"] is None
+    assert shape("t", payload=pa.array(["x"]), user_properties=pa.array([pairs])).to_pylist() == [
+        {"topic": "t", "payload": b"x", "user_properties": pairs}
+    ]
+
+
+@pytest.mark.parametrize("name", ["topic", "payload"])
+def test_null_cannot_be_published(name: str) -> None:
+    columns = {"topic": pa.array(["t", "t"]), "payload": pa.array(["x", "y"])}
+    with pytest.raises(ValueError, match=f"the column {name} is null in 1 row"):
+        shape(**columns | {name: pa.array(["x", None])})
+
+
+TEXT = StringType()
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "said"),
+    [
+        ({"topic": TEXT}, None, "no column payload"),
+        ({"payload": TEXT}, None, "neither a column topic nor the option topic"),
+        ({"payload": TEXT, "topic": TEXT}, "t", "both a column topic and the option topic"),
+        ({"payload": LongType()}, "t", "the column payload is of type bigint, not string or binary"),
+        ({"payload": TEXT, "offset": LongType()}, "t", "a message has no column 'offset'"),
+    ],
+)
+def test_what_is_no_message(columns: dict[str, StringType | LongType], topic: str | None, said: str) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(OptionError) as wrong:
+        Messages(schema, topic)
+    assert said in str(wrong.value)
+
+
+def test_all_that_is_read_but_what_the_broker_sets_can_be_written() -> None:
+    read = from_arrow_schema(SCHEMA)
+    kept = [field for field in read.fields if field.name not in ("offset", "timestamp", "client_id")]
+    assert set(Messages(StructType(kept), None).schema.names) == {field.name for field in kept}

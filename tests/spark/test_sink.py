@@ -1,0 +1,233 @@
+"""`format("pyrite")` as a sink: everything exactly once, or not at all."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyrite.client import BlockingClient
+from pyrite.client.log import read_log
+from tests.spark.conftest import Broker, kill_group
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"test/{uuid4()}"
+
+
+def published(broker: Broker, topic: str) -> list[str]:
+    """Return what the log has of a topic, in order."""
+    table = read_log(broker.url, topic=topic, columns=["payload"])
+    return [payload.decode() for payload in table.column("payload").to_pylist()]
+
+
+def numbers(spark: SparkSession, count: int, parts: int = 2) -> DataFrame:
+    return spark.range(count, numPartitions=parts).select(F.col("id").cast("string").alias("payload"))
+
+
+def save(frame: DataFrame, broker: Broker, **options: str) -> None:
+    frame.write.format("pyrite").option("broker", broker.url).options(**options).mode("append").save()
+
+
+def test_a_million_messages_in_and_out(spark: SparkSession, broker: Broker, topic: str) -> None:
+    count = 1_000_000
+    text = F.concat(F.lit(f"{topic}/"), (F.col("id") % 16).cast("string")).alias("topic")
+    frame = spark.range(count, numPartitions=2)
+    save(frame.select(text, F.col("id").cast("string").alias("payload")), broker)
+    read = spark.read.format("pyrite").options(broker=broker.url, topic=f"{topic}/#").load()
+    value = F.col("payload").cast("string").cast("long")
+    (found,) = read.select(F.count("*").alias("count"), F.sum(value).alias("sum")).collect()
+    assert (found["count"], found["sum"]) == (count, count * (count - 1) // 2)
+    assert read.where(f"topic = '{topic}/3'").count() == count // 16
+
+
+def test_subscribers_get_what_is_written_with_all_its_properties(
+    spark: SparkSession, broker: Broker, topic: str
+) -> None:
+    frame = spark.sql(
+        f"""select '{topic}' topic, binary('hello') payload, 1 qos, true retain, 'text/plain' content_type,
+        map('a', '1') user_properties, 3600 message_expiry"""
+    )
+    with BlockingClient(broker.mqtt) as client:
+        messages = client.subscribe(topic, qos=1)
+        save(frame, broker)
+        message = next(iter(messages))
+        assert (message.topic, message.payload, message.qos) == (topic, b"hello", 1)
+        assert message.properties["content_type"] == "text/plain"
+        assert list(message.properties["user_property"]) == [("a", "1")]
+        later = client.subscribe(topic)
+        assert next(iter(later)).retain
+    (row,) = read_log(broker.url, topic=topic).to_pylist()
+    assert (row["qos"], row["retain"], row["message_expiry"]) == (1, True, 3600)
+
+
+def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: Broker, topic: str) -> None:
+    for frame, options, said in [
+        (numbers(spark, 1), {}, "neither a column topic nor the option topic"),
+        (numbers(spark, 1), {"topic": "a/#"}, "a topic name holds no wildcard"),
+        (numbers(spark, 1), {"topic": topic, "color": "red"}, "no option 'color'"),
+        (spark.range(1), {"topic": topic}, "a message has no column 'id'"),
+    ]:
+        with pytest.raises(PySparkException) as wrong:
+            save(frame, broker, **options)
+        assert said in str(wrong.value)
+    writer = numbers(spark, 1).write.format("pyrite").options(broker=broker.url, topic=topic)
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        writer.mode("overwrite").save()
+    assert published(broker, topic) == []
+
+
+@pytest.mark.parametrize(
+    "payload", ["if(id = 900, raise_error('broken'), string(id))", "if(id = 900, null, string(id))"]
+)
+def test_a_write_that_fails_leaves_nothing_behind(
+    spark: SparkSession, broker: Broker, topic: str, payload: str
+) -> None:
+    with pytest.raises(PySparkException):
+        save(spark.range(1000, numPartitions=2).selectExpr(f"{payload} as payload"), broker, topic=topic)
+    with pytest.raises(PySparkException, match="holds no wildcard"):
+        save(numbers(spark, 5).selectExpr("'a/#' as topic", "payload"), broker)
+    assert published(broker, topic) == []
+    assert broker.staged() == []
+
+
+class Copy:
+    """A query that copies a topic to another."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, topic: str, checkpoint: Path) -> None:
+        self.broker = broker
+        self.source, self.target = f"{topic}/in", f"{topic}/out"
+        self._checkpoint = checkpoint
+        self._frame = (
+            spark.readStream.format("pyrite")
+            .options(broker=broker.url, topic=self.source, startingOffsets="earliest")
+            .option("maxMessagesPerTrigger", "4000")
+            .load()
+            .select(F.lit(self.target).alias("topic"), "payload")
+        )
+
+    def start(self, payload: str = "payload", once: bool = True) -> StreamingQuery:
+        frame = self._frame.selectExpr("topic", f"{payload} as payload")
+        writer = frame.writeStream.format("pyrite").option("broker", self.broker.url)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        return (writer.trigger(availableNow=True) if once else writer).start()
+
+    def run(self, payload: str = "payload") -> None:
+        assert self.start(payload).awaitTermination(100)
+
+    def forget_last_commit(self) -> None:
+        """Have Spark do its last micro-batch again, as if it had died before it noted that it was done."""
+        last = max((self._checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+        last.unlink()
+        (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+    @property
+    def copied(self) -> list[str]:
+        return published(self.broker, self.target)
+
+
+@pytest.fixture
+def copy(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Copy:
+    return Copy(spark, broker, topic, tmp_path / "checkpoint")
+
+
+def test_a_micro_batch_that_is_done_again_is_published_once(spark: SparkSession, copy: Copy) -> None:
+    save(numbers(spark, 10_000), copy.broker, topic=copy.source)
+    copy.run()
+    expected = [str(number) for number in range(10_000)]
+    assert sorted(copy.copied) == sorted(expected)
+    copy.forget_last_commit()
+    copy.run()
+    assert sorted(copy.copied) == sorted(expected)
+    save(numbers(spark, 1), copy.broker, topic=copy.source)
+    copy.run()
+    assert Counter(copy.copied) == Counter(expected) + Counter(["0"])
+    assert copy.broker.staged() == []
+
+
+def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(spark: SparkSession, copy: Copy) -> None:
+    save(numbers(spark, 10_000), copy.broker, topic=copy.source)
+    with pytest.raises(PySparkException, match="broken"):
+        copy.run("if(payload = binary('9500'), binary(raise_error('broken')), payload)")
+    assert copy.broker.staged() == []
+    assert not any(number.startswith("95") and len(number) == 4 for number in copy.copied)
+    copy.run()
+    assert Counter(copy.copied) == Counter(str(number) for number in range(10_000))
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it does not happen"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def running(spark: SparkSession, own_broker: Broker, topic: str, tmp_path: Path) -> Iterator[Copy]:
+    """A query that copies what comes in; its broker may be killed."""
+    copy = Copy(spark, own_broker, topic, tmp_path / "checkpoint")
+    query = copy.start(once=False)
+    yield copy
+    assert query.exception() is None, "it has gone on"
+    query.stop()
+
+
+def test_a_query_goes_on_when_its_broker_was_killed(running: Copy, spark: SparkSession) -> None:
+    broker = running.broker
+    broker.publish(running.source, *map(str, range(100)))
+    wait_until(lambda: running.copied)
+    save(numbers(spark, 30_000), broker, topic=running.source)
+    broker.kill()
+    broker.start()
+    broker.publish(running.source, *map(str, range(30_000, 30_100)))
+    expected = Counter(map(str, range(100))) + Counter(map(str, range(30_100)))
+    wait_until(lambda: len(running.copied) >= expected.total())
+    assert Counter(running.copied) == expected
+
+
+COPY = """
+import sys
+from pathlib import Path
+from pyrite.spark import session
+from tests.spark.conftest import Broker
+from tests.spark.test_sink import Copy
+
+class There(Broker):
+    def __init__(self, url):
+        self.url = url
+
+spark = session("local[2]", settings={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
+url, topic, checkpoint = sys.argv[1:]
+slowly = "if(isnotnull(reflect('java.lang.Thread', 'sleep', 1L)), payload, payload)"
+Copy(spark, There(url), topic, Path(checkpoint)).start(slowly).awaitTermination()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_spark_that_is_killed_in_the_middle_publishes_everything_once(
+    spark: SparkSession, copy: Copy, topic: str, tmp_path: Path, run_python: Callable[..., Popen[str]]
+) -> None:
+    save(numbers(spark, 20_000), copy.broker, topic=copy.source)
+    process = run_python(COPY, copy.broker.url, topic, str(tmp_path / "checkpoint"))
+    wait_until(lambda: copy.copied, 200)
+    time.sleep(1.5)  # somewhere in the middle of a micro-batch
+    assert process.poll() is None
+    kill_group(process)
+    assert 0 < len(copy.copied) < 20_000
+    copy.run()
+    assert Counter(copy.copied) == Counter(str(number) for number in range(20_000))
+    assert copy.broker.staged() == []

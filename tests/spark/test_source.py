@@ -1,0 +1,200 @@
+"""`spark.read.format("pyrite")` on a folder: rows, filters, options, and history without Python."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pyrite.broker.message import Batch
+from pyrite.log import parquet, tiering
+from pyrite.log.columns import Entry, build
+from pyrite.log.parquet import ParquetSegment
+from pyrite.log.segment import SegmentWriter
+from pyrite.log.stream import StreamReader
+from pyrite.queries import COLUMNS
+from pyrite.spark import snapshot, table
+from tests.log.samples import FILES, START, convert, no_damage, rows_of, write_segment, write_segments
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the segments of a stream are."""
+    monkeypatch.setattr(parquet, "ROWS", 5)  # so that a small file has several row groups
+    return tmp_path / "streams" / "default"
+
+
+@pytest.fixture
+def rows(folder: Path) -> Rows:
+    """Write a stream of three segments, two of which are Parquet; return its rows."""
+    rows = rows_of(write_segments(folder, [12, 9, 7], last_sealed=False))
+    convert(folder, *sorted(path.name for path in folder.glob("*.arrow"))[:2])
+    return [{name: row[name] for name in COLUMNS} for row in rows]
+
+
+def shown(frame: DataFrame) -> Rows:
+    """Return what a DataFrame has, in the order of the log."""
+    return [as_read(row.asDict(True)) for row in frame.orderBy("offset").collect()]
+
+
+def as_read(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: bytes(value) if isinstance(value, bytearray) else value for name, value in row.items()}
+
+
+def utc(rows: Rows) -> Rows:
+    """Return rows with times as Spark's Python gives them: naive, in this machine's zone."""
+    return [row | {"timestamp": row["timestamp"].astimezone().replace(tzinfo=None)} for row in rows]
+
+
+def test_everything_is_read_without_registration(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    frame = spark.read.format("pyrite").load(str(folder.parents[1]))
+    assert frame.columns == list(COLUMNS)
+    assert shown(frame) == utc(rows)
+
+
+def test_filters_are_pushed_down_if_spark_is_told_to_and_the_result_is_the_same(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    frame = spark.read.format("pyrite").load(str(folder.parents[1]))
+    some = rows[9]["timestamp"] + timedelta(microseconds=1)
+    condition = f"offset > 5 and topic in ('a', 'a/b') and timestamp < timestamp '{some.isoformat()}'"
+    expected = [
+        row
+        for row in utc(rows)[6:]
+        if row["topic"] in ("a", "a/b") and row["timestamp"] <= utc(rows)[9]["timestamp"]
+    ]
+    pushed = frame.where(condition)
+    plan = pushed._jdf.queryExecution().executedPlan().toString()
+    assert "Filter" not in plan.replace("RuntimeFilters", ""), "nothing is left for Spark to do"
+    assert shown(pushed) == expected
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert shown(frame.where(condition)) == expected
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_a_range_a_topic_and_parts(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    reader = spark.read.format("pyrite").option("path", str(folder.parents[1]))
+    part = reader.options(startingOffsets="7", endingOffsets="31", topic="a/#", minPartitions="4").load()
+    assert shown(part) == [row for row in utc(rows)[7:31] if row["topic"] in ("a", "a/b")]
+    assert 1 < part.rdd.getNumPartitions() <= 4, "between record batches"
+
+
+def test_an_empty_range_and_an_empty_result(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    reader = spark.read.format("pyrite").option("path", str(folder.parents[1]))
+    assert reader.option("startingOffsets", "latest").load().count() == 0
+    assert spark.read.format("pyrite").load(str(folder.parents[1])).where("topic = '#'").count() == 0
+
+
+def write_payloads(folder: Path, *payloads: bytes) -> None:
+    folder.mkdir(parents=True)
+    writer = SegmentWriter(FILES, folder, 0)
+    entries = [
+        Entry(Batch(b"t", one, 0, False, None, None, None, 1, len(one)), START, None) for one in payloads
+    ]
+    writer.append(build(entries, 0), True)
+    writer.close()
+
+
+def test_a_schema_decodes_the_payload(spark: SparkSession, folder: Path) -> None:
+    payloads = [json.dumps({"device": f"d{number}", "temp": number / 2}).encode() for number in range(100)]
+    payloads[50:52] = [b'{"device": "broken"', b'{"device": "warm", "temp": "hot"}']
+    write_payloads(folder, *payloads)
+    reader = (
+        spark.read.format("pyrite").option("path", str(folder.parents[1])).option("payloadFormat", "json")
+    )
+    frame = reader.schema("offset long, device string, temp double, _corrupt string").load()
+    found = frame.orderBy("offset").collect()
+    assert len(found) == 100
+    assert [row._corrupt for row in found if row._corrupt] == [one.decode() for one in payloads[50:52]]
+    assert (found[49].device, found[49].temp, found[51].device, found[51].temp) == ("d49", 24.5, "warm", None)
+    assert frame.where("temp > 48").count() == 3
+    assert frame.where("offset >= 98 and temp is not null").select("device").collect()[0].device == "d98"
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "said"),
+    [
+        ({"startingOffset": "1"}, None, "no option 'startingoffset'; did you mean startingOffsets?"),
+        ({"maxMessagesPerTrigger": "many"}, None, "option maxMessagesPerTrigger: expected a number"),
+        ({"stream": "other"}, None, "there is no stream 'other'; there are: default"),
+        ({}, "temp double", "option payloadFormat"),
+    ],
+)
+def test_options_are_refused(
+    spark: SparkSession, folder: Path, rows: Rows, options: dict[str, str], schema: str | None, said: str
+) -> None:
+    reader = spark.read.format("pyrite").option("path", str(folder.parents[1])).options(**options)
+    with pytest.raises(PySparkException) as wrong:
+        (reader.schema(schema) if schema else reader).load().count()
+    assert said in str(wrong.value)
+
+
+def test_what_retention_has_dropped_is_an_error_unless_it_is_allowed(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    first = sorted(folder.glob("*.parquet"))[0]
+    kept = ParquetSegment("default", first).end()
+    tiering.remove(FILES, first)
+    reader = spark.read.format("pyrite").option("path", str(folder.parents[1]))
+    assert shown(reader.load()) == utc(rows)[kept:], "from the earliest that is kept, nothing is missing"
+    with pytest.raises(PySparkException, match=f"offsets 0 to {kept - 1} are not kept any longer"):
+        reader.option("startingOffsets", "0").load().count()
+    reader.options(startingOffsets="0", failOnDataLoss="false")
+    assert shown(reader.load()) == utc(rows)[kept:]
+
+
+def test_a_table_is_what_the_source_reads(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    history = table(spark, path=folder.parents[1])
+    assert history.columns == list(COLUMNS)
+    assert len(history.inputFiles()) == 2, "the sealed segments are read by Spark itself"
+    assert shown(history) == utc(rows)
+    assert shown(history.where("topic = 'a/b' and offset > 20")) == [
+        row for row in utc(rows)[21:] if row["topic"] == "a/b"
+    ]
+
+
+def test_a_table_stays_whole_whatever_becomes_of_the_segments(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    history = table(spark, path=folder.parents[1])
+    convert(folder)
+    segments = [one for one in StreamReader(folder).segments() if isinstance(one, ParquetSegment)]
+    assert len(segments) == 3
+    merged = tiering.merge(FILES, segments, "zstd", no_damage)
+    assert merged is not None
+    more = write_segment(folder, len(rows), 5, sealed=False)
+    assert shown(history) == utc(rows)
+    later = table(spark, path=folder.parents[1])
+    assert shown(later) == utc(rows) + utc([{name: row[name] for name in COLUMNS} for row in rows_of(more)])
+    tiering.remove(FILES, merged)
+    assert later.count() == len(rows) + sum(batch.num_rows for batch in more)
+
+
+def test_what_a_killed_process_has_linked_is_removed(folder: Path, rows: Rows) -> None:
+    data = folder.parents[1]
+    left = data / "snapshots" / "spark-killed"
+    left.mkdir(parents=True)
+    (left / "lock").touch()
+    assert len(snapshot.sealed(data, "default").files) == 2
+    (own,) = (data / "snapshots").iterdir()
+    assert own != left
+
+
+def test_where_no_file_can_be_linked_all_is_read_through_python(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    (folder.parents[1] / "snapshots").touch()  # as if it were not ours to write to
+    history = table(spark, path=folder.parents[1])
+    assert history.inputFiles() == []
+    assert shown(history) == utc(rows)

@@ -1,0 +1,137 @@
+"""`spark.readStream.format("pyrite")`: micro-batches, checkpoints, limits, and what is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pyrite.log import tiering
+from pyrite.log.parquet import ParquetSegment
+from tests.log.samples import FILES, convert, rows_of, write_segment
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+class Log:
+    """A stream on disk that grows, and queries that gather which offsets they read."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self.data = folder / "data"
+        self.folder = self.data / "streams" / "default"
+        self.checkpoint = folder / "checkpoint"
+        self.end = 0
+        self.read: list[list[int]] = []
+        """The offsets that were read, by micro-batch."""
+
+    def grow(self) -> None:
+        """Add a segment."""
+        self.end += len(rows_of(write_segment(self.folder, self.end, 10)))
+
+    def start(self, **options: str) -> StreamingQuery:
+        """Run a query over what is there."""
+
+        def note(frame: Any, _: int) -> None:
+            self.read.append(sorted(row.offset for row in frame.select("offset").collect()))
+
+        given = {"path": str(self.data), "startingOffsets": "earliest"} | options
+        frame = self._spark.readStream.format("pyrite").options(**given).load()
+        writer = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(availableNow=True).start()
+
+    def run(self, **options: str) -> StreamingQuery:
+        """Run a query over what is there, to its end."""
+        query = self.start(**options)
+        assert query.awaitTermination(60)
+        return query
+
+    @property
+    def offsets(self) -> list[int]:
+        return [offset for batch in self.read for offset in batch]
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> Log:
+    log = Log(spark, tmp_path)
+    log.grow()
+    log.grow()
+    return log
+
+
+def test_available_now_ends_within_its_limits_and_goes_on_from_its_checkpoint(log: Log) -> None:
+    query = log.run(maxMessagesPerTrigger="25")
+    assert log.offsets == list(range(log.end))
+    assert {len(batch) for batch in log.read[:-1]} == {25}
+    progress = query.recentProgress
+    assert [each.numInputRows for each in progress] == [len(batch) for batch in log.read]
+    assert progress[0].sources[0].endOffset == '{"offset": 25}'
+    assert progress[0].sources[0].latestOffset == f'{{"offset": {log.end}}}'
+    convert(log.folder)  # as it happens to every log
+    before = log.end
+    log.read.clear()
+    log.grow()
+    log.run()
+    assert log.offsets == list(range(before, log.end))
+
+
+def test_a_limit_in_bytes(log: Log) -> None:
+    log.run(maxBytesPerTrigger="4000")
+    assert log.offsets == list(range(log.end))
+    assert len(log.read) > 1
+
+
+def test_the_filter_of_the_options_holds(log: Log) -> None:
+    log.run(topic="a/+", startingOffsets="3")
+    assert log.offsets
+    assert set(log.offsets) < set(range(3, log.end))
+
+
+def drop_what_is_unread(log: Log) -> int:
+    """Have a query read all there is, then let more come, and have retention drop some of that."""
+    log.run()
+    log.read.clear()
+    log.grow()
+    log.grow()
+    convert(log.folder)
+    for path in sorted(log.folder.glob("*.parquet"))[:3]:
+        kept = ParquetSegment("default", path).end()
+        tiering.remove(FILES, path)
+    return kept
+
+
+def begin_anew(log: Log) -> int:
+    """Have a query read all there is, then put another log in the place of this one, with fewer messages."""
+    log.run()
+    log.read.clear()
+    for path in log.folder.iterdir():
+        path.unlink()
+    log.end = 0
+    log.grow()
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"), [(drop_what_is_unread, "are not kept any longer"), (begin_anew, "was read up to")]
+)
+def test_what_was_never_read_and_is_gone_is_an_error_or_a_warning(
+    log: Log, capfd: pytest.CaptureFixture[str], happens: Callable[[Log], int], said: str
+) -> None:
+    kept = happens(log)
+    with pytest.raises(PySparkException, match=said):
+        log.run()
+    assert log.read == []
+    capfd.readouterr()
+    log.run(failOnDataLoss="false")
+    assert log.offsets == list(range(kept, log.end))
+    assert said in capfd.readouterr().err
+
+
+def test_a_stream_has_no_end(log: Log) -> None:
+    with pytest.raises(PySparkException, match=r"option endingOffsets is for spark\.read"):
+        log.run(endingOffsets="latest")
