@@ -14,7 +14,7 @@ run: $(VENV)/.run-ready   ## set up and start the broker on its defaults (ARGS="
 	$(BIN)/pyrite serve $(ARGS)
 
 test: lint       ## set up, check style, types and dependency direction, and run the whole suite
-	$(BIN)/pytest -n auto $(ARGS)
+	$(BIN)/pytest -n auto --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

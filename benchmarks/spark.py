@@ -1,8 +1,8 @@
 """Spark on the log, against what Spark can do at most: `python -m benchmarks.spark [--messages 5000000]`.
 
-A scan through the source is compared with a source that has its record batches ready, `pyrite.spark.table` with
-Spark's own scan of the same Parquet. In local[2], with 64-byte payloads; the best of a few runs each, after
-one that does not count.
+A scan through the source is compared with a source that has its record batches ready, `pyrite.spark.table`
+with Spark's own scan of the same Parquet. In local[2], with 64-byte payloads; the best of a few runs each,
+after one that does not count.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import argparse
 import contextlib
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +36,6 @@ from pyrite.log.files import Files
 from pyrite.log.segment import SegmentWriter
 from pyrite.queries import SCHEMA, Query
 from pyrite.spark import session, table
-from tests.support.process import BrokerProcess
 
 SEGMENT = 1_000_000
 """Messages in a segment."""
@@ -117,6 +118,21 @@ class _Ready(DataSourceReader):
             batch = self._batch.slice(0, left)
             yield batch
             left -= batch.num_rows
+
+
+@contextlib.contextmanager
+def serving(data: Path) -> Iterator[tuple[str, str]]:
+    """Run a broker, and tell where it listens: for MQTT, and for Flight."""
+    command = [sys.executable, "-m", "pyrite", "serve", "--data", str(data)]
+    command += ["--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [line.strip() for line in iter(process.stdout.readline, "pyrite ready\n")]
+            mqtt, flight = (line.split()[-1] for line in lines if line.startswith("listening on "))
+            yield mqtt, flight
+        finally:
+            process.terminate()
 
 
 def best(call: Callable[[], object], runs: int) -> float:
@@ -210,9 +226,7 @@ def main() -> None:
         note("pyrite.spark.table", rate, rate / native, "0.8")
         rate = messages / best(lambda: stream(spark, path=str(data)), runs)
         note("format('pyrite'), AvailableNow, no-op sink", rate, rate / 1_000_000, "1")
-        listen = ["--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0"]
-        with BrokerProcess("--data", str(data / "broker"), *listen) as broker:
-            mqtt, flight = broker.urls
+        with serving(data / "broker") as (mqtt, flight):
             count = messages // 5
             rate = count / best(lambda: publish(spark, flight, count), runs)
             note("the sink, into the log", rate, rate / 300_000, "1")

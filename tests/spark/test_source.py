@@ -21,7 +21,7 @@ from pyrite.queries import COLUMNS
 from pyrite.spark import snapshot, table
 from tests.log.samples import FILES, START, convert, no_damage, rows_of, write_segment, write_segments
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 Rows = list[dict[str, Any]]
 

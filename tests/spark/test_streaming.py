@@ -15,7 +15,7 @@ from pyrite.log import tiering
 from pyrite.log.parquet import ParquetSegment
 from tests.log.samples import FILES, convert, rows_of, write_segment
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 
 class Log:
