@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help run test lint bench fuzz clean
+.PHONY: help run demo test lint bench fuzz clean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -12,6 +12,9 @@ help:            ## show this list
 
 run: $(VENV)/.run-ready   ## set up and start the broker on its defaults (ARGS="--listen mqtt://127.0.0.1:0" to change)
 	$(BIN)/pyrite serve $(ARGS)
+
+demo: $(VENV)/.demo-ready ## broker, 50 devices with faults, Spark pipeline and its alerts, all at once, in some minutes
+	$(BIN)/pyrite pipeline demo $(ARGS)
 
 test: lint       ## set up, check style, types and dependency direction, and run the whole suite
 	$(BIN)/pytest -n auto --dist loadgroup $(ARGS)
@@ -40,6 +43,10 @@ $(VENV)/.run-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[classic]"
 	touch $@
 
+$(VENV)/.demo-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[classic,spark]"
+	touch $@ $(VENV)/.run-ready
+
 $(VENV)/.dev-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[dev]"
-	touch $@ $(VENV)/.run-ready
+	touch $@ $(VENV)/.run-ready $(VENV)/.demo-ready

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from pyrite import __version__
 
-COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log", "study")
+COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log", "pipeline", "simulate", "study")
 """The modules of this package that register them."""
 
 _EXAMPLES = """\
@@ -21,6 +21,8 @@ examples:
   pyrite topics                                 the tree of topics with their kept values
   pyrite pull billing -t 'orders/#'             fetch what no one has fetched as billing yet
   pyrite log cat --from -1h                     what came in the last hour
+  pyrite pipeline init plant                    a Spark pipeline over the log, ready to run
+  pyrite simulate --devices 50 --seconds 30     devices that publish, for trying things out
   pyrite study udp-loss                         an experiment with the broker, and a report of it
 
 `pyrite COMMAND --help` tells more about each command.

@@ -1,0 +1,240 @@
+"""`pyrite pipeline`: make, run and show a pipeline of Spark's over the log."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from types import FrameType
+
+from rich.console import Console
+
+BROKER = "flight://127.0.0.1:8815"
+
+_EXAMPLES = """\
+examples:
+  pyrite pipeline init plant                    write a project into the folder plant
+  cd plant
+  pyrite pipeline run                           process what is new since the last run
+  pyrite pipeline run --continuous              and go on doing so, until Ctrl-C
+  pyrite pipeline show                          the tables, and plots of them as PNG files
+  pyrite sub -t 'alerts/#' -v                   what the pipeline has found, as it finds it
+
+It takes `pip install 'pyrite[spark]'`, and Java 17 or later (which that brings, if there is none).
+"""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "pipeline",
+        help="make, run and show a Spark pipeline: all messages, decoded, summarised, watched for outliers",
+        description="Make, run and show a Spark Declarative Pipeline over the log of a broker.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+
+    init = _add(actions, "init", "write a new project", "  pyrite pipeline init plant\n")
+    init.add_argument("name", metavar="NAME", type=Path, help="a folder that is to be made")
+    init.add_argument("--broker", default=BROKER, metavar="URL", type=_broker, help=f"default: {BROKER}")
+    init.set_defaults(run=_init)
+
+    run = _add(
+        actions,
+        "run",
+        "process what is new in the log",
+        "  pyrite pipeline run\n  pyrite pipeline run --continuous --every 5\n"
+        "  pyrite pipeline run --full-refresh\n",
+    )
+    _add_project(run)
+    run.add_argument("--broker", metavar="URL", type=_broker, help="in place of that in spark-pipeline.yml")
+    run.add_argument(
+        "--master", default="local[*]", help="where Spark runs (default: local[*], all cores here)"
+    )
+    how = run.add_mutually_exclusive_group()
+    how.add_argument(
+        "--continuous", action="store_true", help="run again whenever the log has grown, until Ctrl-C"
+    )
+    how.add_argument(
+        "--full-refresh", action="store_true", help="empty all tables first, and process the whole log again"
+    )
+    run.add_argument(
+        "--every", type=_seconds, default=1.0, metavar="N", help="seconds between runs (default: 1)"
+    )
+    run.set_defaults(run=_run)
+
+    show = _add(actions, "show", "print the tables, and draw plots", "  pyrite pipeline show --rows 20\n")
+    _add_project(show)
+    show.add_argument("--rows", type=_count, default=10, metavar="N", help="rows of a table (default: 10)")
+    show.add_argument("--plots", type=Path, metavar="DIR", help="where to (default: plots in the project)")
+    show.set_defaults(run=_show)
+
+    demo = _add(
+        actions,
+        "demo",
+        "a broker, devices with faults, the pipeline and its alerts, all at once",
+        "  pyrite pipeline demo\n  pyrite pipeline demo --seconds 30 --faults 5\n",
+    )
+    demo.add_argument("--devices", type=_count, default=50, metavar="N", help="default: 50")
+    demo.add_argument(
+        "--rate", type=_count, default=10, metavar="N", help="messages a second of each (default: 10)"
+    )
+    demo.add_argument(
+        "--seconds", type=_count, default=40, metavar="N", help="how long they send (default: 40)"
+    )
+    demo.add_argument("--faults", type=_count, default=20, metavar="N", help="default: 20")
+    demo.add_argument("--seed", type=int, default=7, metavar="N", help="default: 7")
+    demo.set_defaults(run=_demo)
+
+
+def _add(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, examples: str
+) -> argparse.ArgumentParser:
+    return actions.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_project(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--project",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="its folder (default: this one, or one above)",
+    )
+
+
+def _broker(text: str) -> str:
+    if text.startswith(("flight://", "flights://")):
+        return text
+    raise argparse.ArgumentTypeError(f"expected flight://HOST:PORT or flights://HOST:PORT, not {text!r}")
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if 0 <= seconds <= 86_400:
+        return seconds
+    raise argparse.ArgumentTypeError(f"expected a number of seconds, not {text!r}")
+
+
+def _said(work: Callable[[], int]) -> int:
+    """Do something; whatever is wrong ends in one line."""
+    try:
+        from pyrite.pipeline.project import ProjectError
+    except ModuleNotFoundError as error:
+        print(
+            f"pyrite pipeline: {error}. Install what it takes: pip install 'pyrite[spark]'", file=sys.stderr
+        )
+        return 1
+    try:
+        return work()
+    except ProjectError as error:
+        print(f"pyrite pipeline: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(
+            f"pyrite pipeline: {error}. Install what it takes: pip install 'pyrite[spark]'", file=sys.stderr
+        )
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _init(args: argparse.Namespace) -> int:
+    def work() -> int:
+        from pyrite.pipeline.project import make_project
+
+        project = make_project(args.name, args.broker)
+        print(f"{args.name} is there: edit schemas.toml and transformations/ as you like. Now:")
+        print(f"  cd {args.name}\n  pyrite pipeline run")
+        print(f"It reads from {project.broker}, where `pyrite serve` is to be running.")
+        return 0
+
+    return _said(work)
+
+
+def _run(args: argparse.Namespace) -> int:
+    return _said(lambda: _run_project(args))
+
+
+def _run_project(args: argparse.Namespace) -> int:
+    from pyrite.pipeline.progress import Progress
+    from pyrite.pipeline.project import find_project
+
+    project = find_project(args.project)
+    from pyrite.pipeline.run import RunError, again_and_again, started
+    from pyrite.pipeline.schemas import SchemaError
+    from pyrite.spark.java import NoJava
+
+    progress = Progress(Console(stderr=True), Console())
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        with progress, started(project, args.broker or project.broker, args.master) as runner:
+            if not args.continuous:
+                progress.done(runner.run(progress.step, args.full_refresh))
+                return 0
+            stop = Event()
+            _stop_after_this_run(stop, progress.note)
+            again_and_again(runner, progress.step, progress.done, args.every, stop, progress.note)
+            return 0
+    except (RunError, SchemaError, NoJava) as error:
+        print(f"pyrite pipeline: {error}", file=sys.stderr)
+        if (project.folder / "spark.log").exists():
+            print(f"What Spark itself said is in {project.folder / 'spark.log'}", file=sys.stderr)
+        return 1
+
+
+def _stop_after_this_run(stop: Event, note: Callable[[str], None]) -> None:
+    """Let the first Ctrl-C end the loop, and the next one everything."""
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        note("ending after this run; Ctrl-C again ends it at once, and nothing is lost by it")
+
+    signal.signal(signal.SIGINT, asked)
+    signal.signal(signal.SIGTERM, asked)
+
+
+def _interrupted(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _show(args: argparse.Namespace) -> int:
+    def work() -> int:
+        from pyrite.pipeline.project import find_project
+        from pyrite.pipeline.show import show
+
+        project = find_project(args.project)
+        return show(project, args.rows, args.plots or project.folder / "plots", Console())
+
+    return _said(work)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    def work() -> int:
+        from pyrite.pipeline.demo import Demo, demo
+
+        wanted = Demo(args.devices, args.rate, args.seconds, args.faults, args.seed)
+        return 0 if demo(wanted, Console()) else 1
+
+    return _said(work)

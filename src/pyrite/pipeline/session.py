@@ -1,0 +1,82 @@
+"""The Spark that a pipeline runs in: a server of Spark Connect in this process, and a session with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+from uuid import uuid4
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from pyrite.spark.java import find_java
+
+SETTINGS = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.sql.connect.serverStacktrace.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextmanager
+def pipeline_session(
+    settings: dict[str, str], configuration: dict[str, str], master: str, log: Path
+) -> Iterator[SparkSession]:
+    """Yield a session with a Spark that is started for it.
+
+    `settings` are what Spark is started with, `configuration` what the session has. What Spark writes to
+    standard error goes to the file `log`.
+    """
+    java = find_java()
+    if java is not None:
+        os.environ["JAVA_HOME"] = str(java)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid4())
+    port = _free_port()
+    conf = SparkConf().setMaster(master).setAppName("pyrite pipeline")
+    for key, value in (SETTINGS | settings | {"spark.connect.grpc.binding.port": str(port)}).items():
+        conf.set(key, value)
+    with _standard_error_in(log):
+        context = SparkContext(conf=conf)
+        context.setLogLevel("ERROR")
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # functions make columns for Spark Connect
+    try:
+        connecting = ConnectSession.builder.remote(f"sc://localhost:{port}")
+        for key, value in configuration.items():
+            connecting = connecting.config(key, value)
+        session = cast(SparkSession, connecting.getOrCreate())
+        try:
+            yield session
+        finally:
+            session.stop()
+    finally:
+        context.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _standard_error_in(path: Path) -> Iterator[None]:
+    """Let the processes that are started meanwhile write their errors to a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,50 @@
+"""Silver: messages decoded by the schemas of schemas.toml, and apart from them the bad ones, counted."""
+
+from functools import reduce
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pyrite.pipeline.schemas import TopicSchema, read_schemas
+
+spark = SparkSession.active()
+schemas = read_schemas("schemas.toml")
+
+
+def define(schema: TopicSchema) -> None:
+    """Define what is made of the messages of a schema."""
+
+    @dp.table(name=schema.silver, comment=f"messages on {schema.topic}, decoded")
+    def silver() -> DataFrame:
+        good = schema.decode(spark.readStream.table("bronze")).where("NOT bad")
+        fields = [F.col(f"fields.{name}").alias(name) for name in schema.fields if name != "time"]
+        return good.select("offset", "timestamp", "topic", "device", "event_time", *fields)
+
+    @dp.table(name=schema.bad, comment=f"messages on {schema.topic} that do not fit, as they came")
+    def bad() -> DataFrame:
+        wrong = schema.decode(spark.readStream.table("bronze")).where("bad")
+        return wrong.select("offset", "timestamp", "topic", "payload", "client_id")
+
+
+for each in schemas:
+    define(each)
+
+
+@dp.materialized_view(comment="per topic: all messages, and how many were decoded, were bad, have no schema")
+def quality() -> DataFrame:
+    """Count what became of each message; `messages` is the sum of the others."""
+    tables = [("messages", "bronze")]
+    tables += [("decoded", schema.silver) for schema in schemas] + [("bad", schema.bad) for schema in schemas]
+    rows = [spark.read.table(name).select("topic", F.lit(what).alias("what")) for what, name in tables]
+    messages, decoded, bad = (F.count_if(F.col("what") == what) for what in ("messages", "decoded", "bad"))
+    return (
+        reduce(DataFrame.unionAll, rows)
+        .groupBy("topic")
+        .agg(
+            messages.alias("messages"),
+            decoded.alias("decoded"),
+            bad.alias("bad"),
+            (messages - decoded - bad).alias("without_schema"),
+        )
+    )

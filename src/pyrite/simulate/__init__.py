@@ -1,0 +1,1 @@
+"""Simulated devices: they measure, publish, and go wrong on purpose."""

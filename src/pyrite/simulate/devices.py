@@ -1,0 +1,116 @@
+"""What a simulated device measures, and what goes wrong with it, all of it told by a seed."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+WARM_UP = 80
+"""Messages before the first fault, so that it is known what is usual."""
+SPACING = 120
+"""Messages from the beginning of a fault to that of the next, on one device."""
+REST = 60
+"""Messages that follow the beginning of the last fault."""
+DRIFT = 15
+"""Messages that a drift takes."""
+DROPOUT = 45
+"""Messages that are not sent in a dropout."""
+DAY = 86_400.0
+
+KINDS = ("spike", "drift", "dropout")
+FIELDS = {"temperature": 10.0, "vibration": 4.0}
+"""The fields that spike and drift, and by how much."""
+BROKEN = ("{", "not JSON", '["an", "array"]', '{"temperature": "hot"}', '{"count": 1.5, "battery": [1]}')
+"""Payloads that fit no schema of telemetry."""
+
+
+class TooShort(ValueError):
+    """There is no room for so many faults; the text says what would do."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong: from the message with this number on."""
+
+    device: int
+    kind: str
+    field: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A message, as it is to be published."""
+
+    number: int
+    time: float
+    """When it was measured, in seconds since 1970."""
+    payload: bytes
+    malformed: bool
+    fault: Fault | None
+    """The fault that begins with this message, or, for a dropout, was over with it."""
+
+
+def plan_faults(devices: int, messages: int, count: int, seed: int) -> list[Fault]:
+    """Choose when which device goes wrong, and how."""
+    slots = range(WARM_UP, messages - REST - DROPOUT, SPACING)
+    if count > devices * len(slots):
+        needed = WARM_UP + REST + DROPOUT + SPACING * (math.ceil(count / devices) - 1) + 1
+        raise TooShort(
+            f"{devices} devices with {messages} messages each have no room for {count} faults: "
+            f"{needed} messages each would do (rate times seconds)"
+        )
+    chance = random.Random(f"faults {seed}")  # noqa: S311
+    places = chance.sample([(device, slot) for device in range(devices) for slot in slots], count)
+    faults = []
+    for turn, (device, slot) in enumerate(sorted(places)):
+        kind = KINDS[turn % len(KINDS)]
+        field = "silence" if kind == "dropout" else chance.choice(sorted(FIELDS))
+        faults.append(Fault(device, kind, field, slot))
+    return faults
+
+
+def readings(
+    device: int, times: Iterator[float], faults: list[Fault], malformed: float, seed: int
+) -> Iterator[Reading]:
+    """Yield what a device sends at these times; `malformed` is the share of messages that cannot be read."""
+    chance = random.Random(f"device {device} {seed}")  # noqa: S311
+    base, phase = chance.uniform(18, 26), chance.uniform(0, 2 * math.pi)
+    hum, battery = chance.uniform(1.5, 3.0), chance.uniform(60, 100)
+    shake = 0.0
+    ended: Fault | None = None
+    for number, time in enumerate(times):
+        shake = 0.6 * shake + chance.gauss(0, 0.08)
+        values = {
+            "temperature": base + 5 * math.sin(2 * math.pi * time / DAY + phase) + chance.gauss(0, 0.3),
+            "vibration": hum + shake + chance.gauss(0, 0.05),
+            "battery": max(0.0, battery - number * 0.002 + chance.gauss(0, 0.02)),
+        }
+        broken = chance.random() < malformed
+        begun = None
+        dropped = False
+        for fault in faults:
+            since = number - fault.number
+            if fault.kind == "dropout":
+                dropped = dropped or 0 <= since < DROPOUT
+                ended = fault if dropped else ended
+            elif 0 <= since < (DRIFT if fault.kind == "drift" else 1):
+                part = (since + 1) / DRIFT if fault.kind == "drift" else 1.0
+                values[fault.field] += part * FIELDS[fault.field]
+                broken = False
+                begun = fault if since == 0 else begun
+        if dropped:
+            continue
+        if ended is not None:
+            begun, ended, broken = ended, None, False
+        if broken:
+            yield Reading(number, time, chance.choice(BROKEN).encode(), True, None)
+            continue
+        told = {name: round(value, 3) for name, value in values.items()}
+        moment = datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
+        payload = json.dumps({"time": moment.replace("+00:00", "Z"), **told, "count": number})
+        yield Reading(number, time, payload.encode(), False, begun)
