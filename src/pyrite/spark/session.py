@@ -27,7 +27,11 @@ def session(
     """
     is_new = SparkSession.getActiveSession() is None
     if is_new:
-        os.environ["JAVA_HOME"] = str(find_java())
+        java = find_java()
+        if java is None:
+            os.environ.pop("JAVA_HOME", None)  # one that is too old, if it is there
+        else:
+            os.environ["JAVA_HOME"] = str(java)
         # Python's workers are to find what this process has found.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().appName(name)

@@ -24,15 +24,20 @@ from pyrite.log.stream import StreamReader
 _logger = logging.getLogger("pyrite.spark")
 
 
-class Sealed(NamedTuple):
-    """The Parquet files with which a stream begins, and the offset after their last message."""
+class Snapshot(NamedTuple):
+    """The Parquet files with which a stream began when it was taken, and the offset after their last one."""
 
+    folder: Path
     files: list[Path]
     end: int
 
+    def remove(self) -> None:
+        """Remove it: no one reads it any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
-def sealed(data: Path, stream: str) -> Sealed:
-    """Return the Parquet files that a stream begins with, under names that last as long as this process."""
+
+def take(data: Path, stream: str) -> Snapshot | None:
+    """Return the Parquet files that a stream begins with; None if there are none, or they cannot be kept."""
     reader = StreamReader(data / "streams" / stream)
     while True:
         segments = []
@@ -41,23 +46,23 @@ def sealed(data: Path, stream: str) -> Sealed:
                 break
             segments.append(segment)
         if not segments:
-            return Sealed([], 0)
+            return None
         try:
-            folder = _folder(data) / stream
-            folder.mkdir(exist_ok=True)
-            return Sealed([_link(segment.path, folder) for segment in segments], segments[-1].end())
+            folder = _folder(data) / str(uuid4())
+            folder.mkdir()
+            snapshot = Snapshot(folder, [folder / segment.path.name for segment in segments], 0)
+            try:
+                for segment, link in zip(segments, snapshot.files, strict=True):
+                    os.link(segment.path, link)
+                return snapshot._replace(end=segments[-1].end())
+            except OSError:
+                snapshot.remove()
+                raise
         except FileNotFoundError:
             continue  # one of them was merged with others, or dropped
         except OSError as error:
             _logger.warning("segments in %s cannot be linked, so all is read through Python: %s", data, error)
-            return Sealed([], 0)
-
-
-def _link(path: Path, folder: Path) -> Path:
-    link = folder / path.name
-    if not link.exists():  # a segment's file is never changed once it has its name
-        os.link(path, link)
-    return link
+            return None
 
 
 @cache
@@ -66,11 +71,14 @@ def _folder(data: Path) -> Path:
     snapshots = data / "snapshots"
     snapshots.mkdir(exist_ok=True)
     for other in snapshots.iterdir():
-        _remove_unless_used(other)
+        if other.suffix != ".begun":
+            _remove_unless_used(other)
     folder = snapshots / f"spark-{uuid4()}"
-    folder.mkdir()
-    descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+    begun = folder.with_suffix(".begun")
+    begun.mkdir()
+    descriptor = os.open(begun / "lock", os.O_CREAT | os.O_RDWR, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
+    begun.rename(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -79,7 +87,7 @@ def _remove_unless_used(folder: Path) -> None:
     try:
         descriptor = os.open(folder / "lock", os.O_RDWR)
     except OSError:
-        return  # it is being made
+        return  # another is removing it
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

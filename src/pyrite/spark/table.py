@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pyrite.log.bulk import LogFolder
 from pyrite.queries import SCHEMA
-from pyrite.spark.snapshot import sealed
+from pyrite.spark.snapshot import Snapshot, take
+
+_kept: list[tuple[Any, Snapshot]] = []
+"""Weak references to what knows the files in Spark, and the files."""
 
 
 def table(spark: SparkSession, stream: str = "default", *, path: str | Path) -> DataFrame:
@@ -17,13 +22,35 @@ def table(spark: SparkSession, stream: str = "default", *, path: str | Path) -> 
 
     What comes later is not in it. What retention drops later of the sealed segments still is.
     """
+    _remove_unused()
     data = Path(path).absolute()
     bounds = LogFolder(data).bounds(stream)
-    files, start = sealed(data, stream)
-    start = start if files else bounds.first
-    end = max(start, bounds.end)
+    snapshot = take(data, stream)
+    start = bounds.first if snapshot is None else snapshot.end
     source = spark.read.format("pyrite").options(path=str(data), stream=stream)
-    rest = source.options(startingOffsets=str(start), endingOffsets=str(end)).load()
-    if not files:
+    rest = source.options(startingOffsets=str(start), endingOffsets=str(max(start, bounds.end))).load()
+    if snapshot is None:
         return rest
-    return spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(str, files)).union(rest)
+    sealed = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(str, snapshot.files))
+    _keep(spark, sealed, snapshot)
+    return sealed.union(rest)
+
+
+def _keep(spark: SparkSession, sealed: DataFrame, snapshot: Snapshot) -> None:
+    """Note which snapshot a DataFrame needs, and with it all that are made of it; only Java knows which."""
+    files = sealed._jdf.queryExecution().analyzed().collectLeaves().head().relation().location()
+    jvm: Any = spark._jvm
+    _kept.append((jvm.java.lang.ref.WeakReference(files), snapshot))
+
+
+def _remove_unused() -> None:
+    """Remove the snapshots that nothing in Spark knows any more."""
+    for pair in list(_kept):
+        reference, snapshot = pair
+        try:
+            used = reference.get() is not None
+        except Py4JError:
+            used = False  # it was a Java before this one
+        if not used:
+            _kept.remove(pair)
+            snapshot.remove()
