@@ -198,6 +198,13 @@ def test_a_command_that_comes_twice_is_done_once(core: Core, network: Network) -
     assert [one.payload for one in client.came()] == [b"x", b"y"]
 
 
+def test_connect_that_comes_twice_is_answered_twice(network: Network) -> None:
+    network.prove(HERE)
+    assert network.send(HERE, b"Connect me") == [b"Ack Connect me new\n"]
+    assert network.send(HERE, b"Connect me") == [b"Ack Connect me resumed\n"]
+    assert network.send(HERE, b"Connect you") == [b"Error connected Connect: comes first, and once\n"]
+
+
 @pytest.mark.parametrize("options", ["", " ack"])
 def test_a_message_that_does_not_fit_is_told(core: Core, network: Network, options: str) -> None:
     network.prove(HERE)

@@ -187,7 +187,7 @@ def test_the_same_address_twice_is_an_address_in_use() -> None:
 
 
 def test_a_host_that_is_not_of_this_machine_is_named() -> None:
-    assert "192.0.2.1" in run_refused(1, "--ephemeral", "--listen", "mqtt://192.0.2.1:0")
+    assert "192.0.2.1" in run_refused(1, "--ephemeral", "--allow-anonymous", "--listen", "mqtt://192.0.2.1:0")
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pyrite.access.rules import Rule
 
 from .conftest import Certificates, Serve
 from .peers import run_refused, run_serve
@@ -67,6 +70,18 @@ max_session_expiry = 0
 [topics]
 policy = "listed"
 names = ["news", "weather/temp"]
+
+[access]
+users = "SERVER"
+anonymous = true
+
+[[access.rule]]
+users = ["ann", "*", "anonymous"]
+groups = ["ops"]
+publish = ["a/%u/#"]
+subscribe = ["#", "$SYS/#"]
+pull = ["a/%c"]
+manage = ["+/b"]
 
 [[stream]]
 name = "sensors"
@@ -135,6 +150,8 @@ def test_every_key_round_trips_with_another_value(tmp_path: Path, certificates: 
 
 def test_the_table_of_all_keys_in_this_file_is_complete() -> None:
     defaults, others = tomllib.loads(printed()), tomllib.loads(EVERYTHING)
+    assert others["access"].pop("rule")[0].keys() == {one.name for one in fields(Rule)}
+    assert defaults["access"].pop("rule") == []
     assert keys(defaults) == keys(others)
 
 

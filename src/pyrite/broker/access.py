@@ -5,8 +5,8 @@ The broker asks an `Access` object. The one here lets everyone in; a plug-in nam
     [mqtt]
     authenticator = "my_package.my_module:make_access"
 
-where `make_access()` returns an object of a subclass of `Access`. Calls are made on the event loop, so
-they must not block.
+where `make_access()` returns an object of a subclass of `Access`. Calls are made on the event loop, so they
+must not block; but for `authenticate`, which is called in a thread of its own if `takes_time` says so.
 """
 
 from __future__ import annotations
@@ -65,6 +65,13 @@ class Access:
     checks_topics = False
     """Whether `may_publish` and `may_subscribe` are to be asked at all."""
 
+    def takes_time(self, credentials: Credentials) -> bool:
+        """Tell whether `authenticate` will take long: then it is called in a thread of its own.
+
+        It never may for a client that says nothing of itself.
+        """
+        return False
+
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
         """Decide on a client that connects without enhanced authentication."""
         return Accept(username=credentials.username)
@@ -73,6 +80,10 @@ class Access:
         """Begin enhanced authentication by `method`, or return None if there is no such method."""
         return None
 
+    def is_welcome(self, credentials: Credentials) -> bool:
+        """Tell whether a client that was let in may stay, after the settings were read again."""
+        return True
+
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether the client may publish on `topic`."""
         return True
@@ -80,3 +91,11 @@ class Access:
     def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
         """Tell whether the client may subscribe to `topic_filter`."""
         return True
+
+    def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether the client may read `topic_filter` from the log: by pull, or in bulk."""
+        return self.may_subscribe(credentials, topic_filter)
+
+    def may_manage(self, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether the client may create and delete topics, and see who is connected."""
+        return self.may_publish(credentials, topic_filter)

@@ -7,12 +7,13 @@ called by whoever drives it, after `wake` said that there is something to send. 
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
-from pyrite.broker.access import Access
+from pyrite.broker.access import Accept, Access, Credentials, Refuse
 from pyrite.broker.catalog import Catalog, TopicOptions
 from pyrite.broker.consumers import Consumer
 from pyrite.broker.figures import Figures
@@ -26,6 +27,16 @@ from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import TopicTree, matches
+
+logger = logging.getLogger(__name__)
+
+Aside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
+"""Does what takes time in another thread, and tells the result in this one."""
+
+
+def _at_once(job: Callable[[], Any], then: Callable[[Any], object]) -> None:
+    """Stand in for another thread."""
+    then(job())
 
 
 def _no_clock() -> float:
@@ -74,6 +85,7 @@ class Broker:
         clock: Callable[[], float] = _no_clock,
         journal: Journal | None = None,
         topics: TopicOptions | None = None,
+        aside: Aside | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.access = access or Access()
@@ -93,6 +105,7 @@ class Broker:
         self.retained: TopicTree[Batch] = TopicTree()
         self._system_retained = 0
         self._wake = wake
+        self._aside = aside or _at_once
         self.clock = clock
         """A fine clock, only to see how long something takes."""
         self.alert: Callable[[], object] = _no_wake
@@ -146,6 +159,23 @@ class Broker:
         turns, self._interrupted = self._interrupted, []
         for turn in turns:
             turn.go_on()
+
+    # Who may come in
+
+    def authenticate(self, credentials: Credentials, then: Callable[[Accept | Refuse], object]) -> None:
+        """Have it decided whether a client may come in; `then` is told at once, or later."""
+        if not self.access.takes_time(credentials):
+            then(self.access.authenticate(credentials))
+            return
+
+        def decide() -> Accept | Refuse:
+            try:
+                return self.access.authenticate(credentials)
+            except Exception:  # a plug-in may do anything
+                logger.exception("internal error")
+                return Refuse(reason="internal error")
+
+        self._aside(decide, then)
 
     # Messages
 
@@ -484,6 +514,13 @@ class Broker:
         if session.lasting:
             self.journal.drop_subscription(session, key)
         return True
+
+    def prune(self, session: Session, credentials: Credentials) -> None:
+        """Take away the subscriptions that a client may not have, any more or as who it is now."""
+        if self.access.checks_topics:
+            for key, subscription in list(session.subscriptions.items()):
+                if not self.access.may_subscribe(credentials, subscription.topic_filter.decode()):
+                    self.unsubscribe(session, key)
 
     def _remove(self, subscription: Subscription) -> None:
         """Take a subscription out of the tree, and forget its group if it was the last of it."""

@@ -72,6 +72,19 @@ def matches(topic_filter: bytes, topic: bytes) -> bool:
     return len(names) == len(levels)
 
 
+def covers(topic_filter: bytes, other: bytes) -> bool:
+    """Tell whether `topic_filter` asks for every topic that `other`, a filter or a topic, asks for."""
+    if other.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
+        return False
+    levels, others = topic_filter.split(b"/"), other.split(b"/")
+    for number, level in enumerate(levels):
+        if level == b"#":
+            return True
+        if number >= len(others) or others[number] == b"#" or level not in (b"+", others[number]):
+            return False
+    return len(levels) == len(others)
+
+
 class _Branch:
     """One level of the tree: what lies below it, and whether a topic ends here."""
 

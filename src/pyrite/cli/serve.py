@@ -18,8 +18,8 @@ examples:
   pyrite serve
         on the defaults: mqtt://127.0.0.1:1883, ws://127.0.0.1:8083/mqtt,
         line://127.0.0.1:1373, udp://127.0.0.1:1234 and flight://127.0.0.1:8815
-  pyrite serve --listen mqtt://0.0.0.0:1883 --listen ws://0.0.0.0:8083/mqtt
-        for other machines too
+  pyrite serve --config pyrite.toml --listen mqtt://0.0.0.0:1883
+        for other machines too, with the users that the file names (pyrite passwd --help)
   pyrite serve --listen mqtt://127.0.0.1:0 --ephemeral
         on a free port, nothing on disk
   pyrite serve --config pyrite.toml
@@ -49,6 +49,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("--data", metavar="DIR", help="the folder for everything that lasts")
     parser.add_argument("--ephemeral", action="store_true", help="keep nothing on disk")
+    parser.add_argument(
+        "--allow-anonymous", action="store_true", help="let clients without a name in, wherever it listens"
+    )
     parser.add_argument("--print-config", action="store_true", help="show the settings in force, and end")
     parser.set_defaults(run=run)
 
@@ -62,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
         if args.data:
             config.data = args.data
         config.ephemeral = config.ephemeral or args.ephemeral
+        config.access.anonymous = config.access.anonymous or args.allow_anonymous
         configuration.check(config, "the command line" if args.listen else str(args.config or "defaults"))
         if args.print_config:
             sys.stdout.write(configuration.dump(config))

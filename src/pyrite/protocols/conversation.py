@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pyrite.broker.access import Credentials
+from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.link import NOTHING, Link, Transport
 from pyrite.broker.timers import NO_SLOT
 from pyrite.protocols.states import CLOSED, CONNECTED, WAITING, State
@@ -106,6 +106,27 @@ class Conversation(Link):
                 return False
         self.backlog = None
         return True
+
+    # Who it is
+
+    def identify(self, then: Callable[[Accept | Refuse], object]) -> None:
+        """Have it decided whether the client may come in; what else it sends waits until `then` is told."""
+        at_once = True
+        waits = True
+
+        def decided(verdict: Accept | Refuse) -> None:
+            nonlocal waits
+            waits = False
+            if at_once:
+                then(verdict)
+            elif self.state is not CLOSED:
+                self.backlog = _step(then, verdict)
+                self.broker.interrupted(self)
+
+        self.broker.authenticate(self.credentials, decided)
+        at_once = False
+        if waits:
+            self.hold()
 
     # What must be safe first
 
@@ -208,3 +229,8 @@ class Conversation(Link):
     def due(self) -> None:
         """Do what time asks for."""
         raise NotImplementedError
+
+
+def _step(then: Callable[[Accept | Refuse], object], verdict: Accept | Refuse) -> Iterator[None]:
+    then(verdict)
+    yield

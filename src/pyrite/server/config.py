@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
@@ -19,6 +20,7 @@ from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.listeners import Listener, parse_listener
 
+DEFAULTS = "defaults"
 DEFAULT_LISTENERS = (
     "mqtt://127.0.0.1:1883",
     "ws://127.0.0.1:8083/mqtt",
@@ -51,6 +53,18 @@ class Tls:
 
 
 @dataclass(slots=True)
+class AccessOptions:
+    """Who may come in, and do what."""
+
+    users: str = ""
+    """File of users and their passwords, as `pyrite passwd` writes it; without one, everyone is let in."""
+    anonymous: bool = False
+    """Whether clients without a name are let in: where there are users, or where others can reach it."""
+    rule: list[Rule] = field(default_factory=list)
+    """Who may do what; where there are users or rules, all else is denied."""
+
+
+@dataclass(slots=True)
 class Config:
     """Everything that can be set."""
 
@@ -68,10 +82,16 @@ class Config:
     mqtt: MqttOptions = field(default_factory=MqttOptions)
     line: LineOptions = field(default_factory=LineOptions)
     topics: TopicOptions = field(default_factory=TopicOptions)
+    access: AccessOptions = field(default_factory=AccessOptions)
     stream: list[StreamOptions] = field(default_factory=lambda: [StreamOptions()])
     """Which messages are kept, where and for how long; the stream `default` takes what no other does."""
-    source: str = field(default="defaults", metadata={"internal": True})
+    source: str = field(default=DEFAULTS, metadata={"internal": True})
     """Where these settings are from, for errors to say; not itself a setting."""
+
+    @property
+    def from_file(self) -> bool:
+        """Whether these settings are from a file."""
+        return self.source != DEFAULTS
 
     def listeners(self) -> list[Listener]:
         """Return the listeners, parsed; of the defaults, only those that there is something for."""
@@ -142,12 +162,26 @@ def check(config: Config, source: str) -> None:
             raise ConfigError(
                 f"{source}: listen = {url!r}: there is no log to read when nothing is kept on disk"
             )
+        if not (
+            listener.local or config.access.users or config.access.anonymous or config.mqtt.authenticator
+        ):
+            raise ConfigError(
+                f"{source}: listen = {url!r}: other machines could reach it, and there are no users. Make "
+                "some with 'pyrite passwd FILE NAME', and name the file in access.users; or let everyone "
+                "in with --allow-anonymous (access.anonymous = true)"
+            )
         if listener.tls and not config.tls.certificate:
             raise ConfigError(
                 f"{source}: listen = {url!r}: expected tls.certificate (and tls.key) to be set for it, "
                 'as in [tls] certificate = "server.pem"'
             )
     _check_topics(config.topics, source)
+    _check_rules(config.access.rule, source)
+    if config.access.users and not Path(config.access.users).is_file():
+        raise ConfigError(
+            f"{source}: access.users = {config.access.users!r}: expected a file that exists; "
+            "pyrite passwd makes one"
+        )
     _check_streams(config.stream, source)
     for key in ("certificate", "key", "client_ca"):
         file = getattr(config.tls, key)
@@ -173,6 +207,19 @@ def _check_topics(topics: TopicOptions, source: str) -> None:
         )
 
 
+def _check_rules(rules: list[Rule], source: str) -> None:
+    for number, rule in enumerate(rules, 1):
+        where = f"{source}: [[access.rule]] {number}"
+        if not rule.users and not rule.groups:
+            raise ConfigError(f"{where}: expected users or groups that it is for")
+        for action in ACTIONS:
+            for topic in getattr(rule, action):
+                try:
+                    check_filter(topic.encode(), 65_536)
+                except (InvalidTopic, UnicodeEncodeError) as error:
+                    raise ConfigError(f"{where}: {action} = {topic!r}: {error}") from None
+
+
 def _check_streams(streams: list[StreamOptions], source: str) -> None:
     names: set[str] = set()
     for stream in streams:
@@ -191,10 +238,23 @@ def _check_streams(streams: list[StreamOptions], source: str) -> None:
                 raise ConfigError(f"{where}: stream.topics = {topic!r}: {error}") from None
 
 
+def _tables(key: str, values: Any, source: str) -> list[dict[str, Any]]:
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise ConfigError(f"{source}: {key} = {values!r}: expected tables, [[{key}]]")
+    return values
+
+
+def _fill_rules(values: Any, source: str) -> list[Rule]:
+    """Read the [[access.rule]] tables."""
+    rules = [(Rule(), table) for table in _tables("access.rule", values, source)]
+    for rule, table in rules:
+        _fill(rule, table, "access.rule.", source)
+    return [rule for rule, _ in rules]
+
+
 def _fill_streams(values: Any, source: str) -> list[StreamOptions]:
     """Read the [[stream]] tables; the default stream comes last, unless it is one of them."""
-    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise ConfigError(f"{source}: stream = {values!r}: expected tables, [[stream]]")
+    values = _tables("stream", values, source)
     streams = []
     for table in values:
         if "name" not in table:
@@ -217,6 +277,9 @@ def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None
             raise ConfigError(f"{source}: {key} = {value!r}: no such key; expected one of {known}")
         if kinds[name] == list[StreamOptions]:
             setattr(target, name, _fill_streams(value, source))
+            continue
+        if kinds[name] == list[Rule]:
+            setattr(target, name, _fill_rules(value, source))
             continue
         current = getattr(target, name)
         if is_dataclass(current):

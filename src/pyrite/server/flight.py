@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pyrite.broker.access import Access, Credentials, Refuse
+from pyrite.broker.access import Accept, Access, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.log.sinks import Sinks
 from pyrite.server.config import Config
@@ -47,7 +47,6 @@ class FlightProcess:
         """Does something with the broker, and sends what comes of it."""
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._writer: asyncio.StreamWriter | None = None
 
     async def start(self) -> Listener:
         """Start the process, and return where it listens; OSError if it cannot."""
@@ -60,6 +59,11 @@ class FlightProcess:
             raise OSError(0, "the Flight process does not start") from None
         self.listener = self.listener.at_port(port)
         return self.listener
+
+    def restart(self) -> None:
+        """Have another process in place of this one: with certificates that are new."""
+        if self.listener.tls and self._process is not None:
+            self._process.terminate()
 
     async def stop(self) -> None:
         """End the process."""
@@ -92,6 +96,7 @@ class FlightProcess:
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
             )
+        self._process = process
         reader, writer = await asyncio.open_connection(sock=ours, limit=64 * 1024 * 1024)
         try:
             writer.write(json.dumps(self._settings()).encode() + b"\n")
@@ -148,17 +153,20 @@ class FlightProcess:
     def _authenticate(self, message: Message, answer: Callable[..., None]) -> None:
         password = message["password"]
         given = Credentials("", message["username"], password and password.encode(), "flight")
-        verdict = self._broker.access.authenticate(given)
-        if isinstance(verdict, Refuse):
-            answer(refused=verdict.reason or "not authorized")
-        else:
-            answer(username=verdict.username)
+
+        def decided(verdict: Accept | Refuse) -> None:
+            if isinstance(verdict, Refuse):
+                answer(refused=verdict.reason or "not authorized")
+            else:
+                answer(username=verdict.username)
+
+        self._broker.authenticate(given, decided)
 
     def _may_read(self, message: Message, answer: Callable[..., None]) -> None:
         access = self._broker.access
         who = Credentials("", message["username"], None, "flight")
         for topic in message["topics"]:
-            if access.checks_topics and not access.may_subscribe(who, topic):
+            if access.checks_topics and not access.may_pull(who, topic):
                 answer(refused=f"not authorized for {topic!r}")
                 return
         answer()

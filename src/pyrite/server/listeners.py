@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 DEFAULT_PORTS = {
@@ -39,6 +40,16 @@ class Listener:
     def websocket(self) -> bool:
         """Whether MQTT is spoken inside WebSocket there."""
         return self.scheme in ("ws", "wss")
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.scheme == "unix" or self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def flight(self) -> bool:

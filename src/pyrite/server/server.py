@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pyrite import __version__
+from pyrite.access.guard import Guard
+from pyrite.access.users import User, UsersError, read_users
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
@@ -31,7 +33,7 @@ from pyrite.protocols.conversation import CLOSING_TIME, Conversation
 from pyrite.protocols.line.connection import LineConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
-from pyrite.server.config import Config, ConfigError
+from pyrite.server.config import AccessOptions, Config, ConfigError, load
 from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
 from pyrite.server.flight import FlightProcess
 from pyrite.server.listeners import Listener
@@ -61,7 +63,10 @@ class Server:
         self._loop = asyncio.get_running_loop()
         access = load_access(config)
         self.journal = None if config.ephemeral else self._open_journal()
-        self.broker = Broker(config.limits, access, self._wake, time.monotonic, self.journal, config.topics)
+        self._deciding: ThreadWorker | None = None
+        self.broker = Broker(
+            config.limits, access, self._wake, time.monotonic, self.journal, config.topics, self._aside
+        )
         self.broker.tick(self._loop.time())
         self.awake = False
         """Whether someone is at work who will flush the broker when done."""
@@ -73,19 +78,26 @@ class Server:
         self._socket_files: list[Path] = []
         self._datagrams: list[DatagramProtocol] = []
         self._flights: list[FlightProcess] = []
+        self._contexts: list[ssl.SSLContext] = []
         self._sinks: Sinks | None = None
         self._poller = Poller(self) if hasattr(select, "epoll") else None
         self._timer: asyncio.TimerHandle | None = None
 
+    def _post(self, call: Callable[[], object]) -> None:
+        """Have something done in the event loop's thread; from any other."""
+        try:
+            self._loop.call_soon_threadsafe(self._at_work, call)
+        except RuntimeError:
+            pass  # the loop is closed, and so no one waits any longer
+
+    def _aside(self, job: Callable[[], Any], then: Callable[[Any], object]) -> None:
+        """Decide who may come in, in a thread of its own: checking passwords takes time, on purpose."""
+        if self._deciding is None:
+            self._deciding = ThreadWorker("pyrite-access", self._post)
+        self._deciding.run(job, then)
+
     def _open_journal(self) -> DiskJournal:
-        config, loop = self.config, self._loop
-
-        def post(call: Callable[[], object]) -> None:
-            try:
-                loop.call_soon_threadsafe(self._at_work, call)
-            except RuntimeError:
-                pass  # the loop is closed, and so no one waits any longer
-
+        config, loop, post = self.config, self._loop, self._post
         return open_journal(
             Path(config.data),
             config.stream,
@@ -159,8 +171,37 @@ class Server:
             self._poller.close()
         for path in self._socket_files:
             path.unlink(missing_ok=True)
+        if self._deciding is not None:
+            await self._loop.run_in_executor(None, self._deciding.stop)
         if self.journal is not None:
             await self._loop.run_in_executor(None, self.journal.close)
+
+    def reload(self) -> None:
+        """Read users, rules and certificates again; if something is wrong with them, all stays as it is."""
+        config = self.config
+        try:
+            access = load(Path(config.source)).access if config.from_file else config.access
+            access.anonymous = access.anonymous or config.access.anonymous
+            guard = self.broker.access
+            if isinstance(guard, Guard):
+                guard.replace(_users(access), access.rule, access.anonymous)
+            for context in self._contexts:
+                load_certificates(context, config)
+        except ConfigError as error:
+            logger.error("the settings were not read again: %s", error)
+            return
+        over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
+        for connection in [*self.connections, *over_udp]:
+            session = connection.session
+            if session is None:
+                continue
+            if self.broker.access.is_welcome(connection.credentials):
+                self.broker.prune(session, connection.credentials)
+            else:
+                connection.ended(Reason.NOT_AUTHORIZED)
+        for process in self._flights:
+            process.restart()
+        logger.warning("users, rules and certificates were read again")
 
     def _tls_options(self, context: ssl.SSLContext) -> dict[str, Any]:
         return {
@@ -202,6 +243,8 @@ class Server:
                 self._poller.listen(listening, listener)
             return listener
         context = tls_context(self.config) if listener.tls else None
+        if context is not None:
+            self._contexts.append(context)
 
         def protocol() -> asyncio.Protocol:
             if listener.websocket:
@@ -277,10 +320,10 @@ class Server:
 
 
 def load_access(config: Config) -> Access:
-    """Make the access plug-in that is configured, or the one that lets everyone in."""
+    """Make the access plug-in that is configured, or what the access list says."""
     name = config.mqtt.authenticator
     if not name:
-        return Access()
+        return _guard(config.access)
     where = f"{config.source}: mqtt.authenticator = {name!r}"
     module, colon, factory = name.partition(":")
     expected = "expected package.module:factory, where factory() returns a pyrite.broker.access.Access"
@@ -294,6 +337,20 @@ def load_access(config: Config) -> Access:
     return access
 
 
+def _guard(options: AccessOptions) -> Access:
+    """Make what the access list says; without one, everyone may do everything."""
+    if not options.users and not options.rule:
+        return Access()
+    return Guard(_users(options), options.rule, options.anonymous)
+
+
+def _users(options: AccessOptions) -> dict[str, User]:
+    try:
+        return read_users(Path(options.users)) if options.users else {}
+    except UsersError as error:
+        raise ConfigError(str(error)) from None
+
+
 def tls_context(config: Config) -> ssl.SSLContext:
     """Make the TLS settings of a listener."""
     tls = config.tls
@@ -301,13 +358,7 @@ def tls_context(config: Config) -> ssl.SSLContext:
     context.minimum_version = (
         ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
     )
-    try:
-        context.load_cert_chain(tls.certificate, tls.key or None, password=_no_pass_phrase)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"{config.source}: tls.certificate = {tls.certificate!r}, tls.key = {tls.key!r}: "
-            f"expected PEM files with a certificate and its key: {error}"
-        ) from None
+    load_certificates(context, config)
     if tls.client_ca:
         try:
             context.load_verify_locations(tls.client_ca)
@@ -318,6 +369,18 @@ def tls_context(config: Config) -> ssl.SSLContext:
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
     return context
+
+
+def load_certificates(context: ssl.SSLContext, config: Config) -> None:
+    """Read the server's certificate and key, for connections to come."""
+    tls = config.tls
+    try:
+        context.load_cert_chain(tls.certificate, tls.key or None, password=_no_pass_phrase)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"{config.source}: tls.certificate = {tls.certificate!r}, tls.key = {tls.key!r}: "
+            f"expected PEM files with a certificate and its key: {error}"
+        ) from None
 
 
 def _no_pass_phrase() -> str:
@@ -364,6 +427,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     server = Server(config)
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
     for line in server.found():
         say(line)
     for listener in await server.start():

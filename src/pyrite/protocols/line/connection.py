@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker import consumers
-from pyrite.broker.access import Refuse
+from pyrite.broker.access import Accept, Refuse
 from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, Fetched, Place
 from pyrite.broker.core import SYSTEM
 from pyrite.broker.journal import Fault
@@ -238,28 +238,29 @@ class LineConnection(Conversation):
         if not ttl.isdecimal():
             raise FrameError("bad-option", f"Connect: ttl={ttl}: expected a number of seconds")
         if self.session is not None:
-            raise FrameError("connected", "Connect: comes first, and once")
+            self._connected_already(client_id)
+            return
         expiry = min(int(ttl), self.options.max_session_expiry)
-        user, password = options.get("user"), options.get("password")
-        self._open(client_id, "resume" not in options, expiry, user, password, asked=True)
-
-    def _open(
-        self,
-        client_id: str,
-        clean: bool,
-        expiry: int,
-        user: str | None = None,
-        password: str | None = None,
-        asked: bool = False,
-    ) -> None:
-        """Give the client its session."""
-        broker, credentials = self.broker, self.credentials
-        credentials.client_id = client_id
-        credentials.username = user
+        credentials, password = self.credentials, options.get("password")
+        credentials.username = options.get("user")
         credentials.password = None if password is None else password.encode()
+        self._open(client_id, "resume" not in options, expiry, asked=True)
+
+    def _connected_already(self, client_id: str) -> None:
+        raise FrameError("connected", "Connect: comes first, and once")
+
+    def _open(self, client_id: str, clean: bool, expiry: int, asked: bool = False) -> None:
+        """Give the client its session, if it may have one."""
+        broker = self.broker
+        self.credentials.client_id = client_id
         if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
             raise FrameError("full", "there are too many sessions", ends=True)
-        verdict = broker.access.authenticate(credentials)
+        self.identify(partial(self._let_in, client_id, clean, expiry, asked))
+
+    def _let_in(
+        self, client_id: str, clean: bool, expiry: int, asked: bool, verdict: Accept | Refuse
+    ) -> None:
+        broker, credentials = self.broker, self.credentials
         credentials.password = None
         if isinstance(verdict, Refuse):
             raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
@@ -267,6 +268,7 @@ class LineConnection(Conversation):
         before = broker.sessions.get(client_id)
         lasted = before is not None and before.lasting
         session, present = broker.open_session(client_id, clean)
+        broker.prune(session, credentials)
         broker.set_expiry(session, expiry)
         session.will = None
         self.session = session
@@ -448,10 +450,10 @@ class LineConnection(Conversation):
         check_filter(topic_filter, self.broker.limits.max_topic_levels)
         return key, group, topic_filter
 
-    def _check_access(self, asked: Line, topic_filter: bytes) -> None:
-        access = self.broker.access
-        if access.checks_topics and not access.may_subscribe(self.credentials, topic_filter.decode()):
-            name = topic_filter.decode()
+    def _check_access(self, asked: Line, topic_filter: bytes, pull: bool = False) -> None:
+        access, name = self.broker.access, topic_filter.decode()
+        may = access.may_pull if pull else access.may_subscribe
+        if access.checks_topics and not may(self.credentials, name):
             raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
 
     def _subscribe(self, asked: Line) -> None:
@@ -561,7 +563,7 @@ class LineConnection(Conversation):
         check_topic(topic, self.broker.limits.max_topic_levels)
         asked.options(1, ())
         access = self.broker.access
-        if access.checks_topics and not access.may_publish(self.credentials, name):
+        if access.checks_topics and not access.may_manage(self.credentials, name):
             raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
         refusal = change(self.broker, topic)
         if refusal:
@@ -580,7 +582,7 @@ class LineConnection(Conversation):
         options = asked.options(2, ("from",))
         start = self._position(asked, options.get("from", "earliest"))
         assert start is not None
-        self._check_access(asked, topic_filter)
+        self._check_access(asked, topic_filter, pull=True)
         refusal = self.broker.catalog.filter_refusal(topic_filter)
         if refusal:
             raise FrameError("no-topic", f"Register: {refusal}")
@@ -597,7 +599,7 @@ class LineConnection(Conversation):
         if len(self._numbered) + count > MAX_NUMBERED:
             raise FrameError("full", "Pull: too many messages wait for their Ack")
         consumer = consumers.find(self.broker, name)
-        self._check_access(asked, consumer.topic_filter)
+        self._check_access(asked, consumer.topic_filter, pull=True)
         self._pulling += 1
         fetch = partial(consumer.fetch, count, partial(self._pulled, session, consumer))
         self.broker.journal.after(fetch)  # so that its answer comes after those to what was asked before

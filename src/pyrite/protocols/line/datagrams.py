@@ -75,6 +75,10 @@ class Datagrams:
         """Note that an address receives what is sent to it."""
         self._strangers.pop(address, None)
 
+    def connections(self) -> list[DatagramConnection]:
+        """Return all clients."""
+        return list(self._clients.values())
+
     def forget(self, address: Address) -> None:
         """Drop the record of a client."""
         self._clients.pop(address, None)
@@ -229,6 +233,12 @@ class DatagramConnection(LineConnection):
             if request in self._answers:
                 self._answers[request] = answer
         super()._answer(session, answer, count)
+
+    def _connected_already(self, client_id: str) -> None:
+        """Answer once more: the first answer was lost, or not waited for."""
+        if client_id != self.credentials.client_id:
+            super()._connected_already(client_id)
+        self.say(line("Ack", "Connect", client_id, "resumed"))
 
     @property
     def default_ttl(self) -> int:

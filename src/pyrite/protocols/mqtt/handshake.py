@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.access import Accept, Challenge, Refuse
@@ -59,7 +60,7 @@ def connect(connection: Connection, packet: Connect) -> None:
     connection.connect = packet
     method = connection.method = packet.properties.get("authentication_method")
     if method is None:
-        _decided(connection, broker.access.authenticate(connection.credentials))
+        connection.identify(partial(_decided, connection))
         return
     connection.exchange = broker.access.begin(method, connection.credentials)
     if connection.exchange is None:
@@ -163,6 +164,7 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
     before = broker.sessions.get(client_id)
     lasted = before is not None and before.lasting
     session, present = broker.open_session(client_id, packet.clean_start)
+    broker.prune(session, connection.credentials)
     broker.set_expiry(session, _session_expiry(packet, options.max_session_expiry))
     if packet.will is not None:
         session.will = _will(packet.will, client_id)

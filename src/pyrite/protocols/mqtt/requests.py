@@ -114,7 +114,7 @@ class Request:
             self._listed(broker.topics_for(topic_filter))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
-            if access.checks_topics and not access.may_publish(connection.credentials, name):
+            if access.checks_topics and not access.may_manage(connection.credentials, name):
                 raise Wrong("not authorized for the topic")
             change = broker.create_topic if action == "create" else broker.delete_topic
             refusal = change(payload)
@@ -136,7 +136,7 @@ class Request:
     def _check_access(self, topic_filter: bytes) -> None:
         connection = self._connection
         access = connection.broker.access
-        if access.checks_topics and not access.may_subscribe(connection.credentials, topic_filter.decode()):
+        if access.checks_topics and not access.may_pull(connection.credentials, topic_filter.decode()):
             raise Wrong("not authorized for the consumer's topics")
 
     def _create(self, name: str, wishes: Any) -> None:

@@ -1,0 +1,106 @@
+"""The access list: users with passwords, and rules on topics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from pyrite.access.attempts import Attempts
+from pyrite.access.rules import Rule, Rules
+from pyrite.access.users import User, verify
+from pyrite.broker.access import (
+    BAD_USER_NAME_OR_PASSWORD,
+    NOT_AUTHORIZED,
+    Accept,
+    Access,
+    Credentials,
+    Refuse,
+)
+
+CACHED = 100_000
+"""Answers that are remembered."""
+
+
+class Guard(Access):
+    """Lets in who knows the password, and each do what the rules say; all else is denied."""
+
+    checks_topics = True
+
+    def __init__(
+        self,
+        users: Mapping[str, User],
+        rules: Sequence[Rule],
+        anonymous: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._attempts = Attempts(clock)
+        self._lock = threading.Lock()
+        self.replace(users, rules, anonymous)
+
+    def replace(self, users: Mapping[str, User], rules: Sequence[Rule], anonymous: bool) -> None:
+        """Have another list in force from now on."""
+        self._users = users
+        self._rules = Rules(rules)
+        self._anonymous = anonymous
+        self._answers: dict[tuple[str, str | None, str, str], bool] = {}
+
+    def is_welcome(self, credentials: Credentials) -> bool:
+        """Tell whether a client that was let in would still be known."""
+        return self._anonymous if credentials.username is None else credentials.username in self._users
+
+    def takes_time(self, credentials: Credentials) -> bool:
+        """Tell that checking a password takes time, on purpose."""
+        return credentials.username is not None or credentials.password is not None
+
+    def authenticate(self, credentials: Credentials) -> Accept | Refuse:
+        """Let a client in that knows the password of a user, or needs none."""
+        if credentials.username is None and credentials.password is None:
+            if self._anonymous:
+                return Accept()
+            return Refuse(NOT_AUTHORIZED, "a user name and password are needed here")
+        with self._lock:
+            wait = self._attempts.wait(credentials.address)
+        if wait:
+            return Refuse(
+                NOT_AUTHORIZED, f"too many failed log-ins from this address; try again in {wait:.0f} s"
+            )
+        user = self._users.get(credentials.username or "")
+        good = verify(user, credentials.password or b"")
+        with self._lock:
+            if good:
+                self._attempts.succeeded(credentials.address)
+            else:
+                self._attempts.failed(credentials.address)
+        if not good:
+            return Refuse(BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
+        return Accept(username=credentials.username)
+
+    def may_publish(self, credentials: Credentials, topic: str) -> bool:
+        """Tell whether a client may publish on a topic."""
+        return self._may("publish", credentials, topic)
+
+    def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether a client may subscribe to a filter."""
+        return self._may("subscribe", credentials, topic_filter)
+
+    def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether a client may read a filter from the log."""
+        return self._may("pull", credentials, topic_filter)
+
+    def may_manage(self, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether a client may create and delete topics."""
+        return self._may("manage", credentials, topic_filter)
+
+    def _may(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
+        name = credentials.username
+        key = (action, name, credentials.client_id, topic_filter)
+        known = self._answers.get(key)
+        if known is None:
+            user = self._users.get(name) if name is not None else None
+            groups = user.groups if user is not None else frozenset()
+            known = self._rules.allows(action, name, groups, credentials.client_id, topic_filter.encode())
+            if len(self._answers) >= CACHED:
+                self._answers.clear()
+            self._answers[key] = known
+        return known

@@ -1,0 +1,63 @@
+"""Rules: which users and groups may do what, on which topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyrite.broker.topics import covers
+
+EVERYONE = "*"
+"""Stands for whoever has come in under a name."""
+ANONYMOUS = "anonymous"
+"""Stands for whoever has come in without one."""
+ACTIONS = ("publish", "subscribe", "pull", "manage")
+
+
+@dataclass(slots=True)
+class Rule:
+    """What some may do; a filter may hold %u, the user's name, and %c, the client's id."""
+
+    users: list[str] = field(default_factory=list)
+    """Names of users; * for all of them, anonymous for clients without a name."""
+    groups: list[str] = field(default_factory=list)
+    """Names of groups, all of whose members are meant."""
+    publish: list[str] = field(default_factory=list)
+    """Filters of the topics that they may publish on."""
+    subscribe: list[str] = field(default_factory=list)
+    """Filters that they may subscribe to, and those within."""
+    pull: list[str] = field(default_factory=list)
+    """The same for what they may read from the log: by pull, with Flight and Spark."""
+    manage: list[str] = field(default_factory=list)
+    """The same for topics that they may create and delete."""
+
+
+class Rules:
+    """All rules, asked for one client at a time."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+
+    def allows(
+        self, action: str, user: str | None, groups: frozenset[str], client_id: str, topic_filter: bytes
+    ) -> bool:
+        """Tell whether a client may do something on all topics of a filter; a topic is a filter too."""
+        names = {ANONYMOUS} if user is None else {user, EVERYONE}
+        for rule in self._rules:
+            if names.isdisjoint(rule.users) and groups.isdisjoint(rule.groups):
+                continue
+            for text in getattr(rule, action):
+                allowed = _filled(text, user, client_id)
+                if allowed is not None and covers(allowed, topic_filter):
+                    return True
+        return False
+
+
+def _filled(text: str, user: str | None, client_id: str) -> bytes | None:
+    """Put a client's names into a filter; None if one is not known, or would mean more than a name."""
+    for mark, name in (("%u", user), ("%c", client_id)):
+        if mark in text:
+            if not name or any(one in name for one in "+#/"):
+                return None
+            text = text.replace(mark, name)
+    return text.encode()

@@ -1,0 +1,101 @@
+"""The file of users, a line each: `name:hash:group,group`; hashes are argon2's. `pyrite passwd` writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHashError
+
+NAME = re.compile(r"[^\s:,#%+/$\x00-\x1f][^\s:,#%+/\x00-\x1f]{0,127}")
+"""What a user or a group may be called: nothing that means something in a topic filter, or in the file."""
+
+_hasher = PasswordHasher()
+_STAND_IN = _hasher.hash("")
+"""What the password of someone who is not there is checked against: it must take as long."""
+
+
+class UsersError(ValueError):
+    """The file of users cannot be used, or a name cannot be one; the text says why."""
+
+
+@dataclass(frozen=True)
+class User:
+    """Someone with a password."""
+
+    name: str
+    hashed: str
+    groups: frozenset[str] = frozenset()
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return a name that a user or a group may have; UsersError if it may not."""
+    if not NAME.fullmatch(name):
+        raise UsersError(
+            f"{kind} {name!r}: expected up to 128 characters, none of them a space or one of : , # % + / $"
+        )
+    return name
+
+
+def hash_password(password: str) -> str:
+    """Return what is kept of a password."""
+    return _hasher.hash(password)
+
+
+def verify(user: User | None, password: bytes) -> bool:
+    """Tell whether a password is the user's. It takes some 50 ms, also if there is no such user."""
+    try:
+        return _hasher.verify(user.hashed if user is not None else _STAND_IN, password) and user is not None
+    except (Argon2Error, InvalidHashError):
+        return False
+
+
+def read_users(path: Path) -> dict[str, User]:
+    """Read a file of users; UsersError says which line is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise UsersError(f"{path}: {reason}") from None
+    users: dict[str, User] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = line.split(":")
+        if len(parts) not in (2, 3) or not parts[1].startswith("$argon2"):
+            raise UsersError(
+                f"{path}, line {number}: expected name:hash or name:hash:groups, as pyrite passwd writes it"
+            )
+        try:
+            name = check_name("user", parts[0])
+            groups = (
+                frozenset(check_name("group", one) for one in parts[2].split(",") if one)
+                if parts[2:]
+                else frozenset()
+            )
+        except UsersError as wrong:
+            raise UsersError(f"{path}, line {number}: {wrong}") from None
+        if name in users:
+            raise UsersError(f"{path}, line {number}: user {name!r} is there twice")
+        users[name] = User(name, parts[1], groups)
+    return users
+
+
+def write_users(path: Path, users: Iterable[User]) -> None:
+    """Write a file of users, for its owner alone to read; all of it, or nothing."""
+    lines = [f"{one.name}:{one.hashed}:{','.join(sorted(one.groups))}\n" for one in users]
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,218 @@
+"""One access list for all protocols: every user, every action, every topic, on a real broker."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyrite.access.users import User, hash_password, write_users
+from pyrite.client import BlockingClient, ClientError, FlightLog
+from pyrite.client.line import LineClient, LineError
+from pyrite.queries import Query, QueryError
+from tests.support.process import BrokerProcess
+
+CONFIG = """
+[access]
+users = "users"
+anonymous = true
+
+[[access.rule]]
+users = ["ann"]
+publish = ["#"]
+subscribe = ["#"]
+pull = ["#"]
+manage = ["#"]
+
+[[access.rule]]
+groups = ["sensors"]
+publish = ["sensors/%u/#"]
+subscribe = ["public/#"]
+
+[[access.rule]]
+users = ["anonymous"]
+subscribe = ["public/#"]
+"""
+SCHEMES = ("mqtt", "ws", "line", "udp", "flight")
+NAMES = {"ann": "one", "bob": "two", "eve": "three", None: None}
+TOPICS = ("sensors/bob/t", "sensors/ann/t", "public/news", "private")
+MAY = {
+    ("ann", action, topic): True for action in ("publish", "subscribe", "pull", "manage") for topic in TOPICS
+} | {
+    ("bob", "publish", "sensors/bob/t"): True,
+    ("bob", "subscribe", "public/news"): True,
+    (None, "subscribe", "public/news"): True,
+}
+"""What is allowed; eve has a password, and no rights at all."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("access")
+    write_users(
+        folder / "users",
+        [
+            User("ann", hash_password("one")),
+            User("bob", hash_password("two"), frozenset({"sensors"})),
+            User("eve", hash_password("three")),
+        ],
+    )
+    (folder / "pyrite.toml").write_text(CONFIG)
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES]
+    with BrokerProcess("--config", "pyrite.toml", *listen, "--data", "data", cwd=folder) as broker:
+        with BlockingClient(broker.urls[0], username="ann", password="one") as client:
+            for topic in TOPICS:
+                client.publish(topic, b"x", qos=1)
+        yield broker
+        assert "one" not in " ".join(broker.log).split(), "no password is logged"
+
+
+def mqtt(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
+    with BlockingClient(url, username=name, password=NAMES[name]) as client:
+        if action == "publish":
+            client.publish(topic, b"x", qos=1)
+        elif action == "subscribe":
+            client.subscribe(topic, qos=1).close()
+        elif action == "pull":
+            client.consumer(f"{name}-{topic.replace('/', '-')}", topic)
+        else:
+            client.create_topic(f"{topic}/new")
+
+
+def line(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
+    udp = url.startswith("udp")
+    port = broker.port(SCHEMES.index("udp" if udp else "line"))
+    with LineClient("127.0.0.1", port, udp=udp) as client:
+        if name is not None:
+            client.connect(f"{name}-line", user=name, password=NAMES[name])
+        if action == "publish":
+            client.publish(topic, b"x")
+        elif action == "subscribe":
+            client.subscribe(topic)
+        elif action == "pull":
+            client.register(f"line-{name}-{topic.replace('/', '-')}", topic)
+        else:
+            client.create(f"{topic}/new")
+
+
+def flight(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
+    with FlightLog(url, username=name, password=NAMES[name]) as log:
+        if action == "pull":
+            log.table(Query(topics=(topic,)))
+        elif action == "publish":
+            rows = pa.record_batch({"topic": [topic], "payload": pa.array([b"x"], pa.binary())})
+            sink = f"{name}-{topic.replace('/', '-')}"
+            log.commit(sink, time.monotonic_ns(), log.stage(sink, "part", rows.schema, [rows]).parts)
+
+
+WAYS: dict[str, Callable[[BrokerProcess, str, str | None, str, str], None]] = {
+    "mqtt": mqtt,
+    "ws": mqtt,
+    "line": line,
+    "udp": line,
+    "flight": flight,
+}
+REFUSALS = (ClientError, LineError, PermissionError, QueryError)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_who_may_do_what(broker: BrokerProcess, scheme: str, name: str | None) -> None:
+    url = broker.urls[SCHEMES.index(scheme)]
+    actions = ("publish", "pull") if scheme == "flight" else ("publish", "subscribe", "pull", "manage")
+    for action in actions:
+        for topic in TOPICS:
+            if MAY.get((name, action, topic)):
+                WAYS[scheme](broker, url, name, action, topic)
+            else:
+                with pytest.raises(REFUSALS, match=r"(?i)not authorized"):
+                    WAYS[scheme](broker, url, name, action, topic)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_wrong_password_is_refused(broker: BrokerProcess, scheme: str) -> None:
+    url = broker.urls[SCHEMES.index(scheme)]
+    NAMES["mallory"] = "guess"
+    try:
+        with pytest.raises(REFUSALS, match=r"(?i)wrong|not authorized|bad user name"):
+            WAYS[scheme](broker, url, "mallory", "publish", "public/news")
+    finally:
+        del NAMES["mallory"]
+    WAYS[scheme](broker, url, "ann", "publish", "public/news")  # which has failures forgotten
+
+
+def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
+    """Many who log in at once, and a client that is served meanwhile; and none of them is mixed up."""
+    sockets: list[socket.socket] = []
+    try:
+        for number in range(20):
+            one = socket.create_connection(("127.0.0.1", broker.port(SCHEMES.index("line"))), timeout=20)
+            sockets.append(one)
+            name = "ann" if number % 2 else "bob"
+            password = NAMES[name]
+            one.sendall(f"Connect c{number} user={name} password={password}\nPublish private 1\nx\n".encode())
+        with LineClient("127.0.0.1", broker.port(SCHEMES.index("line"))) as quick:
+            slowest = 0.0
+            for _ in range(20):
+                began = time.monotonic()
+                quick.ping()
+                slowest = max(slowest, time.monotonic() - began)
+        for number, one in enumerate(sockets):
+            expected = [
+                f"Ack Connect c{number} new",
+                "PubAck private" if number % 2 else "Error not-authorized",
+            ]
+            got = b""
+            while got.count(b"\n") < 2:
+                got += one.recv(1_000)
+            lines = got.decode().splitlines()
+            assert lines[0] == expected[0]
+            assert lines[1].startswith(expected[1])
+        assert slowest < 5
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def test_a_client_that_leaves_while_its_password_is_checked(broker: BrokerProcess) -> None:
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", broker.port(SCHEMES.index("line"))), timeout=20) as one:
+            one.sendall(b"Connect gone user=ann password=one\n")
+    with LineClient("127.0.0.1", broker.port(SCHEMES.index("line"))) as client:
+        client.connect("after", user="ann", password="one")
+
+
+# Starting
+
+
+def test_others_are_not_let_in_by_accident(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        BrokerProcess("--listen=mqtt://0.0.0.0:0", "--data", str(tmp_path / "data"))
+    assert "other machines could reach it, and there are no users" in str(caught.value)
+    assert "pyrite passwd FILE NAME" in str(caught.value)
+    with BrokerProcess("--listen=mqtt://0.0.0.0:0", "--allow-anonymous", "--ephemeral") as broker:
+        assert broker.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        ("[access]\nusers = 'none'\n", "access.users = 'none': expected a file that exists"),
+        ("[access]\nusers = 'broken'\n", "broken, line 1: expected name:hash"),
+        ("[[access.rule]]\npublish = ['#']\n", "[[access.rule]] 1: expected users or groups"),
+        ("[[access.rule]]\nusers = ['a']\npublish = ['a/#/b']\n", "publish = 'a/#/b': '#' stands alone"),
+        ("[[access.rule]]\nuser = ['a']\n", "access.rule.user = ['a']: no such key"),
+        ("[access]\nrule = 3\n", "access.rule = 3: expected tables, [[access.rule]]"),
+    ],
+)
+def test_settings_that_are_wrong(tmp_path: Path, config: str, wrong: str) -> None:
+    (tmp_path / "broken").write_text("x\n")
+    (tmp_path / "pyrite.toml").write_text(config)
+    with pytest.raises(RuntimeError) as caught:
+        BrokerProcess("--config", "pyrite.toml", "--listen=mqtt://127.0.0.1:0", "--ephemeral", cwd=tmp_path)
+    assert wrong in str(caught.value)

@@ -1,0 +1,79 @@
+"""`pyrite passwd`, run as a person would."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyrite.access.users import read_users, verify
+
+COMMAND = (sys.executable, "-m", "pyrite", "passwd")
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], input=given, capture_output=True, text=True, timeout=60)
+
+
+def test_add_change_list_and_delete(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    done = run(str(path), "ann", "--stdin", "--group", "ops", "--group", "dev", given="one\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ann is added\n", "")
+    assert run(str(path), "bob", "--stdin", given="two").stdout == "bob is added\n"
+    assert run(str(path), "ann", "--stdin", given="new\n").stdout == "ann is changed\n"
+    assert run(str(path), "--list").stdout == "ann\tdev, ops\nbob\n"
+    users = read_users(path)
+    assert verify(users["ann"], b"new")
+    assert not verify(users["ann"], b"one")
+    assert users["ann"].groups == {"ops", "dev"}
+    assert run(str(path), "bob", "--delete").stdout == "bob is removed\n"
+    assert set(read_users(path)) == {"ann"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "wrong"),
+    [
+        (("a b", "--stdin"), "x", "user 'a b': expected up to 128 characters"),
+        (("ann", "--stdin", "--group", "a/b"), "x", "group 'a/b': expected"),
+        (("ann", "--stdin"), "", "a password has at least one character; nothing was changed"),
+        (("ann", "--delete"), "", "No such file"),
+        (("--list",), "", "No such file"),
+        ((), "", "expected the name of a user, or --list"),
+    ],
+)
+def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], given: str, wrong: str) -> None:
+    path = tmp_path / "users"
+    done = run(str(path), *arguments, given=given)
+    assert done.returncode == 1
+    assert wrong in done.stderr
+    assert done.stderr.startswith("pyrite passwd: ")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("second", "said"), [("secret", "ann is added"), ("Secret", "the two passwords differ")]
+)
+def test_the_password_is_asked_for_and_not_shown(tmp_path: Path, second: str, said: str) -> None:
+    path = tmp_path / "users"
+    process, terminal = pty.fork()
+    if not process:
+        os.execv(sys.executable, [*COMMAND, str(path), "ann"])
+    seen = b""
+    for question, answer in ((b"password of ann: ", "secret"), (b"once more: ", second)):
+        while question not in seen:
+            seen += os.read(terminal, 1_000)
+        os.write(terminal, answer.encode() + b"\n")
+    try:
+        while piece := os.read(terminal, 1_000):
+            seen += piece
+    except OSError:
+        pass  # how the end of a terminal is told
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    os.close(terminal)
+    assert said in seen.decode()
+    assert b"secret" not in seen
+    assert (code == 0) == path.exists() == (second == "secret")
