@@ -10,7 +10,7 @@ from importlib import import_module
 
 from pyrite import __version__
 
-COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log", "pipeline", "simulate", "study")
+COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log", "passwd", "pipeline", "simulate", "study")
 """The modules of this package that register them."""
 
 _EXAMPLES = """\
