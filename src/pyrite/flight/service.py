@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,15 +22,20 @@ logger = logging.getLogger(__name__)
 MAX_PARTS = 10_000
 """Parts that a query may be split into."""
 
+KNOWN = 10.0
+"""Seconds for which someone who was let in is not asked again: checking a password takes time."""
+MAX_KNOWN = 1_000
+
 Reply = dict[str, Any]
 
 
-def errors_told(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a method's errors told to the client as what they are."""
+def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a method called only for who may come in, and its errors told to the client as what they are."""
 
-    def told(*arguments: Any) -> Any:
+    def told(service: Service, context: flight.ServerCallContext, *arguments: Any) -> Any:
         try:
-            return call(*arguments)
+            service.admit(context)
+            return call(service, context, *arguments)
         except Exception as error:
             raise as_flight_error(error) from None
 
@@ -50,10 +56,11 @@ def as_flight_error(error: Exception) -> Exception:
 
 
 class Caller(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who makes a call."""
+    """Who makes a call: what was given of a name and a password, and the name under which it came in."""
 
-    def __init__(self, who: Reply) -> None:
-        self.who = who
+    def __init__(self, given: str) -> None:
+        self.given = given
+        self.username: str | None = None
 
     def sending_headers(self) -> dict[str, str]:
         """Send none of our own."""
@@ -61,39 +68,26 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Asks the broker who it is that calls, and turns strangers away."""
-
-    def __init__(self, control: Control, everyone: bool) -> None:
-        self._control = control
-        self._everyone = everyone
+    """Keeps what a call says of who makes it."""
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[Any]]) -> Caller:
-        """Let a call begin, or not."""
-        if self._everyone:
-            return Caller({"username": None})
+        """Let a call begin."""
         given = [
             value for name, values in headers.items() if name.lower() == "authorization" for value in values
         ]
-        who: Reply = {"username": None, "password": None}
-        if given:
-            kind, _, value = str(given[0]).partition(" ")
-            if kind.lower() == "basic":
-                try:
-                    name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
-                except ValueError:
-                    raise flight.FlightUnauthenticatedError(
-                        "the user name and password cannot be read"
-                    ) from None
-                who = {"username": name, "password": password}
-            elif kind.lower() == "bearer":
-                who = {"username": None, "password": value}
+        return Caller(str(given[0]) if given else "")
+
+
+def credentials_in(given: str) -> Reply:
+    """Return the name and the password that a call gives; a token is a password without a name."""
+    kind, _, value = given.partition(" ")
+    if kind.lower() == "basic":
         try:
-            answer = self._control.ask(ask="authenticate", **who)
-        except BrokerGone as gone:
-            raise flight.FlightUnavailableError(str(gone)) from None
-        if "refused" in answer:
-            raise flight.FlightUnauthenticatedError(answer["refused"])
-        return Caller({"username": answer["username"]})
+            name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except ValueError:
+            raise flight.FlightUnauthenticatedError("the user name and password cannot be read") from None
+        return {"username": name, "password": password}
+    return {"username": None, "password": value if kind.lower() == "bearer" else None}
 
 
 class Service(flight.FlightServerBase):  # type: ignore[misc]
@@ -102,29 +96,49 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(
         self, log: LogFolder, staging: Staging, control: Control, everyone: bool, **options: Any
     ) -> None:
-        super().__init__(middleware={"caller": Callers(control, everyone)}, **options)
+        super().__init__(middleware={"caller": Callers()}, **options)
         self._everyone = everyone
         self._log = log
         self._staging = staging
         self._control = control
+        self._known: dict[tuple[str, str], tuple[float, str | None]] = {}
+        """By what was given, and the address, until when someone is known, and under which name."""
+
+    def admit(self, context: flight.ServerCallContext) -> None:
+        """Ask the broker who it is that calls, and turn strangers away."""
+        if self._everyone:
+            return
+        caller: Caller = context.get_middleware("caller")
+        address = context.peer().partition(":")[2].rpartition(":")[0].strip("[]") or "unknown"
+        key, now = (caller.given, address), time.monotonic()
+        until, caller.username = self._known.get(key, (0.0, None))
+        if until > now:
+            return
+        answer = self._control.ask(ask="authenticate", address=address, **credentials_in(caller.given))
+        if "refused" in answer:
+            raise flight.FlightUnauthenticatedError(answer["refused"])
+        caller.username = answer["username"]
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[key] = (now + KNOWN, caller.username)
 
     def _check(self, context: flight.ServerCallContext, query: Query) -> None:
         """Raise an error if the caller may not read what is asked for."""
         if self._everyone:
             return
-        who = context.get_middleware("caller").who
-        answer = self._control.ask(ask="read", topics=list(query.topics) or ["#"], **who)
+        who = context.get_middleware("caller").username
+        answer = self._control.ask(ask="read", topics=list(query.topics) or ["#"], username=who)
         if "refused" in answer:
             raise flight.FlightUnauthorizedError(answer["refused"])
 
     # Reading
 
-    @errors_told
+    @guarded
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Return the streams."""
         return iter([self._info(Query(name), []) for name in self._log.streams()])
 
-    @errors_told
+    @guarded
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
@@ -156,7 +170,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             app_metadata=json.dumps(bounds._asdict()).encode(),
         )
 
-    @errors_told
+    @guarded
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send the messages that a query asks for."""
         query = Query.from_json(ticket.ticket)
@@ -173,7 +187,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     # Writing
 
-    @errors_told
+    @guarded
     def do_put(
         self,
         context: flight.ServerCallContext,
@@ -190,7 +204,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     # The rest
 
-    @errors_told
+    @guarded
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Return what may be done, and what that is."""
         return [(name, method.__doc__ or "") for name, method in self._actions().items()]
@@ -204,7 +218,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             "abort": self._abort,
         }
 
-    @errors_told
+    @guarded
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         """Do something small: JSON in, JSON out."""
         method = self._actions().get(action.type)
@@ -232,13 +246,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _commit(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Publish what was staged: {sink, batch, parts} -> {committed}."""
-        who = context.get_middleware("caller").who
+        who = context.get_middleware("caller").username
         batch, parts = asked.get("batch"), asked.get("parts")
         if not isinstance(batch, int) or not isinstance(parts, list):
             raise QueryError("commit: expected a number for batch, and a list for parts")
         for part in parts:
             self._staging.path(_text(asked, "sink"), str(part))
-        answer = self._control.ask(ask="commit", sink=asked["sink"], batch=batch, parts=parts, **who)
+        answer = self._control.ask(ask="commit", sink=asked["sink"], batch=batch, parts=parts, username=who)
         if answer["wrong"]:
             raise QueryError(answer["wrong"])
         return {"committed": answer["committed"]}

@@ -152,7 +152,7 @@ class FlightProcess:
 
     def _authenticate(self, message: Message, answer: Callable[..., None]) -> None:
         password = message["password"]
-        given = Credentials("", message["username"], password and password.encode(), "flight")
+        given = Credentials("", message["username"], password and password.encode(), message["address"])
 
         def decided(verdict: Accept | Refuse) -> None:
             if isinstance(verdict, Refuse):

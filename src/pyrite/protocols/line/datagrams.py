@@ -201,7 +201,10 @@ class DatagramConnection(LineConnection):
 
     def _handle_datagram(self, data: bytes) -> None:
         if self.received is not None and len(self.received) > MAX_DATAGRAM:
-            return  # it waits for the disk, and this is one that was lost on the way
+            self.broker.figures.messages_dropped += (
+                1  # it waits for the disk, and this is as if lost on the way
+            )
+            return
         if self._known(data):
             return
         self.feed(data if data.endswith(b"\n") else data + b"\n")
