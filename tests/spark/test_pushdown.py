@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
-    DataSourceReader,
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -24,14 +22,11 @@ from pyspark.sql.datasource import (
     StringContains,
     StringStartsWith,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pyrite.broker.topics import matches
 from pyrite.log.bulk import LogFolder
-from pyrite.queries import COLUMNS, SCHEMA, Query
-from pyrite.spark.options import Place, ReadOptions
+from pyrite.queries import COLUMNS, Query
 from pyrite.spark.pushdown import push
-from pyrite.spark.reading import BatchReader
 from tests.log.samples import START, Rows, rows_of, write_segments
 from tests.support.durable import quick_folder
 
@@ -118,9 +113,3 @@ def test_what_the_log_can_tell_is_not_left_to_spark(one: Filter) -> None:
 def test_a_time_without_a_zone_is_left_to_spark() -> None:
     naive = GreaterThan(("timestamp",), datetime(2026, 1, 1))
     assert push(Query(), [naive]) == (Query(), [naive])
-
-
-def test_a_reader_does_not_seem_to_push_filters_unless_it_is_asked_to() -> None:
-    reader = BatchReader(ReadOptions(Place(path=Path("data"))), from_arrow_schema(SCHEMA))
-    assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters  # as Spark looks
-    assert list(reader.pushFilters([EqualTo(("offset",), 1)])) == []

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyrite.client import BlockingClient
-from pyrite.client.log import read_log
+from pyrite.client.log import FlightLog, read_log
 from tests.spark.conftest import Broker, wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -102,9 +102,11 @@ class Copy:
         self.broker = broker
         self.source, self.target = f"{topic}/in", f"{topic}/out"
         self._checkpoint = checkpoint
+        with FlightLog(broker.url) as log:
+            start = log.bounds("default").end
         self._frame = (
             spark.readStream.format("pyrite")
-            .options(broker=broker.url, topic=self.source, startingOffsets="earliest")
+            .options(broker=broker.url, topic=self.source, startingOffsets=str(start))
             .option("maxMessagesPerTrigger", "4000")
             .load()
             .select(F.lit(self.target).alias("topic"), "payload")

@@ -64,24 +64,31 @@ def test_everything_is_read_without_registration(spark: SparkSession, folder: Pa
     assert shown(frame) == utc(rows)
 
 
-def test_filters_are_pushed_down_if_spark_is_told_to_and_the_result_is_the_same(
+def test_filters_are_pushed_down_for_who_asks_for_it_and_the_result_is_the_same(
     spark: SparkSession, folder: Path, rows: Rows
 ) -> None:
-    frame = spark.read.format("pyrite").load(str(folder.parents[1]))
     some = rows[9]["timestamp"] + timedelta(microseconds=1)
     condition = f"offset > 5 and topic in ('a', 'a/b') and timestamp < timestamp '{some.isoformat()}'"
-    expected = [
-        row
-        for row in utc(rows)[6:]
-        if row["topic"] in ("a", "a/b") and row["timestamp"] <= utc(rows)[9]["timestamp"]
-    ]
-    pushed = frame.where(condition)
+    last = utc(rows)[9]["timestamp"]
+    expected = [row for row in utc(rows)[6:] if row["topic"] in ("a", "a/b") and row["timestamp"] <= last]
+    reader = spark.read.format("pyrite").option("filterPushdown", "true")
+    pushed = reader.load(str(folder.parents[1])).where(condition)
     plan = pushed._jdf.queryExecution().executedPlan().toString()
     assert "Filter" not in plan.replace("RuntimeFilters", ""), "nothing is left for Spark to do"
     assert shown(pushed) == expected
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_a_frame_may_be_used_with_one_filter_after_the_other(
+    spark: SparkSession, folder: Path, rows: Rows, enabled: str
+) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
     try:
-        assert shown(frame.where(condition)) == expected
+        frame = spark.read.format("pyrite").load(str(folder.parents[1]))
+        some, others = frame.where("offset < 5"), frame.where("offset >= 9")
+        assert shown(some.union(others)) == utc(rows)[:5] + utc(rows)[9:]
+        assert frame.count() == len(rows)
+        assert some.count() == 5
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 

@@ -22,6 +22,7 @@ READING = (
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "filterPushdown",
     "payloadFormat",
 )
 WRITING = (*CONNECTING, "topic")
@@ -66,6 +67,7 @@ class ReadOptions:
     bytes_per_trigger: int | None = None
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    filter_pushdown: bool = False
     payload_format: str | None = None
 
 
@@ -91,6 +93,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.count("maxBytesPerTrigger"),
         options.count("minPartitions") or 1,
         options.flag("failOnDataLoss", True),
+        options.flag("filterPushdown", False),
         options.one_of("payloadFormat", FORMATS),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -70,22 +70,6 @@ def warn(what: str) -> None:
     _logger.warning("data loss: %s", what)
 
 
-class _Unnoticed:
-    """Passes for the method that a reader inherits, and pushes filters nevertheless.
-
-    Spark refuses a reader that has a method of its own for it unless spark.sql.python.filterPushdown.enabled
-    is set, which it is not by default. So it has one if, and only if, Spark calls it.
-    """
-
-    __func__ = DataSourceReader.pushFilters
-
-    def __init__(self, call: Callable[[list[Filter]], list[Filter]]) -> None:
-        self._call = call
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        return self._call(filters)
-
-
 class BatchReader(DataSourceReader):
     """What `spark.read` reads: all of the stream, or what the options leave of it."""
 
@@ -93,17 +77,6 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._columns = Columns(schema, options.payload_format)
         self._query: Query | None = query_of(options, self._columns)
-
-    @property
-    def pushFilters(self) -> _Unnoticed:
-        """Take what the log can do of the filters; return what Spark has to do."""
-        return _Unnoticed(self._push)
-
-    def _push(self, filters: list[Filter]) -> list[Filter]:
-        if self._query is None:
-            return []
-        self._query, left = push(self._query, filters)
-        return left
 
     def partitions(self) -> list[Part]:
         """Split what is to be read; positions become offsets here, once for all parts."""
@@ -122,3 +95,18 @@ class BatchReader(DataSourceReader):
         if self._query is None or not isinstance(partition, Part):
             return  # Spark makes a partition of its own if there is none
         yield from read(self._options, self._columns, self._query.part(partition.start, partition.stop))
+
+
+class FilteringReader(BatchReader):
+    """One that takes filters. Spark uses it for all queries of a DataFrame, also those with other filters.
+
+    (PythonDataSourceV2 keeps the first reader, or the last to which filters were pushed.) So it is for who
+    asks for it, and is told so in docs/spark.md.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Take what the log can do of the filters; return what Spark has to do."""
+        if self._query is None:
+            return []
+        self._query, left = push(self._query, filters)
+        return left

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from pyrite.queries import SCHEMA
 from pyrite.spark.options import read_options, write_options
-from pyrite.spark.reading import BatchReader
+from pyrite.spark.reading import BatchReader, FilteringReader
 from pyrite.spark.sink import BatchWriter, StreamWriter
 from pyrite.spark.streaming import StreamReader
 
@@ -39,7 +39,8 @@ class PyriteSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads for `spark.read`."""
-        return BatchReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        return (FilteringReader if options.filter_pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads for `spark.readStream`."""
