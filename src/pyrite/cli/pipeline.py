@@ -176,10 +176,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_project(args: argparse.Namespace) -> int:
-    from pyrite.pipeline.progress import Progress
     from pyrite.pipeline.project import find_project
 
-    project = find_project(args.project)
+    project = find_project(args.project)  # before Spark is loaded, which takes seconds
+    from pyrite.pipeline.progress import Progress
     from pyrite.pipeline.run import RunError, again_and_again, started
     from pyrite.pipeline.schemas import SchemaError
     from pyrite.spark.java import NoJava

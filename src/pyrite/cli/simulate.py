@@ -67,8 +67,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="write each fault to it, a line of JSON each"
     )
-    parser.add_argument("--quiet", action="store_true", help="say nothing but the count at the end")
-    parser.set_defaults(run=lambda args: run_command(PROGRAM, args, _simulate))
+    parser.add_argument("--quiet", action="store_true", dest="bare", help="without a progress bar")
+    parser.set_defaults(quiet=False, run=lambda args: run_command(PROGRAM, args, _simulate))
 
 
 def _count(text: str) -> int:
@@ -120,7 +120,7 @@ async def _simulate(args: argparse.Namespace) -> int:
         args.record,
     )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), disable=args.quiet, transient=True)
+    progress = Progress(*columns, console=Console(stderr=True), disable=args.bare, transient=True)
     task = progress.add_task("publishing", total=round(args.rate * args.seconds) * args.devices)
 
     def tell(count: Count) -> None:

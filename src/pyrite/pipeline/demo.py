@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from rich.console import Console
 from rich.table import Table
@@ -100,18 +101,21 @@ def demo(wanted: Demo, console: Console) -> bool:
                 )
 
         _command(folder, "pipeline", "init", "plant", "--broker", flight)
-        console.print("pipeline: starts, and runs whenever there is something new", highlight=False)
+        console.print("pipeline: Spark starts, and runs once while the log is empty", highlight=False)
         pipeline = parts.enter_context(_process(folder / "plant", "pipeline", "run", "--continuous"))
+        runs = _follow(pipeline, console)
+        _until(lambda: bool(runs) or pipeline.poll() is not None, listen, LIMIT)
         console.print(
             f"devices: {wanted.devices}, each {wanted.rate}/s for {wanted.seconds} s", highlight=False
         )
         devices = parts.enter_context(_process(folder, "simulate", *_simulation(wanted, mqtt)))
-        _wait(devices, listen, wanted.seconds + LIMIT, console, "pipeline")
+        _wait(devices, listen, wanted.seconds + LIMIT)
         pipeline.send_signal(signal.SIGINT)
-        _wait(pipeline, listen, LIMIT, console, "pipeline")
+        _wait(pipeline, listen, LIMIT)
         console.print("pipeline: a last run, in a new process, for what came meanwhile", highlight=False)
         last = parts.enter_context(_process(folder / "plant", "pipeline", "run"))
-        _wait(last, listen, LIMIT, console, "pipeline")
+        _follow(last, console)
+        _wait(last, listen, LIMIT)
         listen()
         assert devices.stdout is not None
         published = int(devices.stdout.read().split()[1].rstrip(","))
@@ -212,14 +216,31 @@ def _command(folder: Path, *arguments: str) -> None:
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
 
 
-def _wait(
-    process: subprocess.Popen[str], listen: Callable[[], None], limit: float, console: Console, name: str
-) -> None:
+def _follow(process: subprocess.Popen[str], console: Console) -> list[str]:
+    """Show what a process says; return a list of it, which grows."""
+    lines: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            console.print(f"  {line.rstrip()}", highlight=False, soft_wrap=True)
+            lines.append(line)
+
+    Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _wait(process: subprocess.Popen[str], listen: Callable[[], None], limit: float) -> None:
     """Wait for the end of a process, and listen meanwhile."""
-    until = time.monotonic() + limit
-    while process.poll() is None:
-        if time.monotonic() > until:
-            raise ProjectError(f"the {name} took more than {limit:.0f} s")
+    _until(lambda: process.poll() is not None, listen, limit)
+    if process.returncode:
+        raise ProjectError(f"a process of it ended with code {process.returncode}")
+
+
+def _until(over: Callable[[], bool], listen: Callable[[], None], limit: float) -> None:
+    """Listen until something is over."""
+    end = time.monotonic() + limit
+    while not over():
+        if time.monotonic() > end:
+            raise ProjectError(f"it took more than {limit:.0f} s")
         listen()
-    if process.returncode not in (0, 130):
-        raise ProjectError(f"a process ended with code {process.returncode}")

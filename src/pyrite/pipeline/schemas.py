@@ -88,14 +88,12 @@ class TopicSchema:
         levels = self.topic.split("/")
         device = F.split("topic", "/").getItem(levels.index("+")) if "+" in levels else F.col("topic")
         measured = F.col("fields.time") if "time" in self.fields else F.col("timestamp")
-        return (
-            messages.where(F.col("topic").rlike(self.pattern))
-            .withColumn("fields", F.from_json(text, f"{self.ddl}, {BAD} STRING", options))
-            .withColumn("bad", F.col("fields").isNull() | F.col(f"fields.{BAD}").isNotNull())
-            .withColumn("device", device)
-            # Never after the message came: a clock that is ahead would make everyone else late.
-            .withColumn("event_time", F.least(F.coalesce(measured, "timestamp"), "timestamp"))
-        )
+        payload = F.from_json(text, f"{self.ddl}, {BAD} STRING", options)
+        decoded = messages.where(F.col("topic").rlike(self.pattern)).select("*", payload.alias("fields"))
+        bad = F.col("fields").isNull() | F.col(f"fields.{BAD}").isNotNull()
+        # Never after the message came: a clock that is ahead would make everyone else late.
+        event_time = F.least(F.coalesce(measured, "timestamp"), "timestamp")
+        return decoded.select("*", bad.alias("bad"), device.alias("device"), event_time.alias("event_time"))
 
 
 def read_schemas(path: str | Path) -> list[TopicSchema]:

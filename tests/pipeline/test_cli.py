@@ -1,0 +1,101 @@
+"""`pyrite pipeline` where no Spark is needed: making a project, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pyrite.pipeline.project import find_project, make_project
+from pyrite.pipeline.tables import row_counts
+
+
+def pipeline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pyrite", "pipeline", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+
+
+def test_init_writes_a_project_and_a_second_time_refuses(tmp_path: Path) -> None:
+    first = pipeline("init", "plant", "--broker", "flight://broker.example:1", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "pyrite pipeline run" in first.stdout
+    project = find_project(tmp_path / "plant" / "transformations")
+    assert project.folder == tmp_path / "plant"
+    assert project.broker == "flight://broker.example:1"
+    assert project.tables == tmp_path / "plant" / "tables"
+    before = (tmp_path / "plant" / "spark-pipeline.yml").read_text()
+    assert "FOLDER" not in before
+    second = pipeline("init", "plant", cwd=tmp_path)
+    assert second.returncode == 2
+    assert "plant is there already" in second.stderr
+    assert (tmp_path / "plant" / "spark-pipeline.yml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("run",), 2, "there is no pipeline in"),
+        (("show",), 2, "pyrite pipeline init NAME"),
+        (("init", "a b"), 2, "cannot be a pipeline's name"),
+        (("init", "x", "--broker", "mqtt://127.0.0.1:1883"), 2, "expected flight://HOST:PORT"),
+        (("run", "--continuous", "--full-refresh"), 2, "not allowed with"),
+        (("run", "--every", "soon"), 2, "expected a number of seconds"),
+        (("show", "--rows", "0"), 2, "expected a number above 0"),
+        (("fly",), 2, "invalid choice: 'fly'"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    ended = pipeline(*arguments, cwd=tmp_path)
+    assert ended.returncode == code
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_a_broker_run_says_so_before_spark_is_started(tmp_path: Path) -> None:
+    make_project(tmp_path / "plant", "flight://127.0.0.1:1")
+    ended = pipeline("run", "--project", "plant", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "no broker answers at flight://127.0.0.1:1. Start one with `pyrite serve`" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "plant" / "spark.log").exists()
+
+
+def test_a_schema_that_cannot_be_is_named_before_spark_is_started(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "plant", "flight://127.0.0.1:1")
+    (project.folder / "schemas.toml").write_text("[telemetry]\n")
+    ended = pipeline("run", "--project", "plant", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "[telemetry]: expected topic" in ended.stderr
+
+
+def test_show_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
+    make_project(tmp_path / "plant")
+    ended = pipeline("show", "--project", "plant", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "no tables yet; `pyrite pipeline run` makes them" in ended.stderr
+
+
+def test_a_file_that_a_killed_run_left_is_not_counted(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "plant")
+    folder = project.tables / "bronze"
+    listed = folder / "_spark_metadata"
+    listed.mkdir(parents=True)
+    for name in ("old", "kept", "new", "left"):
+        pq.write_table(pa.table({"offset": [1, 2, 3]}), folder / f"{name}.parquet")
+
+    def note(batch: str, *entries: tuple[str, str]) -> None:
+        lines = [
+            json.dumps({"path": (folder / f"{name}.parquet").as_uri(), "action": action})
+            for name, action in entries
+        ]
+        (listed / batch).write_text("\n".join(["v1", *lines]))
+
+    note("8", ("old", "add"))
+    note("9.compact", ("kept", "add"))
+    note("10", ("new", "add"))
+    assert row_counts(project) == {"bronze": 6}

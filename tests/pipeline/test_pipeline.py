@@ -1,0 +1,345 @@
+"""A pipeline on a real Spark and a real broker: run, killed, run again, elsewhere, and shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pyspark
+import pytest
+
+from pyrite.client import BlockingClient, read_log
+from pyrite.pipeline.project import Project, make_project
+from pyrite.pipeline.tables import read_table, row_counts
+from pyrite.spark.java import NoJava, find_java
+from tests.support.process import BrokerProcess
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+PATIENCE = 300.0
+"""Seconds for a run, on a machine that has much else to do."""
+WINDOW = 10
+"""Seconds of a window in topic_windows, and of its watermark."""
+
+
+class Running:
+    """`pyrite pipeline run`, and what it says."""
+
+    def __init__(self, project: Project, *options: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pyrite", "pipeline", "run", *options],
+            cwd=project.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip())
+                self._changed.notify_all()
+
+    def wait_for(self, found: Callable[[str], bool]) -> None:
+        """Return when it has said something."""
+        with self._changed:
+            came = self._changed.wait_for(lambda: any(map(found, self.lines)), PATIENCE)
+        assert came, self.lines
+
+    def wait_for_rows(self, table: str, rows: int) -> None:
+        """Return after a run that left a table with so many rows."""
+        self.wait_for(lambda line: line.startswith("run ") and f"{table} {rows:,}" in line)
+
+    def interrupt(self) -> int:
+        """End it as Ctrl-C does, and return the exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """Kill it, as the kernel does when memory is short, and wait until its Java is gone as well."""
+        if self._process.poll() is None:
+            others = psutil.Process(self._process.pid).children(recursive=True)
+            self._process.kill()
+            self._process.wait()
+            psutil.wait_procs(others, 60)
+        self._reader.join(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@dataclass
+class Story:
+    """What happened, for the tests to look at."""
+
+    project: Project
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """All messages, without alerts."""
+    faults: Counter[tuple[str, str]] = field(default_factory=Counter)
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    """The alerts that a subscriber got."""
+    published: list[int] = field(default_factory=list)
+    """How many messages each round had."""
+    counts: list[dict[str, int]] = field(default_factory=list)
+    """The rows of all tables after each round."""
+    interrupted: int = -1
+    elsewhere: str = ""
+
+
+def simulate(broker: BrokerProcess, folder: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Run simulated devices; return how many messages they sent, and their faults."""
+    size = ("--devices=9", "--rate=60", "--seconds=4", "--faults=6", "--malformed=0.02", "--speed=60")
+    record = folder / "faults.jsonl"
+    options = (*size, f"--broker={broker.urls[0]}", f"--record={record}", "--quiet")
+    command = [sys.executable, "-m", "pyrite", "simulate", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    faults = [json.loads(line) for line in record.read_text().splitlines()]
+    return int(ended.stdout.split()[1].rstrip(",")), faults
+
+
+def publish(broker: BrokerProcess, *messages: tuple[str, str]) -> int:
+    with BlockingClient(broker.urls[0]) as client:
+        client.publish_many(messages, 1)
+    return len(messages)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    try:
+        find_java()
+    except NoJava as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("pipeline")
+    data = ("--data", str(folder / "data"))
+    listen = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
+    with BrokerProcess(*data, *listen) as broker:
+        again = ("--listen", broker.urls[0], "--listen", broker.urls[1])
+        story = Story(make_project(folder / "plant", broker.urls[1]))
+        _make_quick(story.project)
+        with BlockingClient(broker.urls[0], client_id="ear", session_expiry=600) as client:
+            client.subscribe("alerts/#", qos=1)
+        _live(story, broker, folder)
+    with BrokerProcess(*data, *again) as broker:
+        # The run that was killed is ended by Spark's own command.
+        story.elsewhere = _spark_pipelines(story.project)
+        story.counts.append(row_counts(story.project))
+        story.log = [
+            row for row in read_log(broker.urls[1]).to_pylist() if not row["topic"].startswith("alerts/")
+        ]
+        with BlockingClient(broker.urls[0], client_id="ear", session_expiry=0) as client:
+            alerts = client.subscribe([], unclaimed=True)
+            while True:
+                try:
+                    story.heard.append(json.loads(alerts.get(timeout=3).payload))
+                except TimeoutError:
+                    break
+    return story
+
+
+def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
+    """Three rounds of messages; the pipeline is ended by Ctrl-C after the second, and killed in the third."""
+    sent, faults = simulate(broker, folder)
+    story.faults.update((fault["device"], fault["field"]) for fault in faults)
+    sent += publish(broker, ("home/kitchen", "21.5"), ("home/kitchen", "21.6"))
+    story.published.append(sent)
+    running = Running(story.project, "--continuous")
+    try:
+        running.wait_for_rows("bronze", sent)
+        story.counts.append(row_counts(story.project))
+        # It comes late: nothing is judged by it, but it is there.
+        late = json.dumps({"time": faults[0]["time"], "temperature": 1.0})
+        fresh = "devices/new/telemetry"
+        story.published.append(publish(broker, (fresh, late), (fresh, "no")))
+        running.wait_for_rows("bronze", sum(story.published))
+        story.counts.append(row_counts(story.project))
+        story.interrupted = running.interrupt()
+    finally:
+        running.kill()
+    story.published.append(publish(broker, *[("home/attic", str(number)) for number in range(1_000)]))
+    running = Running(story.project)
+    try:
+        running.wait_for(lambda line: "bronze completed" in line)
+    finally:
+        running.kill()
+
+
+def _make_quick(project: Project) -> None:
+    """Have Java compile less: tests are too short for it to pay."""
+    settings = project.folder / "spark.conf"
+    settings.write_text(settings.read_text().replace(" -Dderby", " -XX:TieredStopAtLevel=1 -Dderby"))
+
+
+def _spark_pipelines(project: Project) -> str:
+    command = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
+    java = find_java()
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(command.parents[1])}
+    if java is not None:
+        environment["JAVA_HOME"] = str(java)
+    ended = subprocess.run(
+        [str(command), "run", "--properties-file", "spark.conf"],
+        cwd=project.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+def rows_of(story: Story, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_table(story.project, name).to_pylist()
+    return rows
+
+
+def readings(story: Story) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Yield the messages of devices, each with what is in it; None if it is bad."""
+    kinds = {"temperature": (int, float), "vibration": (int, float), "battery": (int, float), "count": (int,)}
+    for row in story.log:
+        if not row["topic"].startswith("devices/"):
+            continue
+        try:
+            found = json.loads(row["payload"])
+        except ValueError:
+            found = None
+        good = isinstance(found, dict) and all(
+            isinstance(found.get(name, 0), kind) for name, kind in kinds.items()
+        )
+        yield row, found if good else None
+
+
+def test_every_message_is_in_bronze_once_whatever_was_killed(story: Story) -> None:
+    assert len(story.log) == sum(story.published)
+    bronze = rows_of(story, "bronze")
+    assert Counter(row["offset"] for row in bronze) == Counter(row["offset"] for row in story.log)
+    by_offset = {row["offset"]: row for row in story.log}
+    assert all(row["payload"] == by_offset[row["offset"]]["payload"] for row in bronze)
+    assert not any(row["topic"].startswith("alerts") for row in bronze)
+
+
+def test_silver_has_what_can_be_decoded_and_bad_what_cannot(story: Story) -> None:
+    good = {row["offset"]: found for row, found in readings(story) if found is not None}
+    bad = {row["offset"]: row["payload"] for row, found in readings(story) if found is None}
+    assert len(bad) > 10
+    assert {row["offset"]: row["payload"] for row in rows_of(story, "bad_telemetry")} == bad
+    silver = rows_of(story, "silver_telemetry")
+    assert Counter(row["offset"] for row in silver) == Counter(good)
+    for row in silver:
+        assert row["temperature"] == good[row["offset"]]["temperature"]
+        assert row["count"] == good[row["offset"]].get("count")
+        assert row["device"] == row["topic"].split("/")[1]
+
+
+def test_quality_counts_what_became_of_each_message(story: Story) -> None:
+    for row in rows_of(story, "quality"):
+        assert row["messages"] == sum(each["topic"] == row["topic"] for each in story.log)
+        assert row["messages"] == row["decoded"] + row["bad"] + row["without_schema"]
+        assert (row["without_schema"] > 0) == row["topic"].startswith("home/")
+
+
+def test_a_run_adds_only_what_is_new(story: Story) -> None:
+    first, second, third = story.counts
+    assert [counts["bronze"] for counts in story.counts] == [
+        story.published[0],
+        sum(story.published[:2]),
+        sum(story.published),
+    ]
+    assert second["silver_telemetry"] == first["silver_telemetry"] + 1
+    assert second["bad_telemetry"] == first["bad_telemetry"] + 1
+    assert third["silver_telemetry"] == second["silver_telemetry"]
+
+
+def test_the_figures_of_devices_are_those_of_their_messages(story: Story) -> None:
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row, found in readings(story):
+        for name in ("temperature", "vibration", "battery", "count"):
+            if found is not None and name in found:
+                values[row["topic"].split("/")[1], name].append(float(found[name]))
+    stats = {(row["device"], row["field"]): row for row in rows_of(story, "device_stats")}
+    assert stats.keys() == values.keys()
+    for key, numbers in values.items():
+        row, ordered = stats[key], sorted(numbers)
+        assert (row["values"], row["min"], row["max"]) == (len(numbers), ordered[0], ordered[-1])
+        assert row["mean"] == pytest.approx(math.fsum(numbers) / len(numbers))
+        assert row["p95"] == ordered[math.ceil(0.95 * len(numbers)) - 1]
+
+
+def test_windows_that_are_over_have_the_figures_of_their_messages(story: Story) -> None:
+    windows: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in story.log:
+        start = int(row["timestamp"].timestamp()) // WINDOW * WINDOW
+        windows[start, row["topic"]].append(row)
+    found = rows_of(story, "topic_windows")
+    last = max(row["timestamp"].timestamp() for row in story.log)
+    over = {key for key in windows if key[0] + WINDOW <= last - WINDOW}
+    assert len(over) > 9
+    assert Counter((int(row["start"].timestamp()), row["topic"]) for row in found) == Counter(over)
+    for row in found:
+        messages = windows[int(row["start"].timestamp()), row["topic"]]
+        times = [each["timestamp"].timestamp() for each in messages]
+        assert row["messages"] == len(messages)
+        assert row["bytes"] == sum(len(each["payload"]) for each in messages)
+        assert row["messages_per_second"] == pytest.approx(len(messages) / WINDOW)
+        assert row["bytes_per_second"] == pytest.approx(row["bytes"] / WINDOW)
+        if len(messages) > 1:
+            expected = (max(times) - min(times)) / (len(messages) - 1)
+            assert row["inter_arrival"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_top_talkers_are_those_with_the_most_messages(story: Story) -> None:
+    counts = Counter(row["topic"] for row in story.log)
+    talkers = {row["topic"]: row["messages"] for row in rows_of(story, "top_talkers")}
+    assert talkers == dict(counts.most_common(20))
+    assert max(talkers, key=lambda topic: talkers[topic]) == "home/attic"
+
+
+def test_the_alerts_at_a_subscriber_are_the_faults_each_once(story: Story) -> None:
+    assert story.faults.total() == 6
+    assert Counter((alert["device"], alert["field"]) for alert in story.heard) == story.faults
+    assert len({alert["id"] for alert in story.heard}) == len(story.heard)
+    table = rows_of(story, "alerts_telemetry")
+    assert {row["id"] for row in table} == {alert["id"] for alert in story.heard}
+
+
+def test_ctrl_c_ends_a_continuous_run_in_peace(story: Story) -> None:
+    assert story.interrupted == 0
+
+
+def test_spark_pipelines_runs_the_project_as_it_is(story: Story) -> None:
+    assert "Run is COMPLETED" in story.elsewhere
+
+
+def test_show_prints_the_tables_and_draws_plots(story: Story, tmp_path: Path) -> None:
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "pyrite", "pipeline", "show", "--rows=3", f"--plots={tmp_path / 'plots'}"],
+        cwd=story.project.folder,
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for name, count in story.counts[-1].items():
+        assert f"{name}: {count:,} rows" in ended.stdout
+    for name in ("rates", "talkers", "devices", "alerts"):
+        assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert time.monotonic() - began < 60

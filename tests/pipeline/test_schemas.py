@@ -1,0 +1,55 @@
+"""The file of schemas: which topics a filter stands for, and what is told of mistakes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pyrite.broker.topics import matches
+from pyrite.pipeline.schemas import SchemaError, TopicSchema, read_schemas
+
+TOPICS = ["a", "a/b", "a/b/c", "a//c", "ab", "a.b", "$SYS/a", "x/b/c", "a/b/c/d"]
+
+
+def python_pattern(pattern: str) -> str:
+    """Return a pattern with Java's quotes as one with Python's."""
+    return re.sub(r"\\Q(.*?)\\E", lambda found: re.escape(found[1]), pattern)
+
+
+@pytest.mark.parametrize("topic_filter", ["a", "a/b", "a/+/c", "+/b/c", "a/#", "#", "+", "a/+", "a.b"])
+def test_a_filter_means_what_it_means_to_the_broker(topic_filter: str) -> None:
+    pattern = python_pattern(TopicSchema("x", topic_filter, {}).pattern)
+    for topic in TOPICS:
+        found = re.search(pattern, topic) is not None
+        assert found == matches(topic_filter.encode(), topic.encode()), topic
+
+
+def test_the_schemas_of_a_new_project_can_be_read() -> None:
+    import pyrite.pipeline
+
+    (schema,) = read_schemas(Path(pyrite.pipeline.__file__).parent / "template" / "schemas.toml")
+    assert schema.silver == "silver_telemetry"
+    assert schema.numbers == ("temperature", "vibration", "battery", "count")
+    assert schema.ddl.startswith("`time` timestamp, `temperature` double")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no schema"),
+        ("[A]\n", "a name is of small letters"),
+        ("[a]\ntopic = 'x'\n", "expected topic"),
+        ("[a]\ntopic = 'x/#/y'\n[a.fields]\nb = 'int'\n", "'x/#/y'"),
+        ("[a]\ntopic = 'x'\n[a.fields]\n", "there are no fields"),
+        ("[a]\ntopic = 'x'\n[a.fields]\noffset = 'int'\n", "cannot be called 'offset'"),
+        ("[a]\ntopic = 'x'\n[a.fields]\nb = 1\n", "expected a type"),
+        ("[a", "schemas.toml"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "schemas.toml"
+    path.write_text(text)
+    with pytest.raises(SchemaError, match=re.escape(said)):
+        read_schemas(path)
