@@ -1,4 +1,4 @@
-# Two commands: `make run` starts the broker, `make test` checks everything. Each sets up what it needs.
+# `make run` starts the broker, `make test` checks everything, `make demo` shows it. Each sets up what it needs.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
