@@ -26,6 +26,7 @@ certificate = "SERVER"
 key = "SERVER"
 client_ca = "AUTHORITY"
 require_client_certificate = true
+certificate_user = "san"
 minimum_version = "1.3"
 
 [limits]

@@ -47,14 +47,22 @@ class Guard(Access):
 
     def is_welcome(self, credentials: Credentials) -> bool:
         """Tell whether a client that was let in would still be known."""
+        if credentials.certificate is not None:
+            return True
         return self._anonymous if credentials.username is None else credentials.username in self._users
 
     def takes_time(self, credentials: Credentials) -> bool:
         """Tell that checking a password takes time, on purpose."""
+        if credentials.certificate is not None:
+            return False
         return credentials.username is not None or credentials.password is not None
 
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
-        """Let a client in that knows the password of a user, or needs none."""
+        """Let a client in that knows the password of a user, has shown a certificate, or needs none."""
+        if credentials.certificate is not None:
+            if credentials.username not in (None, "", credentials.certificate):
+                return Refuse(BAD_USER_NAME_OR_PASSWORD, "the certificate is another user's")
+            return Accept(username=credentials.certificate)
         if credentials.username is None and credentials.password is None:
             if self._anonymous:
                 return Accept()

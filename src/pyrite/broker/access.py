@@ -26,6 +26,8 @@ class Credentials:
     username: str | None
     password: bytes | None
     address: str
+    certificate: str | None = None
+    """The name in the certificate that the client has shown, if names are taken from there."""
 
 
 @dataclass(frozen=True, slots=True)

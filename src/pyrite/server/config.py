@@ -20,6 +20,7 @@ from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.listeners import Listener, parse_listener
 
+CERTIFICATE_USERS = ("", "subject", "san")
 DEFAULTS = "defaults"
 DEFAULT_LISTENERS = (
     "mqtt://127.0.0.1:1883",
@@ -48,6 +49,8 @@ class Tls:
     """PEM file with the authorities whose client certificates are accepted."""
     require_client_certificate: bool = False
     """Whether clients must show a certificate of one of those."""
+    certificate_user: str = ""
+    """Where in a client's certificate the name of the user is: subject (its common name), san, or nowhere."""
     minimum_version: str = "1.2"
     """The oldest version of TLS that is spoken: 1.2 or 1.3."""
 
@@ -124,6 +127,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": LOG_LEVELS,
     "tls.minimum_version": TLS_VERSIONS,
+    "tls.certificate_user": CERTIFICATE_USERS,
     "topics.policy": POLICIES,
     "stream.fsync": FSYNC,
     "stream.compression": COMPRESSIONS,
