@@ -75,6 +75,11 @@ names = ["news", "weather/temp"]
 [access]
 users = "SERVER"
 anonymous = true
+jwt_keys = "SERVER"
+jwt_audience = "pyrite"
+jwt_issuer = "issuer"
+jwt_user = "name"
+jwt_groups = "roles"
 
 [[access.rule]]
 users = ["ann", "*", "anonymous"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyrite.access.attempts import Attempts
 from pyrite.access.rules import Rule, Rules
+from pyrite.access.tokens import Tokens
 from pyrite.access.users import User, verify
 from pyrite.broker.access import (
     BAD_USER_NAME_OR_PASSWORD,
@@ -32,15 +33,21 @@ class Guard(Access):
         users: Mapping[str, User],
         rules: Sequence[Rule],
         anonymous: bool,
+        tokens: Tokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._attempts = Attempts(clock)
         self._lock = threading.Lock()
-        self.replace(users, rules, anonymous)
+        self._bearers: dict[str, frozenset[str]] = {}
+        """Who has come in with a token, and which groups it named."""
+        self.replace(users, rules, anonymous, tokens)
 
-    def replace(self, users: Mapping[str, User], rules: Sequence[Rule], anonymous: bool) -> None:
+    def replace(
+        self, users: Mapping[str, User], rules: Sequence[Rule], anonymous: bool, tokens: Tokens | None
+    ) -> None:
         """Have another list in force from now on."""
         self._users = users
+        self._tokens = tokens
         self._rules = Rules(rules)
         self._anonymous = anonymous
         self._answers: dict[tuple[str, str | None, str, str], bool] = {}
@@ -49,7 +56,8 @@ class Guard(Access):
         """Tell whether a client that was let in would still be known."""
         if credentials.certificate is not None:
             return True
-        return self._anonymous if credentials.username is None else credentials.username in self._users
+        name = credentials.username
+        return self._anonymous if name is None else name in self._users or name in self._bearers
 
     def takes_time(self, credentials: Credentials) -> bool:
         """Tell that checking a password takes time, on purpose."""
@@ -73,16 +81,28 @@ class Guard(Access):
             return Refuse(
                 NOT_AUTHORIZED, f"too many failed log-ins from this address; try again in {wait:.0f} s"
             )
-        user = self._users.get(credentials.username or "")
-        good = verify(user, credentials.password or b"")
+        name = self._checked(credentials.username, credentials.password or b"")
         with self._lock:
-            if good:
+            if name is not None:
                 self._attempts.succeeded(credentials.address)
             else:
                 self._attempts.failed(credentials.address)
-        if not good:
+        if name is None:
             return Refuse(BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
-        return Accept(username=credentials.username)
+        return Accept(username=name)
+
+    def _checked(self, username: str | None, password: bytes) -> str | None:
+        """Return the name under which someone may come in; None if there is nothing good about it."""
+        bearer = self._tokens.check(password) if self._tokens is not None else None
+        if bearer is not None:
+            if username not in (None, "", bearer.name):
+                return None
+            with self._lock:
+                self._bearers[bearer.name] = bearer.groups
+                self._answers = {}
+            return bearer.name
+        good = verify(self._users.get(username or ""), password)
+        return username if good else None
 
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether a client may publish on a topic."""
@@ -106,7 +126,7 @@ class Guard(Access):
         known = self._answers.get(key)
         if known is None:
             user = self._users.get(name) if name is not None else None
-            groups = user.groups if user is not None else frozenset()
+            groups = user.groups if user is not None else self._bearers.get(name or "", frozenset())
             known = self._rules.allows(action, name, groups, credentials.client_id, topic_filter.encode())
             if len(self._answers) >= CACHED:
                 self._answers.clear()

@@ -63,6 +63,16 @@ class AccessOptions:
     """File of users and their passwords, as `pyrite passwd` writes it; without one, everyone is let in."""
     anonymous: bool = False
     """Whether clients without a name are let in: where there are users, or where others can reach it."""
+    jwt_keys: str = ""
+    """File with keys (JWKS); a token that was signed with one of them does as a password, and as a name."""
+    jwt_audience: str = ""
+    """What tokens must be meant for (aud); empty for anything."""
+    jwt_issuer: str = ""
+    """Who must have issued them (iss); empty for anyone."""
+    jwt_user: str = "sub"
+    """The claim that names the user."""
+    jwt_groups: str = "groups"
+    """The claim that lists the groups of the user."""
     rule: list[Rule] = field(default_factory=list)
     """Who may do what; where there are users or rules, all else is denied."""
 
@@ -167,7 +177,11 @@ def check(config: Config, source: str) -> None:
                 f"{source}: listen = {url!r}: there is no log to read when nothing is kept on disk"
             )
         if not (
-            listener.local or config.access.users or config.access.anonymous or config.mqtt.authenticator
+            listener.local
+            or config.access.users
+            or config.access.jwt_keys
+            or config.access.anonymous
+            or config.mqtt.authenticator
         ):
             raise ConfigError(
                 f"{source}: listen = {url!r}: other machines could reach it, and there are no users. Make "
@@ -181,11 +195,10 @@ def check(config: Config, source: str) -> None:
             )
     _check_topics(config.topics, source)
     _check_rules(config.access.rule, source)
-    if config.access.users and not Path(config.access.users).is_file():
-        raise ConfigError(
-            f"{source}: access.users = {config.access.users!r}: expected a file that exists; "
-            "pyrite passwd makes one"
-        )
+    for key, how in (("users", "; pyrite passwd makes one"), ("jwt_keys", "")):
+        file = getattr(config.access, key)
+        if file and not Path(file).is_file():
+            raise ConfigError(f"{source}: access.{key} = {file!r}: expected a file that exists{how}")
     _check_streams(config.stream, source)
     for key in ("certificate", "key", "client_ca"):
         file = getattr(config.tls, key)

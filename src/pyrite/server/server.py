@@ -20,6 +20,8 @@ from typing import Any
 
 from pyrite import __version__
 from pyrite.access.guard import Guard
+from pyrite.access.rules import Rule
+from pyrite.access.tokens import Tokens, TokensError
 from pyrite.access.users import User, UsersError, read_users
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
@@ -184,7 +186,7 @@ class Server:
             access.anonymous = access.anonymous or config.access.anonymous
             guard = self.broker.access
             if isinstance(guard, Guard):
-                guard.replace(_users(access), access.rule, access.anonymous)
+                guard.replace(*_access_list(access))
             for context in self._contexts:
                 load_certificates(context, config)
         except ConfigError as error:
@@ -339,16 +341,27 @@ def load_access(config: Config) -> Access:
 
 def _guard(options: AccessOptions) -> Access:
     """Make what the access list says; without one, everyone may do everything."""
-    if not options.users and not options.rule:
+    if not options.users and not options.jwt_keys and not options.rule:
         return Access()
-    return Guard(_users(options), options.rule, options.anonymous)
+    return Guard(*_access_list(options))
 
 
-def _users(options: AccessOptions) -> dict[str, User]:
+def _access_list(options: AccessOptions) -> tuple[dict[str, User], list[Rule], bool, Tokens | None]:
+    """Read the files that the access list is made of."""
+    tokens = None
     try:
-        return read_users(Path(options.users)) if options.users else {}
-    except UsersError as error:
+        users = read_users(Path(options.users)) if options.users else {}
+        if options.jwt_keys:
+            tokens = Tokens(
+                Path(options.jwt_keys),
+                options.jwt_audience,
+                options.jwt_issuer,
+                options.jwt_user,
+                options.jwt_groups,
+            )
+    except (UsersError, TokensError) as error:
         raise ConfigError(str(error)) from None
+    return users, options.rule, options.anonymous, tokens
 
 
 def tls_context(config: Config) -> ssl.SSLContext:

@@ -1,0 +1,68 @@
+"""Tokens (JWT) in place of passwords: signed by someone whose keys are in a file (JWKS)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LEEWAY = 5.0
+"""Seconds by which clocks may differ."""
+
+
+class TokensError(ValueError):
+    """The file of keys cannot be used; the text says why."""
+
+
+@dataclass(frozen=True)
+class Bearer:
+    """Who a token is about."""
+
+    name: str
+    groups: frozenset[str]
+
+
+class Tokens:
+    """Checks tokens. Signed with HS, RS, PS, ES or EdDSA, as the key that they name says; and not expired."""
+
+    def __init__(self, path: Path, audience: str, issuer: str, user_claim: str, groups_claim: str) -> None:
+        try:
+            import jwt
+        except ImportError:
+            raise TokensError("access.jwt_keys: tokens need PyJWT: pip install 'pyrite[jwt]'") from None
+        self._jwt = jwt
+        try:
+            keys = jwt.PyJWKSet.from_json(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise TokensError(f"{path}: {error.strerror}") from None
+        except (ValueError, jwt.PyJWTError) as error:
+            raise TokensError(f"{path}: expected a set of keys (JWKS): {error}") from None
+        self._keys = {key.key_id: key for key in keys.keys}
+        self._only = keys.keys[0] if len(keys.keys) == 1 else None
+        self._audience = audience or None
+        self._issuer = issuer or None
+        self._user_claim = user_claim
+        self._groups_claim = groups_claim
+
+    def check(self, token: bytes) -> Bearer | None:
+        """Return who a token is about; None if it is none, or not a good one."""
+        try:
+            name = self._jwt.get_unverified_header(token).get("kid")
+            key = self._keys.get(name) if name is not None else self._only
+            if key is None:
+                return None
+            claims: dict[str, Any] = self._jwt.decode(
+                token,
+                key.key,
+                algorithms=[key.algorithm_name],
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=LEEWAY,
+                options={"require": ["exp", self._user_claim], "verify_aud": self._audience is not None},
+            )
+        except (self._jwt.PyJWTError, ValueError):
+            return None
+        user, groups = claims[self._user_claim], claims.get(self._groups_claim, [])
+        if not isinstance(user, str) or not user or not isinstance(groups, list):
+            return None
+        return Bearer(user, frozenset(str(one) for one in groups))

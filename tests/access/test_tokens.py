@@ -1,0 +1,114 @@
+"""Tokens in place of passwords."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from pyrite.access.tokens import Bearer, Tokens, TokensError
+from pyrite.client import BlockingClient, ClientError, FlightLog
+from pyrite.queries import Query
+from tests.support.process import BrokerProcess
+
+SECRET = "0123456789abcdef" * 4
+RSA_KEY = rsa.generate_private_key(65_537, 2_048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+SIGNING: dict[str, tuple[Any, str]] = {
+    "hs": (SECRET, "HS256"),
+    "rs": (RSA_KEY, "RS256"),
+    "es": (EC_KEY, "ES256"),
+}
+
+
+def keys(path: Path, *names: str) -> Path:
+    """Write a JWKS file."""
+    encoded = jwt.utils.base64url_encode(SECRET.encode()).decode()
+    every = {
+        "hs": {"kty": "oct", "k": encoded, "alg": "HS256"},
+        "rs": json.loads(RSAAlgorithm.to_jwk(RSA_KEY.public_key())) | {"alg": "RS256"},
+        "es": json.loads(ECAlgorithm.to_jwk(EC_KEY.public_key())) | {"alg": "ES256"},
+    }
+    path.write_text(json.dumps({"keys": [every[name] | {"kid": name} for name in names]}))
+    return path
+
+
+def token(key: str, kid: str | None = None, **claims: Any) -> str:
+    secret, algorithm = SIGNING[key]
+    claims = {"sub": "ann", "exp": time.time() + 60, "groups": ["ops"]} | claims
+    headers = {"kid": kid or key}
+    return jwt.encode({k: v for k, v in claims.items() if v is not None}, secret, algorithm, headers)
+
+
+def checker(path: Path, audience: str = "", issuer: str = "") -> Tokens:
+    return Tokens(path, audience, issuer, "sub", "groups")
+
+
+@pytest.mark.parametrize("key", SIGNING)
+def test_good_tokens(tmp_path: Path, key: str) -> None:
+    tokens = checker(keys(tmp_path / "keys", "hs", "rs", "es"), "pyrite", "me")
+    good = token(key, aud="pyrite", iss="me")
+    assert tokens.check(good.encode()) == Bearer("ann", frozenset({"ops"}))
+
+
+def test_bad_tokens(tmp_path: Path) -> None:
+    tokens = checker(keys(tmp_path / "keys", "hs", "rs"), "pyrite", "me")
+    fine = {"aud": "pyrite", "iss": "me"}
+    unsigned = jwt.encode({"sub": "ann", "exp": time.time() + 60, **fine}, "", "none", {"kid": "rs"})
+    head, body, _ = token("hs", kid="rs", **fine).split(".")
+    public = RSA_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    signature = hmac.digest(public, f"{head}.{body}".encode(), "sha256")
+    confused = f"{head}.{body}.{jwt.utils.base64url_encode(signature).decode()}"
+    for bad in (
+        token("hs", exp=time.time() - 60, **fine),
+        token("hs", exp=None, **fine),
+        token("hs", sub=None, **fine),
+        token("hs", sub=3, **fine),
+        token("hs", groups="ops", **fine),
+        token("hs", aud="other", iss="me"),
+        token("hs", aud="pyrite", iss="you"),
+        token("es", **fine),
+        token("hs", kid="rs", **fine),
+        unsigned,
+        confused,
+        "no.token.atall",
+        "",
+    ):
+        assert tokens.check(bad.encode()) is None, bad
+    assert tokens.check(b"\xff\xfe") is None
+
+
+def test_files_that_are_no_keys(tmp_path: Path) -> None:
+    for text in ("", "{}", '{"keys": []}', '{"keys": [{"kty": "none"}]}'):
+        (tmp_path / "keys").write_text(text)
+        with pytest.raises(TokensError, match="expected a set of keys"):
+            checker(tmp_path / "keys")
+    with pytest.raises(TokensError, match="No such file"):
+        checker(tmp_path / "none")
+
+
+def test_tokens_at_a_broker(tmp_path: Path) -> None:
+    keys(tmp_path / "keys", "es")
+    rule = "[[access.rule]]\ngroups = ['ops']\npublish = ['users/%u']\npull = ['users/%u']\n"
+    (tmp_path / "pyrite.toml").write_text("[access]\njwt_keys = 'keys'\n" + rule)
+    listen = ("--listen=mqtt://127.0.0.1:0", "--listen=flight://127.0.0.1:0", "--data=data")
+    with BrokerProcess("--config", "pyrite.toml", *listen, cwd=tmp_path) as broker:
+        with BlockingClient(broker.urls[0], username="ann", password=token("es")) as client:
+            client.publish("users/ann", b"x", qos=1)
+            with pytest.raises(ClientError, match="not authorized"):
+                client.publish("users/bob", b"x", qos=1)
+        for name, word in (("bob", token("es")), ("ann", token("es", groups=None)[:-2]), ("ann", "")):
+            with pytest.raises(ClientError):
+                BlockingClient(broker.urls[0], username=name, password=word).connect()
+        with FlightLog(broker.urls[1], token=token("es")) as log:
+            assert log.table(Query(topics=("users/ann",))).num_rows == 1
+            with pytest.raises(PermissionError):
+                log.table(Query(topics=("users/#",)))
