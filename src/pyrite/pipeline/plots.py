@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyrite.pipeline.project import Project
+from pyrite.pipeline.schemas import read_schemas
+from pyrite.pipeline.tables import read_table, table_names
 
 
-def draw(tables: dict[str, pa.Table], folder: Path) -> list[Path]:
+def draw(project: Project, folder: Path) -> list[Path]:
     """Draw what there is to draw, and return the files."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    alerts = [table for name, table in tables.items() if name.startswith("alerts_") and table.num_rows]
-    silver = {name: table for name, table in tables.items() if name.startswith("silver_") and table.num_rows}
-    pictures: list[tuple[str, Any, pa.Table | None]] = [
-        ("rates", _rates, tables.get("topic_windows")),
-        ("talkers", _talkers, tables.get("top_talkers")),
-        ("devices", _devices, tables.get("device_stats")),
+    names = table_names(project)
+    pictures: list[tuple[str, Callable[[Any, pa.Table], None], list[str]]] = [
+        ("rates", _rates, ["topic_windows"]),
+        ("talkers", _talkers, ["top_talkers"]),
+        ("devices", _devices, ["device_stats"]),
         (
             "alerts",
-            lambda axes, found: _alerts(axes, found, silver),
-            pa.concat_tables(alerts) if alerts else None,
+            lambda axes, table: _alerts(axes, table, project),
+            [name for name in names if name.startswith("alerts_")],
         ),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for name, picture, table in pictures:
-        if table is None or not table.num_rows:
+    for name, picture, wanted in pictures:
+        found = [read_table(project, table) for table in wanted if table in names]
+        table = pa.concat_tables([each for each in found if each.num_rows] or [pa.table({})])
+        if not table.num_rows:
             continue
         figure, axes = pyplot.subplots(figsize=(10, 5), layout="constrained")
         picture(axes, table)
@@ -56,34 +63,35 @@ def _talkers(axes: Any, talkers: pa.Table) -> None:
 
 def _devices(axes: Any, stats: pa.Table) -> None:
     """Draw each device's range, from least to greatest, and its mean, as shares of the mean of its field."""
-    rows = stats.sort_by([("field", "ascending"), ("device", "ascending")]).to_pylist()
+    rows = stats.to_pylist()
+    devices = sorted({row["device"] for row in rows})
     for number, name in enumerate(sorted({row["field"] for row in rows})):
         chosen = [row for row in rows if row["field"] == name]
         scale = sum(row["mean"] for row in chosen) / len(chosen) or 1.0
-        at = [place + number * 0.2 for place in range(len(chosen))]
+        at = [devices.index(row["device"]) + number * 0.2 for row in chosen]
         means = [row["mean"] / scale for row in chosen]
         below = [(row["mean"] - row["min"]) / abs(scale) for row in chosen]
         above = [(row["max"] - row["mean"]) / abs(scale) for row in chosen]
         axes.errorbar(at, means, yerr=[below, above], fmt=".", label=name, capsize=2)
-    axes.set(
-        title="Devices: mean, least and greatest value", xlabel="device", ylabel="share of the field's mean"
-    )
+    axes.set_xticks(range(len(devices)), devices, rotation=90)
+    axes.set(title="Devices: mean, least and greatest value", ylabel="share of the field's mean")
     axes.legend()
 
 
-def _alerts(axes: Any, alerts: pa.Table, silver: dict[str, pa.Table]) -> None:
+def _alerts(axes: Any, alerts: pa.Table, project: Project) -> None:
     """Draw the field with the most alerts over time, of the devices that have some, and the alerts on it."""
     found = alerts.to_pylist()
     outliers = [row["field"] for row in found if row["kind"] == "outlier"]
     name = max(sorted(set(outliers)), key=outliers.count) if outliers else None
-    devices = {row["device"] for row in found if row["field"] == name}
-    for table in silver.values():
-        if name not in table.column_names:
-            continue
-        columns = table.select(["device", "event_time", name]).sort_by("event_time").to_pylist()
-        for device in sorted(devices):
-            mine = [row for row in columns if row["device"] == device]
-            axes.plot([row["event_time"] for row in mine], [row[name] for row in mine], linewidth=0.7)
     marked = [row for row in found if row["field"] == name]
+    devices = sorted({row["device"] for row in marked})
+    for schema in read_schemas(project.folder / "schemas.toml"):
+        if name not in schema.numbers:
+            continue
+        filters = [("device", "in", devices)]
+        table = read_table(project, schema.silver, columns=["device", "event_time", name], filters=filters)
+        for device in devices:
+            mine = table.filter(pc.equal(table["device"], device)).sort_by("event_time")
+            axes.plot(mine["event_time"].to_pylist(), mine[name].to_pylist(), linewidth=0.7)
     axes.scatter([row["time"] for row in marked], [row["value"] for row in marked], color="red", zorder=3)
     axes.set(title=f"Alerts: {len(found)} in all, {len(marked)} of {name}", xlabel="time", ylabel=name)

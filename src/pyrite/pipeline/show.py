@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pyrite.pipeline.plots import draw
 from pyrite.pipeline.project import Project, ProjectError
-from pyrite.pipeline.tables import read_table, table_names
+from pyrite.pipeline.tables import read_last, read_table, row_counts, table_names
 
 ORDER = {
     "quality": [("messages", "descending")],
@@ -22,27 +22,30 @@ ORDER = {
     "top_talkers": [("messages", "descending"), ("bytes", "descending")],
     "alerts": [("time", "descending")],
 }
-"""How the rows of a table are sorted; those of others, by offset, the last first."""
+"""How the rows of a table are sorted; those of others are sorted by NEWEST."""
+NEWEST = [("offset", "descending")]
 
 
 def show(project: Project, rows: int, folder: Path, console: Console) -> int:
     """Print the first rows of each table, and draw plots into a folder; return the exit code."""
-    names = table_names(project)
-    if not names:
+    if not table_names(project):
         raise ProjectError(f"{project.folder} has no tables yet; `pyrite pipeline run` makes them")
-    tables = {name: read_table(project, name) for name in names}
-    for name, table in tables.items():
-        console.print(_printed(name, table, rows))
-    for path in draw(tables, folder):
+    for name, count in row_counts(project).items():
+        table = read_last(project, name, rows) if _order(name) == NEWEST else read_table(project, name)
+        console.print(_printed(name, count, table, rows))
+    for path in draw(project, folder):
         console.print(f"plot: {path}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _printed(name: str, table: pa.Table, rows: int) -> Table:
-    order = ORDER.get("alerts" if name.startswith("alerts_") else name, [("offset", "descending")])
+def _order(name: str) -> list[tuple[str, str]]:
+    return ORDER.get("alerts" if name.startswith("alerts_") else name, NEWEST)
+
+
+def _printed(name: str, count: int, table: pa.Table, rows: int) -> Table:
     if table.num_rows:
-        table = table.take(pc.sort_indices(table, sort_keys=order))
-    printed = Table(title=f"{name}: {table.num_rows:,} rows", title_justify="left")
+        table = table.take(pc.sort_indices(table, sort_keys=_order(name)))
+    printed = Table(title=f"{name}: {count:,} rows", title_justify="left")
     # What no row has says nothing.
     shown = [column for column in table.column_names if table[column].null_count < table.num_rows]
     for column in shown:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -33,9 +34,22 @@ def count_rows(folder: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in files_of(folder))
 
 
-def read_table(project: Project, name: str) -> pa.Table:
-    """Return a table; one without rows has no columns either, if nothing was ever written."""
-    parts = [pq.read_table(path) for path in files_of(project.tables / name)]
+def read_table(project: Project, name: str, **what: Any) -> pa.Table:
+    """Return a table, or what of it is asked for: `columns`, and `filters`, as pyarrow has them.
+
+    One to which nothing was ever written has no columns.
+    """
+    parts = [pq.read_table(path, **what) for path in files_of(project.tables / name)]
+    return pa.concat_tables(parts) if parts else pa.table({})
+
+
+def read_last(project: Project, name: str, rows: int) -> pa.Table:
+    """Return the last rows of a table that grows, or some more: files are read from the last on."""
+    parts: list[pa.Table] = []
+    for path in reversed(files_of(project.tables / name)):
+        parts.insert(0, pq.read_table(path))
+        if sum(part.num_rows for part in parts) >= rows:
+            break
     return pa.concat_tables(parts) if parts else pa.table({})
 
 
