@@ -86,8 +86,12 @@ class BatchWriter(DataSourceArrowWriter):
         commit(self._options, 0, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget what is staged."""
+        """Forget what is staged, also by tasks of which there is no message: a sink that has nothing is done.
+
+        This is no way for a stream: its batch is to be done again.
+        """
         abort(self._options, messages)
+        open_broker(self._options.place).commit(self._sink, 0, [])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
