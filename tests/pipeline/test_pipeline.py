@@ -241,7 +241,7 @@ def test_silver_has_what_can_be_decoded_and_bad_what_cannot(story: Story) -> Non
     assert len(bad) > 10
     assert {row["offset"]: row["payload"] for row in rows_of(story, "bad_telemetry")} == bad
     silver = rows_of(story, "silver_telemetry")
-    assert Counter(row["offset"] for row in silver) == Counter(good)
+    assert Counter(row["offset"] for row in silver) == Counter(list(good))
     for row in silver:
         assert row["temperature"] == good[row["offset"]]["temperature"]
         assert row["count"] == good[row["offset"]].get("count")
