@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.topics import matches
-from pyrite.log import parquet
+from pyrite.log import bulk, parquet
 from pyrite.log.bulk import LogFolder
 from pyrite.queries import COLUMNS, FOREVER, SCHEMA, DataLoss, Query, QueryError
 from tests.log.samples import START, Rows, convert, rows_of, write_segment, write_segments
@@ -133,6 +133,20 @@ def test_what_retention_removed_is_said(log: LogFolder) -> None:
     assert rows_of(list(log.read(Query(start=2, lost="skip"), told.append))) == rows[first:]
     assert told == [f"stream default: offsets 2 to {first - 1} are not kept any longer"]
     assert rows_of(list(log.read(Query(start=first)))) == rows[first:]
+
+
+def test_what_retention_removes_meanwhile_is_said(log: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = fill(log.data)
+    monkeypatch.setattr(bulk, "ROWS", 1)  # so that it is read bit by bit
+    folder = log.data / "streams" / "default"
+    bases = sorted({path.name[:20] for path in folder.iterdir()})
+    read = log.read(Query())
+    next(read)
+    for path in [*folder.glob(f"{bases[0]}*"), *folder.glob(f"{bases[1]}*")]:
+        path.unlink()
+    with pytest.raises(DataLoss, match="are not kept any longer"):
+        list(read)
+    assert log.bounds("default").first == int(bases[2]) < len(rows)
 
 
 def test_damage_is_said(log: LogFolder) -> None:

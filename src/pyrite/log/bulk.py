@@ -135,15 +135,14 @@ class LogFolder:
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Do the same, and tell with each batch from which offset on the rest of the query is."""
         reader = self._reader(query.stream)
-        first = reader.first
         stop = min(query.stop, _again(lambda: reader.end))
-        if query.start < min(first, stop):
-            gone = f"offsets {query.start} to {min(first, stop) - 1} are not kept any longer"
-            _lost(query, f"stream {query.stream}: {gone}", report)
-        yield from _gathered(self._found(reader, query, stop, report), query)
+        kept = min(reader.first, stop)
+        _check_kept(reader, query, query.start, kept, report)
+        query = query.part(max(query.start, kept), stop)
+        yield from _gathered(self._found(reader, query, report), query)
 
     def _found(
-        self, reader: StreamReader, query: Query, stop: int, report: Callable[[str], object]
+        self, reader: StreamReader, query: Query, report: Callable[[str], object]
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         filters = [one.encode() for one in query.topics]
         needed = {"offset", *query.columns}
@@ -152,13 +151,28 @@ class LogFolder:
         if query.since is not None or query.until is not None:
             needed.add("timestamp")
         wanted = [name for name in SCHEMA.names if name in needed]
-        for begin, end in _ranges(reader, query, stop):
+        for begin, end in _ranges(reader, query):
+            position = begin
             for piece in reader.read(begin, end, wanted):
                 if isinstance(piece, Damage):
                     _lost(query, str(piece), report)
+                    position = piece.last + 1
                     continue
-                after: int = piece.column(0)[-1].as_py() + 1
-                yield _in_time(matching(piece, filters), query), after
+                _check_kept(reader, query, position, piece.column(0)[0].as_py(), report)
+                position = piece.column(0)[-1].as_py() + 1
+                yield _in_time(matching(piece, filters), query), position
+            _check_kept(reader, query, position, end, report)
+
+
+def _check_kept(
+    reader: StreamReader, query: Query, position: int, found: int, report: Callable[[str], object]
+) -> None:
+    """See whether what lies before the offset that was found has been dropped; some may never have been."""
+    if position < found:
+        kept = min(found, reader.first)
+        if position < kept:
+            gone = f"offsets {position} to {kept - 1} are not kept any longer"
+            _lost(query, f"stream {query.stream}: {gone}", report)
 
 
 def _again(call: Callable[[], T]) -> T:
@@ -183,11 +197,11 @@ def _records(reader: StreamReader, start: int, stop: int) -> Records:
     return np.concatenate(found)
 
 
-def _ranges(reader: StreamReader, query: Query, stop: int) -> list[tuple[int, int]]:
+def _ranges(reader: StreamReader, query: Query) -> list[tuple[int, int]]:
     """Return the ranges of offsets that can hold what a query asks for, as far as the times tell."""
     if query.since is None and query.until is None:
-        return [(query.start, stop)]
-    records = _again(lambda: _records(reader, query.start, stop))
+        return [(query.start, query.stop)]
+    records = _again(lambda: _records(reader, query.start, query.stop))
     wanted = np.ones(len(records), np.bool_)
     if query.since is not None:
         wanted &= records["latest"] >= query.since
@@ -196,7 +210,7 @@ def _ranges(reader: StreamReader, query: Query, stop: int) -> list[tuple[int, in
     ranges: list[tuple[int, int]] = []
     for one in records[wanted]:
         begin = max(query.start, int(one["first"]))
-        end = min(stop, int(one["first"] + one["count"]))
+        end = min(query.stop, int(one["first"] + one["count"]))
         if ranges and ranges[-1][1] == begin:
             ranges[-1] = (ranges[-1][0], end)
         else:

@@ -32,6 +32,9 @@ KINDS: dict[str, tuple[type[DataType], ...]] = {
 }
 """The columns that a message may have, and the types that each may be of."""
 
+DEFAULTS = {"qos": 1, "retain": False}
+"""What null stands for, and a column that is missing."""
+
 
 class Messages:
     """Makes what the broker takes of what Spark gives."""
@@ -68,8 +71,8 @@ class Messages:
             if pa.types.is_map(column.type):
                 column = _pairs(column)
             column = column.cast(field.type)
-            if column.null_count and field.name in ("qos", "retain"):
-                column = pc.fill_null(column, pa.scalar(0, pa.int8()).cast(field.type))
+            if column.null_count and field.name in DEFAULTS:
+                column = pc.fill_null(column, pa.scalar(DEFAULTS[field.name], field.type))
             if column.null_count and not field.nullable:
                 raise ValueError(f"the column {field.name} is null in {column.null_count} rows")
             arrays.append(column)
