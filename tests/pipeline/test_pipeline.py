@@ -46,6 +46,7 @@ class Running:
             text=True,
         )
         self.lines: list[str] = []
+        self._over = False
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -56,12 +57,15 @@ class Running:
             with self._changed:
                 self.lines.append(line.rstrip())
                 self._changed.notify_all()
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
 
     def wait_for(self, found: Callable[[str], bool]) -> None:
         """Return when it has said something."""
         with self._changed:
-            came = self._changed.wait_for(lambda: any(map(found, self.lines)), PATIENCE)
-        assert came, self.lines
+            self._changed.wait_for(lambda: self._over or any(map(found, self.lines)), PATIENCE)
+        assert any(map(found, self.lines)), "\n".join(self.lines)
 
     def wait_for_rows(self, table: str, rows: int) -> None:
         """Return after a run that left a table with so many rows."""
