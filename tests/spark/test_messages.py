@@ -52,7 +52,7 @@ def test_every_column() -> None:
         1,
     )
     assert (first["correlation_data"], first["user_properties"]) == (b"c", pairs)
-    assert (second["qos"], second["retain"]) == (0, False)
+    assert (second["qos"], second["retain"]) == (1, False)
     assert second["user_properties"] is None
     assert shape("t", payload=pa.array(["x"]), user_properties=pa.array([pairs])).to_pylist() == [
         {"topic": "t", "payload": b"x", "user_properties": pairs}
