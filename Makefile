@@ -27,8 +27,9 @@ lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev-ready ## measure against mosquitto, nats-server and amqtt; writes benchmarks/RESULTS.md
+bench: $(VENV)/.dev-ready ## measure against mosquitto, nats-server and amqtt, and Spark; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
 
 fuzz: $(VENV)/.dev-ready  ## fuzz the MQTT connection for a minute (ARGS="-max_total_time=600" for longer)
 	$(BIN)/python fuzz/fuzz_mqtt.py -max_total_time=60 $(ARGS) fuzz/corpus
