@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Tests wait for brokers, disks and Spark more than they compute.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help run demo test lint bench fuzz clean
@@ -19,7 +17,7 @@ demo: $(VENV)/.demo-ready ## broker, 50 devices with faults, Spark pipeline and 
 	$(BIN)/pyrite pipeline demo $(ARGS)
 
 test: lint       ## set up, check style, types and dependency direction, and run the whole suite
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n auto --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -185,15 +185,20 @@ def _spark_pipelines(project: Project) -> str:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(command.parents[1])}
     if java is not None:
         environment["JAVA_HOME"] = str(java)
-    ended = subprocess.run(
-        [str(command), "run", "--properties-file", "spark.conf"],
-        cwd=project.folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
+    for _ in range(3):
+        ended = subprocess.run(
+            [str(command), "run", "--properties-file", "spark.conf"],
+            cwd=project.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+        )
+        # Spark, when it is slow, may serialize a collection while another of its threads changes it. A run may
+        # be repeated at any time: that is what is shown here.
+        if "Task not serializable" not in ended.stdout:
+            break
     assert ended.returncode == 0, ended.stdout
     return ended.stdout
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-START_TIME = 30.0
+START_TIME = 120.0
 """Seconds that a broker has to say that it is ready."""
 STOP_TIME = 10.0
 """Seconds that a broker has to end, once it was told to."""
