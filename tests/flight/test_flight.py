@@ -246,6 +246,11 @@ def test_a_flight_process_that_dies_is_started_again(tmp_path: Path) -> None:
         assert any("Flight process has ended; it is started again" in line for line in broker.log)
 
 
+def test_pandas_is_not_loaded_where_no_one_needs_it(broker: BrokerProcess) -> None:
+    for process in (broker.process.pid, *children(broker)):
+        assert "/pandas/" not in Path(f"/proc/{process}/maps").read_text()
+
+
 def test_it_ends_with_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(*LISTEN, "--data", str(tmp_path / "data"))
     (child,) = children(broker)

@@ -195,8 +195,8 @@ def _spark_pipelines(project: Project) -> str:
             text=True,
             timeout=PATIENCE,
         )
-        # Spark, when it is slow, may serialize a collection while another of its threads changes it. A run may
-        # be repeated at any time: that is what is shown here.
+        # Spark, when it is slow, may serialize a collection while another of its threads changes it. A run
+        # may be repeated at any time: that is what is shown here.
         if "Task not serializable" not in ended.stdout:
             break
     assert ended.returncode == 0, ended.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 import uvloop
 
 from pyrite.log.folder import FolderError
+from pyrite.plain_arrow import keep_pandas_out
 from pyrite.server import config as configuration
 
 _EXAMPLES = """\
@@ -82,6 +83,7 @@ def start(config: configuration.Config, say: Callable[[str], None]) -> int:
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
+        keep_pandas_out()
         from pyrite.server.server import serve  # with Arrow, which the other commands need not wait for
 
         uvloop.run(serve(config, say))

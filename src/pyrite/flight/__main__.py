@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrite.flight.control import BrokerGone, Control
-from pyrite.flight.service import Service
-from pyrite.log.bulk import LogFolder
-from pyrite.log.staging import Staging
+from pyrite.plain_arrow import keep_pandas_out
 
 
 def options(settings: dict[str, Any]) -> dict[str, Any]:
@@ -34,6 +32,11 @@ def options(settings: dict[str, Any]) -> dict[str, Any]:
 
 def main(descriptor: int) -> int:
     """Serve until the broker is gone."""
+    keep_pandas_out()
+    from pyrite.flight.service import Service
+    from pyrite.log.bulk import LogFolder
+    from pyrite.log.staging import Staging
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this
     logging.basicConfig(format="flight: %(message)s", level=logging.WARNING)
     control = Control(socket.socket(fileno=descriptor))

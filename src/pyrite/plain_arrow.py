@@ -1,0 +1,30 @@
+"""Arrow without pandas: for processes that have no use for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+class _NoPandas:
+    """Finds no pandas, wherever it is."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def keep_pandas_out() -> None:
+    """Have Arrow look for pandas now, and not find it; it does so once, with the first array that it makes.
+
+    Where pandas is installed that takes a third of a second, and the broker would take it in its event loop.
+    Who imports pandas by name still gets it.
+    """
+    blocking = _NoPandas()
+    sys.meta_path.insert(0, blocking)  # type: ignore[arg-type]
+    try:
+        import pyarrow as pa
+
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(blocking)
