@@ -21,7 +21,7 @@ def keep_pandas_out() -> None:
     Who imports pandas by name still gets it.
     """
     blocking = _NoPandas()
-    sys.meta_path.insert(0, blocking)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, blocking)
     try:
         import pyarrow as pa
 
