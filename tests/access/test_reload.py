@@ -120,3 +120,20 @@ def test_certificates(tmp_path: Path) -> None:
         (tmp_path / "server.pem").write_text("nonsense")
         hang_up_and_wait(broker, "the settings were not read again")
         assert trusted(second)
+
+
+def test_all_or_nothing(tmp_path: Path) -> None:
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
+        str(tmp_path / "server.pem")
+    )
+    (tmp_path / "pyrite.toml").write_text(rules("a") + "[tls]\ncertificate = 'server.pem'\n")
+    users(tmp_path, "ann")
+    listen = ("--listen=mqtt://127.0.0.1:0", "--listen=mqtts://127.0.0.1:0", "--ephemeral")
+    with BrokerProcess("--config", "pyrite.toml", *listen, cwd=tmp_path) as broker:
+        users(tmp_path, "bob")
+        (tmp_path / "server.pem").write_text("nonsense")
+        hang_up_and_wait(broker, "the settings were not read again")
+        with BlockingClient(broker.urls[0], username="ann", password="ann-word"):
+            pass
+        with pytest.raises(ConnectError):
+            BlockingClient(broker.urls[0], username="bob", password="bob-word").connect()

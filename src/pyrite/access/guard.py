@@ -98,8 +98,9 @@ class Guard(Access):
             if username not in (None, "", bearer.name):
                 return None
             with self._lock:
-                self._bearers[bearer.name] = bearer.groups
-                self._answers = {}
+                if self._bearers.get(bearer.name) != bearer.groups:
+                    self._bearers[bearer.name] = bearer.groups
+                    self._answers = {}  # some may have been given for other groups
             return bearer.name
         good = verify(self._users.get(username or ""), password)
         return username if good else None

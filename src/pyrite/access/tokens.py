@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyrite.access.options import AccessError
+
 LEEWAY = 5.0
 """Seconds by which clocks may differ."""
 
 
-class TokensError(ValueError):
+class TokensError(AccessError):
     """The file of keys cannot be used; the text says why."""
 
 

@@ -6,20 +6,27 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
+from pyrite.access.options import AccessError
+
 NAME = re.compile(r"[^\s:,#%+/$\x00-\x1f][^\s:,#%+/\x00-\x1f]{0,127}")
 """What a user or a group may be called: nothing that means something in a topic filter, or in the file."""
 
 _hasher = PasswordHasher()
-_STAND_IN = _hasher.hash("")
-"""What the password of someone who is not there is checked against: it must take as long."""
 
 
-class UsersError(ValueError):
+@cache
+def _stand_in() -> str:
+    """Return what the password of someone who is not there is checked against: it must take as long."""
+    return _hasher.hash("")
+
+
+class UsersError(AccessError):
     """The file of users cannot be used, or a name cannot be one; the text says why."""
 
 
@@ -47,9 +54,9 @@ def hash_password(password: str) -> str:
 
 
 def verify(user: User | None, password: bytes) -> bool:
-    """Tell whether a password is the user's. It takes some 50 ms, also if there is no such user."""
+    """Tell whether a password is the user's. It takes time, on purpose, also if there is no such user."""
     try:
-        return _hasher.verify(user.hashed if user is not None else _STAND_IN, password) and user is not None
+        return _hasher.verify(user.hashed if user is not None else _stand_in(), password) and user is not None
     except (Argon2Error, InvalidHashError):
         return False
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from pyrite.access.options import AccessOptions
 from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
@@ -53,28 +54,6 @@ class Tls:
     """Where in a client's certificate the name of the user is: subject (its common name), san, or nowhere."""
     minimum_version: str = "1.2"
     """The oldest version of TLS that is spoken: 1.2 or 1.3."""
-
-
-@dataclass(slots=True)
-class AccessOptions:
-    """Who may come in, and do what."""
-
-    users: str = ""
-    """File of users and their passwords, as `pyrite passwd` writes it; without one, everyone is let in."""
-    anonymous: bool = False
-    """Whether clients without a name are let in: where there are users, or where others can reach it."""
-    jwt_keys: str = ""
-    """File with keys (JWKS); a token that was signed with one of them does as a password, and as a name."""
-    jwt_audience: str = ""
-    """What tokens must be meant for (aud); empty for anything."""
-    jwt_issuer: str = ""
-    """Who must have issued them (iss); empty for anyone."""
-    jwt_user: str = "sub"
-    """The claim that names the user."""
-    jwt_groups: str = "groups"
-    """The claim that lists the groups of the user."""
-    rule: list[Rule] = field(default_factory=list)
-    """Who may do what; where there are users or rules, all else is denied."""
 
 
 @dataclass(slots=True)

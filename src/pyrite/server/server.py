@@ -16,13 +16,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyrite import __version__
-from pyrite.access.guard import Guard
-from pyrite.access.rules import Rule
-from pyrite.access.tokens import Tokens, TokensError
-from pyrite.access.users import User, UsersError, read_users
+from pyrite.access.options import AccessError, AccessOptions
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
@@ -35,13 +32,16 @@ from pyrite.protocols.conversation import CLOSING_TIME, Conversation
 from pyrite.protocols.line.connection import LineConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
-from pyrite.server.config import AccessOptions, Config, ConfigError, load
+from pyrite.server.config import Config, ConfigError, load
 from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
 from pyrite.server.flight import FlightProcess
 from pyrite.server.listeners import Listener
 from pyrite.server.sockets import Poller, bind, bind_unix
 from pyrite.server.streams import StreamProtocol
 from pyrite.server.websocket import WebSocketProtocol
+
+if TYPE_CHECKING:
+    from pyrite.access.loading import AccessList
 
 logger = logging.getLogger(__name__)
 
@@ -184,14 +184,19 @@ class Server:
         try:
             access = load(Path(config.source)).access if config.from_file else config.access
             access.anonymous = access.anonymous or config.access.anonymous
-            guard = self.broker.access
-            if isinstance(guard, Guard):
-                guard.replace(*_access_list(access))
-            for context in self._contexts:
-                load_certificates(context, config)
+            found = _access_list(access) if access.in_use else None
+            if self._contexts:
+                tls_context(config)  # to see whether it can be made
         except ConfigError as error:
             logger.error("the settings were not read again: %s", error)
             return
+        if found is not None:
+            from pyrite.access.guard import Guard
+
+            if isinstance(self.broker.access, Guard):  # and not a plug-in
+                self.broker.access.replace(*found)
+        for context in self._contexts:
+            load_certificates(context, config)
         over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
         for connection in [*self.connections, *over_udp]:
             session = connection.session
@@ -341,27 +346,20 @@ def load_access(config: Config) -> Access:
 
 def _guard(options: AccessOptions) -> Access:
     """Make what the access list says; without one, everyone may do everything."""
-    if not options.users and not options.jwt_keys and not options.rule:
+    if not options.in_use:
         return Access()
+    from pyrite.access.guard import Guard  # with argon2, which most need not wait for
+
     return Guard(*_access_list(options))
 
 
-def _access_list(options: AccessOptions) -> tuple[dict[str, User], list[Rule], bool, Tokens | None]:
-    """Read the files that the access list is made of."""
-    tokens = None
+def _access_list(options: AccessOptions) -> AccessList:
+    from pyrite.access.loading import read_list
+
     try:
-        users = read_users(Path(options.users)) if options.users else {}
-        if options.jwt_keys:
-            tokens = Tokens(
-                Path(options.jwt_keys),
-                options.jwt_audience,
-                options.jwt_issuer,
-                options.jwt_user,
-                options.jwt_groups,
-            )
-    except (UsersError, TokensError) as error:
+        return read_list(options)
+    except AccessError as error:
         raise ConfigError(str(error)) from None
-    return users, options.rule, options.anonymous, tokens
 
 
 def tls_context(config: Config) -> ssl.SSLContext:

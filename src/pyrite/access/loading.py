@@ -1,0 +1,35 @@
+"""The access list as its files have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from pyrite.access.options import AccessOptions
+from pyrite.access.rules import Rule
+from pyrite.access.tokens import Tokens
+from pyrite.access.users import User, read_users
+
+
+class AccessList(NamedTuple):
+    """What a Guard goes by."""
+
+    users: dict[str, User]
+    rules: list[Rule]
+    anonymous: bool
+    tokens: Tokens | None
+
+
+def read_list(options: AccessOptions) -> AccessList:
+    """Read the files that are named; AccessError if one of them cannot be used."""
+    tokens = None
+    if options.jwt_keys:
+        tokens = Tokens(
+            Path(options.jwt_keys),
+            options.jwt_audience,
+            options.jwt_issuer,
+            options.jwt_user,
+            options.jwt_groups,
+        )
+    users = read_users(Path(options.users)) if options.users else {}
+    return AccessList(users, options.rule, options.anonymous, tokens)
