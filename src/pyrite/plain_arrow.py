@@ -17,8 +17,8 @@ class _NoPandas:
 def keep_pandas_out() -> None:
     """Have Arrow look for pandas now, and not find it; it does so once, with the first array that it makes.
 
-    Where pandas is installed that takes a third of a second, and the broker would take it in its event loop.
-    Who imports pandas by name still gets it.
+    Where pandas is installed that takes as long as all the rest of a broker's start, and the broker would do
+    it in its event loop. Who imports pandas by name still gets it.
     """
     blocking = _NoPandas()
     sys.meta_path.insert(0, blocking)

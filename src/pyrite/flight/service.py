@@ -15,7 +15,7 @@ import pyarrow.flight as flight
 from pyrite.flight.control import BrokerGone, Control
 from pyrite.log.bulk import LogFolder
 from pyrite.log.staging import Staging
-from pyrite.queries import DataLoss, Query, QueryError
+from pyrite.queries import Bounds, DataLoss, Query, QueryError
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     @guarded
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Return the streams."""
-        return iter([self._info(Query(name), []) for name in self._log.streams()])
+        return iter([self._info(Query(name), [], self._log.bounds(name)) for name in self._log.streams()])
 
     @guarded
     def get_flight_info(
@@ -156,10 +156,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         bounds = self._log.bounds(query.stream)
         query = query.part(query.start, min(query.stop, bounds.end))
         split = self._log.split(query.stream, query.start, query.stop, parts)
-        return self._info(query, [query.part(*one) for one in split])
+        return self._info(query, [query.part(*one) for one in split], bounds)
 
-    def _info(self, query: Query, parts: list[Query]) -> flight.FlightInfo:
-        bounds = self._log.bounds(query.stream)
+    def _info(self, query: Query, parts: list[Query], bounds: Bounds) -> flight.FlightInfo:
         return flight.FlightInfo(
             query.schema,
             flight.FlightDescriptor.for_path(query.stream),

@@ -188,9 +188,12 @@ def _again(call: Callable[[], T]) -> T:
 def _records(reader: StreamReader, start: int, stop: int) -> Records:
     """Return the index of a range: a record for every record batch with a message in it."""
     found = [np.zeros(0, RECORD)]
-    for segment in reader.segments():
+    segments = reader.segments()
+    for number, segment in enumerate(segments):
         if segment.base >= stop:
             break
+        if number + 1 < len(segments) and segments[number + 1].base <= start:
+            continue  # all of it lies before
         records = segment.records()
         inside = (records["first"] < stop) & (records["first"] + records["count"] > start)
         found.append(records[inside])

@@ -180,8 +180,9 @@ class _Commit:
 
         def done(result: tuple[T | None, str]) -> None:
             found, wrong = result
-            if wrong:
-                self._end(False, wrong)
+            if wrong:  # told when it is known what became of what was published by then
+                self._fault = wrong
+                self._published(False, None)
             else:
                 then(found)  # type: ignore[arg-type]
 

