@@ -31,7 +31,7 @@ from pyrite.broker.message import Batch
 from pyrite.client import BlockingClient
 from pyrite.log import tiering
 from pyrite.log.bulk import LogFolder
-from pyrite.log.columns import Entry, build
+from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.segment import SegmentWriter
 from pyrite.queries import SCHEMA, Query
@@ -76,7 +76,7 @@ def fill(data: Path, messages: int) -> None:
                 )
                 for topic in range(TOPICS)
             ]
-            writer.append(build(entries, writer.next_offset), True)
+            writer.append(entries, True)
         if stop == messages:
             writer.close()
         else:

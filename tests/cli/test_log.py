@@ -18,7 +18,7 @@ import pytest
 
 from pyrite.broker.message import Batch, Properties
 from pyrite.cli.main import main
-from pyrite.log.columns import Entry, build
+from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder
 from pyrite.log.segment import SegmentWriter, index_of, read_index
@@ -39,7 +39,7 @@ def write(folder: Path, batches: list[list[Entry]], base: int, seal: bool = True
     folder.mkdir(parents=True, exist_ok=True)
     writer = SegmentWriter(Files(), folder, base)
     for entries in batches:
-        writer.append(build(entries, writer.next_offset), True)
+        writer.append(entries, True)
     if seal:
         writer.seal()
     else:
@@ -262,7 +262,7 @@ def append(data: Path, payload: bytes) -> None:
     if len(records) == 4:
         writer.seal()
         writer = SegmentWriter(Files(), folder, writer.next_offset)
-    writer.append(build([entry("sensors/9", payload, START + 3 * HOUR)], writer.next_offset), True)
+    writer.append([entry("sensors/9", payload, START + 3 * HOUR)], True)
     writer.close()
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyrite.broker.message import Batch, Properties
 from pyrite.log import tiering
-from pyrite.log.columns import Entry, build
+from pyrite.log.columns import Entry, plain
 from pyrite.log.files import Files
 from pyrite.log.segment import Damage, SegmentWriter
 from pyrite.log.stream import StreamReader
@@ -59,10 +59,12 @@ def entry(random_: random.Random, time: int) -> Entry:
     return Entry(batch, time, None)
 
 
-def batch_of(offset: int, seed: int | None = None) -> pa.RecordBatch:
-    """Make a record batch that begins at an offset."""
-    random_ = random.Random(offset if seed is None else seed)
-    return build([entry(random_, START + offset) for _ in range(random_.randint(1, 4))], offset)
+def append(writer: SegmentWriter, sync: bool, seed: int | None = None) -> pa.RecordBatch:
+    """Write a few messages to a segment, and return them as they are to be read."""
+    first = writer.next_offset
+    random_ = random.Random(first if seed is None else seed)
+    entries = [entry(random_, START + first) for _ in range(random_.randint(1, 4))]
+    return plain(writer.append(entries, sync))
 
 
 def write_segment(
@@ -71,11 +73,7 @@ def write_segment(
     """Write a segment in Arrow's format, and return what is in it."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = SegmentWriter(FILES, folder, base)
-    written = []
-    for _ in range(batches):
-        batch = batch_of(writer.next_offset)
-        writer.append(batch, synced)
-        written.append(batch)
+    written = [append(writer, synced) for _ in range(batches)]
     if sealed:
         writer.seal()
     else:

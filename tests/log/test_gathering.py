@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.log import columns, frames, gathering
-from pyrite.log.columns import Entry
 from pyrite.log.gathering import LARGE, MANY, TOO_LARGE, WORTH_IT, Gathering, encode
 from pyrite.log.segment import Encoded
 
@@ -50,7 +49,7 @@ def gathered(batches: list[Batch]) -> Gathering:
     for number, batch in enumerate(batches):
         batch.offset = offset
         offset += batch.count
-        one.add(Entry(batch, 1_000 + number, None), batch.qos > 0)
+        one.add(batch, 1_000 + number, None, batch.qos > 0)
     return one
 
 
@@ -68,6 +67,7 @@ def expected(batches: list[Batch]) -> list[Row]:
                         "topic": part.topic.decode(),
                         "payload": payload,
                         "qos": part.qos,
+                        "retain": part.retain,
                         "client_id": part.origin,
                         "content_type": carried and carried.content_type,
                         "user_properties": carried
@@ -88,12 +88,27 @@ def written(pieces: list[Encoded]) -> list[Row]:
         times = table.column("timestamp").cast(pa.int64())
         assert (times[0].as_py(), times[-1].as_py()) == (piece.earliest, piece.latest)
         table = table.set_column(1, "timestamp", times)
-        names = ["offset", "timestamp", "topic", "payload", "qos", "client_id", "content_type"]
+        names = ["offset", "timestamp", "topic", "payload", "qos", "retain", "client_id", "content_type"]
         rows += table.select([*names, "user_properties"]).to_pylist()
     return rows
 
 
+def one_message(payload: bytes, topic: bytes, client: str | None, retain: bool, qos: int) -> Batch:
+    """A message that came by itself."""
+    data = b"head" + payload if payload else b""
+    return Batch(topic, data, qos, retain, None, None, client, 1, len(data), 4 if payload else 0)
+
+
+singles = st.builds(
+    one_message,
+    st.sampled_from([b"", b"1", b"2", b"33"]),
+    st.sampled_from([b"a", b"a", b"a", b"b"]),
+    st.sampled_from(["c", "c", None]),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([0, 0, 0, 1]),
+)
 some = st.one_of(
+    singles,
     st.builds(
         strided,
         st.sampled_from([1, 2, 63, 64, WORTH_IT - 1, WORTH_IT, 1_000]),
@@ -106,7 +121,7 @@ some = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(some, min_size=1, max_size=8))
+@given(st.lists(some, min_size=1, max_size=8) | st.lists(singles, min_size=1, max_size=50))
 @example([strided(WORTH_IT, 4), strided(3, 4)])
 def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
     """Whether payloads are copied early, or not, or some of them."""
@@ -117,6 +132,10 @@ def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
     assert one.promised == any(batch.qos for batch in batches)
     assert one.unpromised == sum(batch.count for batch in batches if not batch.qos)
     assert written(encode(one.pieces)) == expected(batches)
+    waiting = [(part.topic, p) for b in batches if not b.qos for part in b.parts() for p in part.payloads()]
+    for unwritten in (gathered(batches), one):
+        parts = [part for batch, _, _ in unwritten.unrouted() for part in batch.parts()]
+        assert [(part.topic, p) for part in parts for p in part.payloads()] == waiting
 
 
 @pytest.mark.parametrize(
@@ -145,10 +164,10 @@ def test_what_is_not_yet_written_can_be_had() -> None:
     one.cut()
     for batch in batches[1:]:
         batch.offset = one.end
-        one.add(Entry(batch, 2_000, None), batch.qos > 0)
+        one.add(batch, 2_000, None, batch.qos > 0)
     last = strided(WORTH_IT, 3)
     last.offset = one.end
-    one.add(Entry(last, 3_000, None), last.qos > 0)
+    one.add(last, 3_000, None, last.qos > 0)
     quiet = [part for batch in [*batches, last] if not batch.qos for part in batch.parts()]
     found = one.unrouted()
     assert [(batch.topic, p) for batch, _, _ in found for p in batch.payloads()] == [

@@ -13,7 +13,7 @@ from pyrite.log.parquet import footer_of
 from pyrite.log.segment import Damage, SegmentWriter, index_of, read_index
 from pyrite.log.verify import check_state, streams_in, verify
 
-from .samples import FILES, batch_of, convert, no_damage, write_segment, write_segments
+from .samples import FILES, append, convert, no_damage, write_segment, write_segments
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_what_is_lost_at_the_end_of_a_segment_is_told_by_the_next(data: Path) ->
 
 def test_a_damaged_segment_that_was_kept_is_still_reported(data: Path) -> None:
     path = segment(data, "a", 1)
-    flip(path, 1_500)
+    flip(path, 2_500)
     before = verify(data)
     assert len(before) == 1
     tiering.to_parquet(FILES, "a", path, "zstd", lambda _: None)
@@ -143,20 +143,17 @@ def test_what_an_interruption_left_is_not_reported(data: Path) -> None:
 
 def test_what_is_written_rewritten_and_merged_meanwhile_is_not_reported(tmp_path: Path) -> None:
     folder = tmp_path / "streams" / "a"
-    write_segment(folder, 0, 1)
+    (first,) = write_segment(folder, 0, 1)
     finished = threading.Event()
 
     def write() -> None:
-        offset = 0
-        for number in range(40):
-            writer = SegmentWriter(FILES, folder, offset) if number else None
-            if writer is not None:
-                for _ in range(5):
-                    writer.append(batch_of(writer.next_offset), False)
-                writer.seal()
-                offset = writer.next_offset
-            else:
-                offset = batch_of(0).num_rows
+        offset = first.num_rows
+        for _ in range(40):
+            writer = SegmentWriter(FILES, folder, offset)
+            for _ in range(5):
+                append(writer, False)
+            writer.seal()
+            offset = writer.next_offset
             for path in sorted(folder.glob("*.arrow")):
                 tiering.to_parquet(FILES, "a", path, "zstd", no_damage)
         finished.set()

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyrite.broker.message import Batch
 from pyrite.log import parquet, tiering
-from pyrite.log.columns import Entry, build
+from pyrite.log.columns import Entry
 from pyrite.log.parquet import ParquetSegment
 from pyrite.log.segment import SegmentWriter
 from pyrite.log.stream import StreamReader
@@ -112,7 +112,7 @@ def write_payloads(folder: Path, *payloads: bytes) -> None:
     entries = [
         Entry(Batch(b"t", one, 0, False, None, None, None, 1, len(one)), START, None) for one in payloads
     ]
-    writer.append(build(entries, 0), True)
+    writer.append(entries, True)
     writer.close()
 
 

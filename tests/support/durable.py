@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from pyrite.broker.limits import Limits
 from pyrite.log.files import Files
+from pyrite.log.folder import FORMAT
 from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.options import StreamOptions
 from pyrite.log.segment import Damage
@@ -309,7 +310,7 @@ def _torn(file: _File, random: Random) -> bytes:
 
 def default_streams(**options: Any) -> list[StreamOptions]:
     """Return two streams: `a` captures a/#, the default one all else; segments are small."""
-    settings: dict[str, Any] = {"segment_bytes": 4_000, "fsync_interval": 0.0} | options
+    settings: dict[str, Any] = {"segment_bytes": 6_000, "fsync_interval": 0.0} | options
     return [StreamOptions("a", ["a/#"], **settings), StreamOptions(**settings)]
 
 
@@ -358,7 +359,7 @@ class Machine:
         (self.data / "streams").mkdir(parents=True, exist_ok=True)
         format_file = self.data / "format"
         if not format_file.exists():
-            format_file.write_text("pyrite data, format 1\n")
+            format_file.write_text(FORMAT)
         self.files = self._new_files(self.data / "streams")
         if isinstance(self.files, FragileFiles):
             self.files.left = survives

@@ -1,19 +1,21 @@
 """Messages as columns: batches of the broker's into an Arrow record batch, and back. HOT.
 
 The columns of a batch are built from whole batches of messages, not message by message: what a batch's
-messages have in common is repeated by numpy, and their payloads, which lie at a fixed stride, are copied
-in one strided operation.
+messages have in common is stored once, with the number of messages it holds for (Arrow's run-end encoding),
+and their payloads, which lie at a fixed stride, are copied in one strided operation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyrite import queries
 from pyrite.broker.message import Batch, MixedBatch, Properties
@@ -22,6 +24,29 @@ SCHEMA = queries.SCHEMA.insert(7, pa.field("packet_id", pa.int32()))
 """One message a row. `packet_id` is there for QoS 2 only: with it an unfinished exchange survives a crash."""
 
 _PROPERTIES = SCHEMA.names[8:]
+_CARRIED = [SCHEMA.field(name) for name in _PROPERTIES]
+
+
+def _by_run(kind: pa.DataType) -> pa.DataType:
+    return pa.run_end_encoded(pa.int32(), kind)
+
+
+STORED = pa.schema(
+    [
+        pa.field("first_offset", _by_run(pa.int64()), nullable=False),
+        SCHEMA.field("timestamp"),
+        pa.field("topic", _by_run(pa.string()), nullable=False),
+        SCHEMA.field("payload"),
+        SCHEMA.field("qos"),
+        SCHEMA.field("retain"),
+        pa.field("client_id", _by_run(pa.string())),
+        SCHEMA.field("packet_id"),
+        pa.field("properties", _by_run(pa.struct(_CARRIED))),
+    ]
+)
+"""What lies in a segment: what messages that follow one another have in common is there once. The offset of
+a batch's first message stands for those of all."""
+
 Values = tuple[Any, ...]
 """A message's properties, in the order of their columns."""
 _get_values = attrgetter(*_PROPERTIES)
@@ -30,24 +55,12 @@ _TIMESTAMP = SCHEMA.field("timestamp").type
 _LONG = 65_536
 _ZEROS = pa.py_buffer(bytes(_LONG))
 _OFTEN = 64
-_SHORT = 256
+_MANY = 32_768
+_SHORT = 64
 _KEPT = 32
-"""From how many messages on, up to which size, and for how many values what is repeated is kept."""
-_kept_texts: dict[bytes, pa.Array] = {}
+"""From how many messages on and up to how many, up to which size, and for how many values what is repeated
+is kept."""
 _kept_ends: dict[int, np.ndarray[Any, Any]] = {}
-_kept_properties: dict[Values, list[pa.Array]] = {}
-
-
-def _long_nothing(kind: pa.DataType) -> pa.Array:
-    if not pa.types.is_list(kind):
-        return pa.nulls(_LONG, kind)
-    # Arrow's own has as many items as lists, and writes them all.
-    buffers = [pa.py_buffer(bytes(_LONG // 8)), pa.py_buffer(bytes(4 * _LONG + 4))]
-    return pa.Array.from_buffers(kind, _LONG, buffers, _LONG, 0, [pa.array([], kind.value_type)])
-
-
-_NULLS = [_long_nothing(field.type) for field in SCHEMA]
-"""Columns of nothing, for parts of them to be used: most messages have no properties."""
 
 
 class Entry(NamedTuple):
@@ -58,26 +71,26 @@ class Entry(NamedTuple):
     """When it came, in microseconds since 1970."""
     packet_ids: Sequence[int] | None
     """The ids of QoS 2 messages of a session that lasts."""
+    later: Sequence[int] = ()
+    """When each of the messages after the first came, if they did not come together."""
 
 
 def build(
     entries: Sequence[Entry], first_offset: int, payloads: np.ndarray[Any, Any] | None = None
 ) -> pa.RecordBatch:
-    """Make a record batch of what came together; its messages get consecutive offsets.
+    """Make a record batch, to be stored, of what came together; its messages get consecutive offsets.
 
     `payloads` are theirs one after the other, if they lie so already.
     """
     counts = [entry.batch.count for entry in entries]
     total = sum(counts)
     batches = [entry.batch for entry in entries]
-    times = [entry.timestamp for entry in entries]
-    payload, topic = _payloads_and_topics(batches, total, payloads)
+    runs = _Runs(counts, total)
+    payload, topic = _payloads_and_topics(batches, runs, payloads)
     qos = {batch.qos for batch in batches}
     columns: list[pa.Array] = [
-        pa.Array.from_buffers(
-            pa.int64(), total, [None, pa.py_buffer(np.arange(first_offset, first_offset + total))]
-        ),
-        pa.Array.from_buffers(_TIMESTAMP, total, [None, _spread(times, counts, total, np.int64)]),
+        runs.one(0, pa.array([first_offset])),
+        pa.Array.from_buffers(_TIMESTAMP, total, [None, _times(entries, counts, total)]),
         topic,
         payload,
         pa.Array.from_buffers(
@@ -91,16 +104,48 @@ def build(
             ],
         ),
         _flags([batch.retain for batch in batches], counts, total),
-        _texts([batch.origin for batch in batches], counts, total),
+        _origins([batch.origin for batch in batches], runs),
         _packet_ids(entries, total),
-        *_properties(batches, counts, total),
+        _properties(batches, runs),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=STORED)
 
 
-def _nothing(number: int, total: int) -> pa.Array:
-    """Return column `number` for messages that have none of it."""
-    return _NULLS[number].slice(0, total) if total <= _LONG else pa.nulls(total, SCHEMA.field(number).type)
+class _Runs:
+    """Columns that are stored run by run, a run for all messages or one for each batch."""
+
+    def __init__(self, counts: list[int], total: int) -> None:
+        self.total = total
+        self.counts = counts
+        self._all = pa.array([total], pa.int32())
+        self._each: pa.Array | None = None
+
+    def one(self, number: int, value: pa.Array) -> pa.Array:
+        """Make column `number` of one value."""
+        return _run_ends(number, self._all, value, self.total)
+
+    def each(self, number: int, values: pa.Array) -> pa.Array:
+        """Make column `number` of a value for each batch."""
+        if self._each is None:
+            self._each = pa.array(np.cumsum(self.counts, dtype=np.int32))
+        return _run_ends(number, self._each, values, self.total)
+
+
+def _run_ends(number: int, ends: pa.Array, values: pa.Array, total: int) -> pa.Array:
+    return pa.Array.from_buffers(STORED.field(number).type, total, [None], children=[ends, values])
+
+
+def _times(entries: Sequence[Entry], counts: list[int], total: int) -> pa.Buffer:
+    if not any(entry.later for entry in entries):
+        return _spread([entry.timestamp for entry in entries], counts, total, np.int64)
+    times: list[int] = []
+    for entry in entries:
+        if entry.later:
+            times.append(entry.timestamp)
+            times += entry.later
+        else:
+            times += [entry.timestamp] * entry.batch.count
+    return pa.py_buffer(np.array(times, np.int64))
 
 
 def _spread(values: list[int], counts: list[int], total: int, kind: type[np.generic]) -> pa.Buffer:
@@ -119,39 +164,25 @@ def _flags(values: list[bool], counts: list[int], total: int) -> pa.Array:
     return pa.array(np.repeat(np.array(values, np.bool_), counts))
 
 
-def _texts(values: Sequence[str | None], counts: list[int], total: int) -> pa.Array:
-    distinct = dict.fromkeys(values)
-    if len(distinct) == 1:
-        return _repeated(values[0], total)
-    if total == len(values):
-        return pa.array(values, pa.string())
-    return pa.array(values, pa.string()).take(pa.array(np.repeat(np.arange(len(values)), counts)))
+def _origins(values: list[str | None], runs: _Runs) -> pa.Array:
+    if len(set(values)) == 1:
+        return runs.one(6, pa.array(values[:1], pa.string()))
+    return runs.each(6, pa.array(values, pa.string()))
 
 
-def _repeated(value: str | bytes | None, total: int) -> pa.Array:
-    """Repeat one text; what is repeated often is kept, for parts of it to be used."""
-    if value is None:
-        return pa.nulls(total, pa.string())
-    data = value.encode() if isinstance(value, str) else value
-    if not _OFTEN <= total <= _LONG or len(data) > _SHORT:
-        return _repeat(data, total)
-    kept = _kept_texts.get(data)
-    if kept is None:
-        if len(_kept_texts) >= _KEPT:
-            _kept_texts.clear()
-        kept = _kept_texts[data] = _repeat(data, _LONG)
-    return kept.slice(0, total)
+def _topics(names: list[bytes], runs: _Runs) -> pa.Array:
+    if len(set(names)) == 1:
+        return runs.one(2, _names(names[:1]))
+    return runs.each(2, _names(names))
 
 
-def _repeat(data: bytes, total: int) -> pa.Array:
-    return pa.StringArray.from_buffers(
-        total, pa.py_buffer(_ends(len(data), total)), pa.py_buffer(data * total)
-    )
+def _names(topics: list[bytes]) -> pa.Array:
+    return pa.array(topics, pa.binary()).view(pa.string())  # checked to be UTF-8
 
 
 def _ends(size: int, total: int) -> np.ndarray[Any, Any]:
     """Return where values of one size begin and end."""
-    if not _OFTEN <= total <= _LONG or size > _SHORT:
+    if not _OFTEN <= total <= _LONG or size > _MANY:
         return np.arange(total + 1, dtype=np.int32) * np.int32(size)
     kept = _kept_ends.get(size)
     if kept is None:
@@ -162,33 +193,32 @@ def _ends(size: int, total: int) -> np.ndarray[Any, Any]:
 
 
 def _payloads_and_topics(
-    batches: list[Batch], total: int, payloads: np.ndarray[Any, Any] | None = None
+    batches: list[Batch], runs: _Runs, payloads: np.ndarray[Any, Any] | None = None
 ) -> tuple[pa.Array, pa.Array]:
     """Cut the payloads out of the bytes that came over the wire, and name the topic of each."""
-    if any(batch.mixed for batch in batches):
-        columns = [_cut_alike(list(alike)) for _, alike in groupby(batches, _mixed_gap)]
-        return pa.concat_arrays([one[0] for one in columns]), pa.concat_arrays([one[1] for one in columns])
+    if not any(batch.mixed for batch in batches):
+        return _payloads(batches, runs, payloads), _topics([batch.topic for batch in batches], runs)
+    columns = [_cut_alike(list(alike)) for _, alike in groupby(batches, _mixed_gap)]
+    topic = pa.concat_arrays([one[1] for one in columns])
+    ends = pa.array(np.arange(1, runs.total + 1, dtype=np.int32))
+    return pa.concat_arrays([one[0] for one in columns]), _run_ends(2, ends, topic, runs.total)
+
+
+def _payloads(batches: list[Batch], runs: _Runs, payloads: np.ndarray[Any, Any] | None = None) -> pa.Array:
+    """Make the payloads of batches that are not mixed a column."""
     if len(batches) == 1 and payloads is None:
-        return _strided(batches[0]), _repeated(batches[0].topic, total)
-    counts = [batch.count for batch in batches]
-    names = [batch.topic for batch in batches]
+        return _strided(batches[0])
+    total = runs.total
     sizes = [batch.stride - batch.payload_at for batch in batches]
     if len(set(sizes)) == 1 and total > len(batches):
         if payloads is None:
             payloads = _together(batches, sizes[0], total)
-        payload = _binary(_ends(sizes[0], total), payloads)
-    else:
-        ends = np.zeros(total + 1, np.int32)
-        np.cumsum(np.repeat(np.array(sizes, np.int64), counts), out=ends[1:])
-        if payloads is None:
-            payloads = np.frombuffer(b"".join([_cut_out(batch) for batch in batches]), np.uint8)
-        payload = _binary(ends, payloads)
-    if len(set(names)) == 1:
-        return payload, _repeated(names[0], total)
-    topic = pa.array(names, pa.binary()).view(pa.string())  # checked to be UTF-8
-    if total != len(names):
-        topic = topic.take(pa.array(np.repeat(np.arange(len(names)), counts)))
-    return payload, topic
+        return _binary(_ends(sizes[0], total), payloads)
+    ends = np.zeros(total + 1, np.int32)
+    np.cumsum(np.repeat(np.array(sizes, np.int64), runs.counts), out=ends[1:])
+    if payloads is None:
+        payloads = np.frombuffer(b"".join([_cut_out(batch) for batch in batches]), np.uint8)
+    return _binary(ends, payloads)
 
 
 def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, Any]:
@@ -236,7 +266,10 @@ def _mixed_gap(batch: Batch) -> int:
 def _cut_alike(batches: list[Batch]) -> tuple[pa.Array, pa.Array]:
     """Return the payloads and the topics of batches that are mixed, with one gap, or not mixed."""
     if not batches[0].mixed:
-        return _payloads_and_topics(batches, sum(batch.count for batch in batches))
+        counts = [batch.count for batch in batches]
+        names = _names([batch.topic for batch in batches])
+        topics = names.take(pa.array(np.repeat(np.arange(len(batches)), counts)))
+        return _payloads(batches, _Runs(counts, sum(counts))), topics
     # All of them are seen as one column of binary values, four for each message: head, topic, gap, payload.
     data = np.frombuffer(b"".join([batch.data for batch in batches]), np.uint8)
     pieces, at = [], 0
@@ -247,11 +280,11 @@ def _cut_alike(batches: list[Batch]) -> tuple[pa.Array, pa.Array]:
         at += len(batch.data)
     starts = np.concatenate(pieces)
     sizes = np.diff(starts, append=np.int32(len(data)))
-    topics = starts + np.where(sizes < 130, np.int32(4), np.int32(5))
+    begins = starts + np.where(sizes < 130, np.int32(4), np.int32(5))
     cuts = np.empty(4 * len(starts) + 1, np.int32)
     cuts[0:-1:4] = starts
-    cuts[1::4] = topics
-    cuts[2::4] = topics + (data[topics - 2].astype(np.int32) << 8) + data[topics - 1]
+    cuts[1::4] = begins
+    cuts[2::4] = begins + (data[begins - 2].astype(np.int32) << 8) + data[begins - 1]
     cuts[3::4] = cuts[2::4] + batches[0].payload_at
     cuts[-1] = len(data)
     values = _binary(cuts, data)
@@ -268,54 +301,102 @@ def _packet_ids(entries: Sequence[Entry], total: int) -> pa.Array:
     return pa.array(ids, pa.int32())
 
 
-def _properties(batches: list[Batch], counts: list[int], total: int) -> list[pa.Array]:
+def _properties(batches: list[Batch], runs: _Runs) -> pa.Array:
     if all(batch.properties is None for batch in batches):
-        return [_nothing(number, total) for number in range(8, len(SCHEMA))]
+        return runs.one(8, _NO_PROPERTIES)
     carried = [_values(batch.properties) for batch in batches]
-    distinct = dict.fromkeys(carried)
-    if len(distinct) == 1:
-        return _repeated_properties(carried[0], total)
-    rows = pa.array(np.repeat(np.arange(len(batches)), counts))
-    return [
-        column.take(rows) if column.null_count < len(batches) else _nothing(8 + number, total)
-        for number, column in enumerate(_property_columns(carried))
-    ]
+    if len(set(carried)) == 1:
+        return runs.one(8, _one_row(carried[0]))
+    return runs.each(8, _property_rows(carried))
+
+
+@lru_cache(_KEPT)
+def _one_row(values: Values) -> pa.Array:
+    return _property_rows([values])
 
 
 def _values(properties: Properties | None) -> Values:
     return _NO_VALUES if properties is None else _get_values(properties)
 
 
-def _property_columns(carried: Sequence[Values]) -> list[pa.Array]:
+def _property_rows(carried: Sequence[Values]) -> pa.Array:
     columns = []
-    for number, values in enumerate(zip(*carried, strict=True)):
-        if number == len(_PROPERTIES) - 1:
+    for field, values in zip(_CARRIED, zip(*carried, strict=True), strict=True):
+        if field.name == "user_properties":
             values = tuple(
                 [{"key": key, "value": value} for key, value in pairs] if pairs else None for pairs in values
             )
-        columns.append(pa.array(values, SCHEMA.field(8 + number).type))
-    return columns
+        columns.append(pa.array(values, field.type))
+    return pa.StructArray.from_arrays(columns, fields=_CARRIED)
 
 
-def _repeated_properties(values: Values, total: int) -> list[pa.Array]:
-    """Repeat the properties of one message; those of many messages are kept, for parts of them to be used."""
-    if not _OFTEN <= total <= _LONG or len(str(values)) > _SHORT:
-        return [
-            column.take(pa.nulls(total, pa.int8()).fill_null(0)) for column in _property_columns([values])
-        ]
-    kept = _kept_properties.get(values)
-    if kept is None:
-        if len(_kept_properties) >= _KEPT:
-            _kept_properties.clear()
-        rows = pa.nulls(_LONG, pa.int8()).fill_null(0)
-        kept = _kept_properties[values] = [
-            column.take(rows) if column.null_count == 0 else _NULLS[8 + number]
-            for number, column in enumerate(_property_columns([values]))
-        ]
-    return [column.slice(0, total) for column in kept]
+_NO_PROPERTIES = pa.nulls(1, pa.struct(_CARRIED))
 
 
 # And back
+
+
+def _no_values(kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_list(kind):
+        return pa.nulls(_LONG, kind)
+    # Arrow's own has as many items as lists.
+    buffers = [pa.py_buffer(bytes(_LONG // 8)), pa.py_buffer(bytes(4 * _LONG + 4))]
+    return pa.Array.from_buffers(kind, _LONG, buffers, _LONG, 0, [pa.array([], kind.value_type)])
+
+
+_NULLS = [_no_values(one.type) for one in SCHEMA]
+"""Columns of nothing, for parts of them to be used: most messages have no properties."""
+
+
+def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what was stored as rows with a column for everything, and a value for each message."""
+    total = rows.num_rows
+    first, time, topic, payload, qos, retain, origin, packet_id, properties = rows.columns
+    offset = first.values[0].as_py()
+    columns = [
+        pa.array(np.arange(offset, offset + total)),
+        time,
+        _texts(2, topic, total),
+        payload,
+        qos,
+        retain,
+        _texts(6, origin, total),
+        packet_id,
+    ]
+    carried = properties.values
+    if carried.null_count == len(carried):
+        columns += [_nothing(number, total) for number in range(8, len(SCHEMA))]
+    else:
+        lengths = np.diff(properties.run_ends.to_numpy(), prepend=0)
+        places = pa.array(np.repeat(np.arange(len(carried)), lengths))
+        for number in range(len(_CARRIED)):
+            values = carried.field(number)
+            nothing = values.null_count == len(values)
+            columns.append(_nothing(8 + number, total) if nothing else values.take(places))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _nothing(number: int, total: int) -> pa.Array:
+    """Return column `number` for messages that have none of it."""
+    return _NULLS[number].slice(0, total) if total <= _LONG else pa.nulls(total, SCHEMA.field(number).type)
+
+
+def _texts(number: int, column: pa.RunEndEncodedArray, total: int) -> pa.Array:
+    values = column.values
+    if len(values) == total:
+        return values
+    if len(values) > 1 or total > _MANY:
+        return pc.run_end_decode(column)
+    text = values[0].as_py()
+    if text is None:
+        return _nothing(number, total)
+    return _repeated(text).slice(0, total) if len(text) <= _SHORT else pc.run_end_decode(column)
+
+
+@lru_cache(_KEPT)
+def _repeated(text: str) -> pa.Array:
+    """Make a column of one text, for parts of it to be used: that is faster than to repeat it every time."""
+    return pa.repeat(pa.scalar(text), _MANY)
 
 
 def runs(rows: pa.RecordBatch, keep: np.ndarray[Any, Any] | None = None) -> Iterator[tuple[Batch, int, int]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyrite.log.files import Files
 
-FORMAT = "pyrite data, format 1\n"
+FORMAT = "pyrite data, format 2\n"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -61,6 +61,8 @@ class Gathering:
         "_decoded",
         "_entries",
         "_filled",
+        "_later",
+        "_run",
         "_size",
         "_waited",
         "end",
@@ -74,6 +76,10 @@ class Gathering:
         """What was cut off, in order."""
         self._entries: list[Entry] = []
         self._count = self._size = 0
+        self._run: list[bytes] = []
+        """Single messages like that of the last entry which follow it."""
+        self._later: list[int] = []
+        """When they came."""
         self._buffer: Bytes | None = None
         """Where payloads are copied to."""
         self._filled = 0
@@ -91,23 +97,52 @@ class Gathering:
         self.unpromised = 0
         """How many messages there are that no one waits for."""
 
-    def add(self, entry: Entry, waited: bool) -> None:
+    def add(self, batch: Batch, now: int, packet_ids: Sequence[int] | None, waited: bool) -> None:
         """Take a batch; `waited` if someone is to be told when it is safe."""
-        batch = entry.batch
         self.end = batch.offset + batch.count
         if waited:
             self.promised = True
             if not batch.qos:
                 self._waited.update(range(batch.offset, self.end))
+            self._begin(Entry(batch, now, packet_ids))
         else:
             self.unpromised += batch.count
-            if batch.count >= WORTH_IT and not batch.mixed:
-                entry = self._copy(entry)
-        self._entries.append(entry)
+            if batch.count == 1 and self._entries and _alike(batch, self._entries[-1].batch):
+                self._run.append(batch.data)
+                self._later.append(now)
+            elif batch.count >= WORTH_IT and not batch.mixed:
+                self._begin(self._copy(Entry(batch, now, None)))
+            else:
+                self._begin(Entry(batch, now, None))
         self._count += batch.count
         self._size += len(batch.data)
         if self._count >= MANY or self._size >= LARGE:
             self.cut()
+
+    def _begin(self, entry: Entry) -> None:
+        if self._run:
+            self._end_run()
+        self._entries.append(entry)
+
+    def _end_run(self) -> None:
+        """Make the last entry, and the single messages like it, one."""
+        first, timestamp, _, _ = self._entries[-1]
+        data = b"".join([first.data, *self._run])
+        batch = Batch(
+            first.topic,
+            data,
+            0,
+            first.retain,
+            first.properties,
+            first.expires_at,
+            first.origin,
+            1 + len(self._run),
+            first.stride,
+            first.payload_at,
+        )
+        batch.offset = first.offset
+        self._entries[-1] = Entry(batch, timestamp, None, self._later)
+        self._run, self._later = [], []
 
     def _copy(self, entry: Entry) -> Entry:
         """Copy the payloads of a batch to where those of others are, so that its own bytes are free again."""
@@ -129,6 +164,8 @@ class Gathering:
 
     def cut(self) -> None:
         """Make a record batch of what was not yet made one."""
+        if self._run:
+            self._end_run()
         entries = self._entries
         if not entries:
             return
@@ -154,6 +191,8 @@ class Gathering:
 
     def unrouted(self) -> list[Found]:
         """Return the messages that no one waited for to be safe."""
+        if self._run:
+            self._end_run()
         found: list[Found] = []
         for number, piece in enumerate(self.pieces):
             if isinstance(piece, list):
@@ -161,12 +200,29 @@ class Gathering:
                 continue
             if number not in self._decoded:
                 if isinstance(piece, Rows):
-                    rows = piece.rows
+                    rows = columns.plain(piece.rows)
                 else:
                     rows = frames.decode(memoryview(b"".join(piece.frame.pieces)))
                 self._decoded[number] = [one for one in columns.runs(rows) if not one[0].qos]
             found.extend(self._decoded[number])
         return [one for one in found + _found(self._entries) if one[1] not in self._waited]
+
+
+def _alike(batch: Batch, last: Batch) -> bool:
+    """Tell whether a single QoS 0 message differs from another in its payload alone."""
+    return (
+        batch.stride == last.stride > 0
+        and last.count == 1
+        and batch.topic == last.topic
+        and batch.origin == last.origin
+        and batch.properties is last.properties
+        and batch.payload_at == last.payload_at
+        and batch.retain == last.retain
+        and batch.expires_at is None
+        and not last.qos
+        and not batch.mixed
+        and not last.mixed
+    )
 
 
 def _found(entries: Sequence[Entry]) -> list[Found]:
@@ -206,7 +262,8 @@ def _gather(entries: Sequence[Entry], payloads: Bytes | None = None) -> Encoded 
     """
     first = entries[0].batch.offset
     count = entries[-1].batch.offset + entries[-1].batch.count - first
-    times = entries[0].timestamp, entries[-1].timestamp
+    last = entries[-1]
+    times = entries[0].timestamp, last.later[-1] if last.later else last.timestamp
     frame = encode_single(entries[0], first) if len(entries) == 1 else None
     if frame is not None:
         return Encoded(frame, first, count, *times)

@@ -30,7 +30,6 @@ from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.topics import matches
 from pyrite.log import state as database
-from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder
 from pyrite.log.gathering import Gathering
@@ -222,7 +221,7 @@ class DiskJournal(Journal):
             self.broker.wake()
         began = self._clock()
         waited = batch.qos > 0 or done is not None
-        gathering.add(Entry(batch, now, packet_ids), waited)
+        gathering.add(batch, now, packet_ids, waited)
         took = self._clock() - began
         if took > self.broker.figures.longest_log_block:
             self.broker.figures.longest_log_block = took

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyrite.log import frames
+from pyrite.log.columns import Entry, build
 from pyrite.log.files import Files
 from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 
@@ -102,12 +103,13 @@ class SegmentWriter:
             self.next_offset = int(records["first"][-1] + records["count"][-1])
             self.started = int(records["earliest"][0])
 
-    def append(self, batch: pa.RecordBatch, sync: bool) -> None:
-        """Write a record batch, and return when it is safe if `sync`; an error leaves nothing of it."""
-        times = batch.column(1)
-        first, count = batch.column(0)[0].as_py(), batch.num_rows
-        encoded = Encoded(frames.encode(batch), first, count, times[0].value, times[-1].value)
-        self.append_frames([encoded], sync)
+    def append(self, entries: Sequence[Entry], sync: bool) -> pa.RecordBatch:
+        """Write messages that came together, with the next offsets, and return how they are stored."""
+        first = self.next_offset
+        rows = build(entries, first)
+        times = entries[0].timestamp, entries[-1].timestamp
+        self.append_frames([Encoded(frames.encode(rows), first, rows.num_rows, *times)], sync)
+        return rows
 
     def append_frames(self, batches: Sequence[Encoded], sync: bool) -> None:
         """Write record batches that are encoded already, all or none of them."""

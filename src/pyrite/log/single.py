@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyrite.broker.message import Batch
 from pyrite.log.columns import Entry, build
-from pyrite.log.frames import Frame, plain, seal
+from pyrite.log.frames import Frame, seal, uncompressed
 
 _INT64 = Struct("<q")
 _INT32 = Struct("<i")
@@ -76,7 +76,7 @@ def _sample(key: Key, field: int, letter: bytes) -> tuple[bytes, bytes]:
     )
     ids = [0x0102_0304 if other and field == 6 else 0x7172_7374] if with_id else None
     entry = Entry(batch, number(1), ids)
-    return plain(build([entry], number(0)))
+    return uncompressed(build([entry], number(0)))
 
 
 _templates: dict[Key, _Template | None] = {}
