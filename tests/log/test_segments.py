@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.log import frames
 from pyrite.log.columns import SCHEMA, STORED, Entry, build, plain, runs
 from pyrite.log.frames import HEADER
-from pyrite.log.segment import ArrowSegment, SegmentWriter, index_of, read_index, recover
+from pyrite.log.segment import ROOM, ArrowSegment, SegmentWriter, index_of, read_index, recover
 from pyrite.log.stream import StreamReader
+from pyrite.log.verify import verify
 
 from .samples import FILES, append, read, rows_of, write_segment, write_segments
 
@@ -172,7 +175,7 @@ def test_a_batch_that_was_cut_off_anywhere_is_dropped_and_writing_goes_on(tmp_pa
     for size in range(begin, end):
         path.write_bytes(whole[:size])
         index_of(path).write_bytes(index[:-64])  # a record is written after its batch
-        assert recover(FILES, "s", path).dropped == size - begin
+        assert recover(FILES, "s", path).dropped == len(whole[begin:size].rstrip(b"\0"))
         assert path.stat().st_size == begin
         path.write_bytes(whole[:size])
         more = go_on(folder, path)
@@ -191,16 +194,62 @@ def test_a_head_that_was_cut_off_anywhere_is_written_again(tmp_path: Path) -> No
         index_of(path).unlink()
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 4096, b"\xff" * 100, HEADER, frames.BEGIN])
+@pytest.mark.parametrize(
+    "tail",
+    [bytes(4096), b"\xff" * 100, HEADER, frames.BEGIN, b"x" * 100 + ROOM],
+    ids=["zeros", "ones", "a head", "a mark", "rubbish and room for more"],
+)
 def test_rubbish_after_the_last_batch_is_dropped(tmp_path: Path, tail: bytes) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     written = write_segment(folder, 0, 4, sealed=False)
+    size = path.stat().st_size
     with path.open("ab") as file:
         file.write(tail)
-    assert recover(FILES, "s", path).dropped == len(tail)
+    assert recover(FILES, "s", path).dropped == len(tail.rstrip(b"\0")), "of zeros nothing is said"
+    assert path.stat().st_size == size
     more = go_on(folder, path)
     assert read(folder) == (rows_of(written + more), [])
+
+
+def test_room_for_more_is_neither_read_nor_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "streams" / "s"
+    folder.mkdir(parents=True)
+    path = folder / f"{0:020d}.arrow"
+    writer = SegmentWriter(FILES, folder, 0)
+    written = [append(writer, True)]
+    assert path.stat().st_size == writer.size + len(ROOM)
+    size = path.stat().st_size
+    written += [append(writer, sync) for sync in (True, False, True)]
+    assert path.stat().st_size == size, "it is used"
+    assert read(folder) == (rows_of(written), [])
+    assert verify(tmp_path) == []
+    killed = tmp_path / "killed"
+    shutil.copytree(folder, killed)
+    found = recover(FILES, "killed", killed / path.name)
+    assert (found.dropped, found.damages, found.sealed) == (0, [], False)
+    assert (killed / path.name).stat().st_size == writer.size
+    assert read(killed) == (rows_of(written), [])
+    writer.seal()
+    assert path.stat().st_size == writer.size + len(frames.END)
+    assert read(folder) == (rows_of(written), [])
+
+
+def test_a_disk_that_has_no_room_for_more_has_room_for_a_message(tmp_path: Path) -> None:
+    class NearlyFull(type(FILES)):  # type: ignore[misc]
+        def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
+            if sum(map(len, pieces)) > 10_000:
+                super().write(descriptor, pieces[:-1], at)
+                raise OSError(28, "No space left on device")
+            super().write(descriptor, pieces, at)
+
+    folder = tmp_path / "s"
+    folder.mkdir()
+    writer = SegmentWriter(NearlyFull(), folder, 0)
+    written = [append(writer, True) for _ in range(3)]
+    assert (folder / f"{0:020d}.arrow").stat().st_size == writer.size
+    assert read(folder) == (rows_of(written), [])
+    writer.close()
 
 
 def test_an_index_that_was_lost_or_shortened_anywhere_is_made_again(tmp_path: Path) -> None:

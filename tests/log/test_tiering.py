@@ -218,8 +218,8 @@ def test_an_empty_segment_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_old_segment_and_nothing_else(tmp_path: Path) -> None:
     class Full(type(FILES)):  # type: ignore[misc]
-        def write(self, descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
-            super().write(descriptor, pieces)
+        def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
+            super().write(descriptor, pieces, at)
             raise OSError(28, "No space left on device")
 
     folder = tmp_path / "s"

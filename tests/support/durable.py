@@ -150,13 +150,13 @@ class FailingFiles(OpenFiles):
         self._check("open")
         return super().open(path)
 
-    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
+    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
         """Write everything, or a part of it and fail."""
         if "write" in self.failing and self.only in os.readlink(f"/proc/self/fd/{descriptor}"):
             data = b"".join(pieces)
-            super().write(descriptor, [data[: len(data) // 2]])
+            super().write(descriptor, [data[: len(data) // 2]], at)
             self._check("write")
-        super().write(descriptor, pieces)
+        super().write(descriptor, pieces, at)
 
     def sync(self, descriptor: int) -> None:
         """Sync, or fail."""
@@ -216,12 +216,13 @@ class FragileFiles(OpenFiles):
         self._by_descriptor[descriptor] = file
         return descriptor
 
-    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
+    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
         """Write what is not safe yet."""
         self.count()
-        super().write(descriptor, pieces)
-        for piece in pieces:
-            self._by_descriptor[descriptor].now += piece
+        super().write(descriptor, pieces, at)
+        now, data = self._by_descriptor[descriptor].now, b"".join(pieces)
+        at = len(now) if at < 0 else at
+        now[at : at + len(data)] = data
 
     def sync(self, descriptor: int) -> None:
         """Make a file's bytes safe. The power may go before or right after it."""
@@ -289,23 +290,15 @@ def _rename(names: dict[Path, _File], name: Path, file: _File | None) -> None:
 def _torn(file: _File, random: Random) -> bytes:
     """Return what a disk may have of a file that was not synced."""
     safe, now = file.safe, bytes(file.now)
-    if not now.startswith(safe):
+    if len(now) < len(safe):
         return random.choice([safe, now])
-    kind = random.randrange(4)
-    if kind == 0:
-        return safe
-    if kind == 1:
-        return now[: random.randint(len(safe), len(now))]
-    # Some sectors reached the disk; of the others there are zeros.
-    survived = bytearray(now)
-    for start in range(len(safe) - len(safe) % SECTOR, len(now), SECTOR):
-        if random.random() < 0.5:
-            begin = max(start, len(safe))
-            stop = min(start + SECTOR, len(now))
-            survived[begin:stop] = bytes(stop - begin)
-    if kind == 2:
-        return bytes(survived)
-    return bytes(survived[: random.randint(len(safe), len(now))])
+    # Some sectors reached the disk; the others are as they were, or zeros.
+    survived = bytearray(safe.ljust(len(now), b"\0"))
+    likely = random.choice([0.0, 0.5, 1.0])
+    for start in range(0, len(now), SECTOR):
+        if random.random() < likely:
+            survived[start : start + SECTOR] = now[start : start + SECTOR]
+    return bytes(survived[: random.choice([len(safe), len(now), random.randint(len(safe), len(now))])])
 
 
 def default_streams(**options: Any) -> list[StreamOptions]:

@@ -1,7 +1,6 @@
 """The thin layer through which the log writes: few operations, so that tests can play a disk that forgets.
 
-A file is a descriptor opened for appending. Nothing is safe before `sync`; a new or renamed file's name is
-not safe before its folder is synced too.
+Nothing is safe before `sync`; a new or renamed file's name is not safe before its folder is synced too.
 """
 
 from __future__ import annotations
@@ -15,14 +14,17 @@ class Files:
     """The real disk."""
 
     def open(self, path: Path) -> int:
-        """Open a file for appending, made if it is not there."""
-        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        """Open a file for writing, made if it is not there."""
+        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
 
-    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
-        """Append all pieces, in as few calls as it takes."""
+    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
+        """Write all pieces one after the other, from `at` on or at the end, in as few calls as it takes."""
+        if at < 0:
+            at = os.lseek(descriptor, 0, os.SEEK_END)
         rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         while rest:
-            sent = os.writev(descriptor, rest[:512])
+            sent = os.pwritev(descriptor, rest[:512], at)
+            at += sent
             while rest and sent >= len(rest[0]):
                 sent -= len(rest.pop(0))
             if sent:

@@ -23,6 +23,10 @@ from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 TAIL = 8 * 1024 * 1024
 """Bytes at the end of the last segment whose checksums are looked at when a stream is opened."""
 
+LITTLE = 16 * 1024
+ROOM = bytes(256 * 1024)
+"""Bytes up to which a write that is to be safe makes room for those to come, and that room."""
+
 KEPT = 64 * 1024 * 1024
 """Bytes of decoded batches that a reader keeps in memory, beside the one it reads."""
 LARGE = 4_096
@@ -86,6 +90,8 @@ class SegmentWriter:
         self.started = 0
         """When the first message of the segment came, in microseconds; 0 if there is none yet."""
         self._unindexed: list[bytes] = []
+        self._room = 0
+        """Up to where there are zeros, if that is more than the size."""
         try:
             if self.size == 0:
                 files.write(self._segment, [frames.HEADER])
@@ -113,13 +119,13 @@ class SegmentWriter:
 
     def append_frames(self, batches: Sequence[Encoded], sync: bool) -> None:
         """Write record batches that are encoded already, all or none of them."""
-        before = position = self.size
+        position = self.size
         try:
-            self._files.write(self._segment, [piece for one in batches for piece in one.frame.pieces])
+            self._write([piece for one in batches for piece in one.frame.pieces], sync)
             if sync:
                 self._files.sync(self._segment)
         except OSError:
-            self._files.truncate(self._segment, before)
+            self._cut()
             raise
         for frame, first, count, earliest, latest in batches:
             record = frames.pack_record(first, count, earliest, latest, position, frame, sync)
@@ -129,6 +135,28 @@ class SegmentWriter:
         self.size = position
         self.started = self.started or batches[0].earliest
         self._write_index()
+
+    def _write(self, pieces: list[bytes | memoryview], sync: bool) -> None:
+        """Write after what is there. Where little is to be made safe at a time, room is made for more of it.
+
+        A write to where the file has bytes already, be they zeros, is safe sooner than one that makes it
+        longer: the file system has nothing to note.
+        """
+        end = self.size + sum(map(len, pieces))
+        if sync and end > self._room and end - self.size <= LITTLE:
+            try:
+                self._files.write(self._segment, [*pieces, ROOM], self.size)
+            except OSError:
+                self._cut()  # there may be room for the pieces alone
+            else:
+                self._room = end + len(ROOM)
+                return
+        self._files.write(self._segment, pieces, self.size)
+
+    def _cut(self) -> None:
+        """Have nothing after what was written whole."""
+        self._room = 0
+        self._files.truncate(self._segment, self.size)
 
     def _write_index(self) -> None:
         # What the index lacks is found in the segment, so an error here loses nothing.
@@ -144,7 +172,9 @@ class SegmentWriter:
 
     def seal(self) -> None:
         """End the segment: nothing more will be written to it."""
-        self._files.write(self._segment, [frames.END])
+        if self._room:
+            self._cut()
+        self._files.write(self._segment, [frames.END], self.size)
         self._files.sync(self._segment)
         self._write_index()
         self._files.sync(self._index)
@@ -152,13 +182,22 @@ class SegmentWriter:
 
     def abandon(self) -> None:
         """Write no more to the files, and leave none behind that hold nothing."""
-        self.close()
+        self._close()
         if self.size <= len(frames.HEADER):
             self._files.remove(self.path)
             self._files.remove(index_of(self.path))
 
-    def close(self) -> None:
-        """Close the files."""
+    def close(self, sync: bool = False) -> None:
+        """Close the files, with no room in them for more; if `sync`, everything is safe then."""
+        try:
+            if self._room:
+                self._cut()
+            if sync:
+                self.sync()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         self._files.close(self._segment)
         self._files.close(self._index)
 
@@ -414,8 +453,8 @@ def recover(files: Files, stream: str, path: Path) -> Recovered:
     tail = int(np.searchsorted(ends[:kept], size - TAIL))
     walk = segment.walk(records, tail)
     sealed = size - walk.end == len(frames.END) and is_sealed(path)
-    dropped = 0 if sealed else size - walk.end
-    if dropped:
+    dropped = unfinished(path, walk.end)
+    if size > walk.end and not sealed:
         descriptor = files.open(path)
         try:
             files.truncate(descriptor, walk.end if walk.end >= len(frames.HEADER) else 0)
@@ -425,6 +464,14 @@ def recover(files: Files, stream: str, path: Path) -> Recovered:
     if bad or kept < len(records) or len(walk.records) != len(records):
         write_index(files, segment.index, walk.records)
     return Recovered(walk.records, dropped, walk.damages, sealed)
+
+
+def unfinished(path: Path, end: int) -> int:
+    """Return how many bytes follow the last batch, but for room for more, or the mark of the end."""
+    with path.open("rb") as file:
+        file.seek(end)
+        rest = file.read()
+    return 0 if rest == frames.END else len(rest.rstrip(b"\0"))
 
 
 def is_sealed(path: Path) -> bool:

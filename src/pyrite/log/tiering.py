@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from pyrite.log import parquet
 from pyrite.log.files import Files
-from pyrite.log.frames import END
 from pyrite.log.parquet import ParquetSegment, footer_of
-from pyrite.log.segment import ArrowSegment, Damage, index_of, is_sealed, name_of
+from pyrite.log.segment import ArrowSegment, Damage, index_of, name_of, unfinished
 from pyrite.log.stream import SEGMENT, Segment, chosen
 from pyrite.queries import FOREVER
 
@@ -68,8 +67,8 @@ def _damages(segment: ArrowSegment) -> list[Damage]:
 def _unfinished(segment: ArrowSegment) -> list[Damage]:
     """Return the damage, if there is any, after the last batch that is known."""
     records = segment.records()
-    rest = segment.path.stat().st_size - int(records["position"][-1] + records["length"][-1])
-    if rest <= 0 or (rest == len(END) and is_sealed(segment.path)):
+    rest = unfinished(segment.path, int(records["position"][-1] + records["length"][-1]))
+    if not rest:
         return []
     return [Damage(segment.stream, segment.path.name, -1, -1, f"its last {rest} bytes are damaged")]
 

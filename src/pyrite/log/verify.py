@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyrite.log import frames, parquet
+from pyrite.log import parquet
 from pyrite.log.frames import INDEX_HEADER, Damaged
 from pyrite.log.parquet import Contents, ParquetSegment, footer_of
 from pyrite.log.segment import (
@@ -22,6 +22,7 @@ from pyrite.log.segment import (
     is_sealed,
     proven,
     read_index,
+    unfinished,
 )
 from pyrite.log.state import damaged_rows
 from pyrite.log.stream import NAME, Segment, StreamReader
@@ -119,8 +120,8 @@ def _check_arrow(segment: ArrowSegment, limit: int) -> Iterator[Damage]:
 
 def _check_end(segment: ArrowSegment, end: int, reached: int, limit: int) -> Iterator[Damage]:
     """Look at what follows the last batch."""
-    rest = segment.path.stat().st_size - end
-    if rest <= 0 or (rest == len(frames.END) and is_sealed(segment.path)):
+    rest = unfinished(segment.path, end)
+    if not rest:
         return
     first, last = -1, -1
     if limit < FOREVER:

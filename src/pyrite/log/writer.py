@@ -146,7 +146,4 @@ class StreamWriter:
         """Make everything safe, and close."""
         segment, self._segment = self._segment, None
         if segment is not None:
-            try:
-                segment.sync()
-            finally:
-                segment.close()
+            segment.close(sync=True)
