@@ -8,7 +8,7 @@ and their payloads, which lie at a fixed stride, are copied in one strided opera
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -303,11 +303,16 @@ def _packet_ids(entries: Sequence[Entry], total: int) -> pa.Array:
 
 def _properties(batches: list[Batch], runs: _Runs) -> pa.Array:
     if all(batch.properties is None for batch in batches):
-        return runs.one(8, _NO_PROPERTIES)
+        return runs.one(8, _no_properties())
     carried = [_values(batch.properties) for batch in batches]
     if len(set(carried)) == 1:
         return runs.one(8, _one_row(carried[0]))
     return runs.each(8, _property_rows(carried))
+
+
+@cache
+def _no_properties() -> pa.Array:
+    return pa.nulls(1, pa.struct(_CARRIED))
 
 
 @lru_cache(_KEPT)
@@ -330,22 +335,18 @@ def _property_rows(carried: Sequence[Values]) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields=_CARRIED)
 
 
-_NO_PROPERTIES = pa.nulls(1, pa.struct(_CARRIED))
-
-
 # And back
 
 
-def _no_values(kind: pa.DataType) -> pa.Array:
+@cache
+def _nulls(number: int) -> pa.Array:
+    """Make column `number` of nothing, for parts of it to be used: most messages have no properties."""
+    kind = SCHEMA.field(number).type
     if not pa.types.is_list(kind):
         return pa.nulls(_LONG, kind)
     # Arrow's own has as many items as lists.
     buffers = [pa.py_buffer(bytes(_LONG // 8)), pa.py_buffer(bytes(4 * _LONG + 4))]
     return pa.Array.from_buffers(kind, _LONG, buffers, _LONG, 0, [pa.array([], kind.value_type)])
-
-
-_NULLS = [_no_values(one.type) for one in SCHEMA]
-"""Columns of nothing, for parts of them to be used: most messages have no properties."""
 
 
 def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -378,7 +379,7 @@ def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _nothing(number: int, total: int) -> pa.Array:
     """Return column `number` for messages that have none of it."""
-    return _NULLS[number].slice(0, total) if total <= _LONG else pa.nulls(total, SCHEMA.field(number).type)
+    return _nulls(number).slice(0, total) if total <= _LONG else pa.nulls(total, SCHEMA.field(number).type)
 
 
 def _texts(number: int, column: pa.RunEndEncodedArray, total: int) -> pa.Array:

@@ -14,6 +14,7 @@ each, and can be made again from the segment.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from mmap import mmap
 from struct import Struct
 from typing import Any, NamedTuple
@@ -139,8 +140,10 @@ def _checksum(*pieces: bytes | memoryview) -> int:
     return digest.intdigest()
 
 
-_UNCOMPRESSED = 8 + len(uncompressed(build([Entry(Batch(b"", b""), 0, None)], 0))[0]) + SEAL
-"""The size of what comes before the body in a frame that is not compressed."""
+@cache
+def _uncompressed_head() -> int:
+    """Return the size of what comes before the body in a frame that is not compressed."""
+    return 8 + len(uncompressed(build([Entry(Batch(b"", b""), 0, None)], 0))[0]) + SEAL
 
 
 def length_at(data: memoryview, at: int) -> int:
@@ -168,7 +171,7 @@ def decode(frame: memoryview) -> pa.RecordBatch:
     """Return the record batch in a frame, once it has proved itself."""
     check(frame)
     try:
-        if len(frame) - _body_size(frame[8:]) == _UNCOMPRESSED:
+        if len(frame) - _body_size(frame[8:]) == _uncompressed_head():
             return plain(pa.ipc.read_record_batch(pa.py_buffer(frame), STORED))
         # That would have threads for each buffer, which take three times as long for most batches.
         with pa.ipc.open_stream(b"".join([HEADER, frame]), options=_ONE_THREAD) as stream:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias, Union
 
-from pyrite.client.log import FlightLog
 from pyrite.log.bulk import LogFolder
 from pyrite.spark.options import Place
 
-Log = LogFolder | FlightLog
+if TYPE_CHECKING:
+    from pyrite.client.log import FlightLog
+
+Log: TypeAlias = Union[LogFolder, "FlightLog"]
 
 
 @lru_cache(maxsize=16)
@@ -20,6 +23,8 @@ def open_log(place: Place) -> Log:
 @lru_cache(maxsize=16)
 def open_broker(place: Place) -> FlightLog:
     """Return a broker, to read from or to publish to."""
+    from pyrite.client.log import FlightLog  # who reads a folder need not wait for it
+
     assert place.broker is not None
     return FlightLog(
         place.broker,

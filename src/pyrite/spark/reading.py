@@ -21,7 +21,7 @@ from pyrite.spark.pushdown import push
 SMALL = 50_000
 """Messages that are not worth a part of their own."""
 LARGE = 2_000_000
-"""Messages after which another part begins, however many cores there are."""
+"""Messages that are too many for one part."""
 
 _logger = logging.getLogger("pyrite.spark")
 
@@ -35,9 +35,10 @@ class Part(InputPartition):
 
 
 def parts_of(log: Log, options: ReadOptions, start: int, stop: int) -> list[Part]:
-    """Split a range: as many parts as there are cores here, unless it is small, or very large."""
+    """Split a range: a part for each core here, or several for each if it is large; few if it is small."""
     messages = stop - start
-    parts = min(ceil(messages / SMALL), max(os.cpu_count() or 1, ceil(messages / LARGE)))
+    cores = os.cpu_count() or 1
+    parts = min(ceil(messages / SMALL), cores * ceil(messages / cores / LARGE))
     parts = max(parts, options.min_partitions)
     return [Part(*part) for part in log.split(options.stream, start, stop, parts)]
 
