@@ -122,9 +122,14 @@ def test_any_arrow_library_reads_a_segment(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_is_not_sealed_is_an_arrow_stream_too(tmp_path: Path) -> None:
-    written = write_segment(tmp_path / "s", 0, 3, sealed=False)
-    with pa.OSFile(str(tmp_path / "s" / f"{0:020d}.arrow")) as file, pa.ipc.open_stream(file) as stream:
-        assert stream.read_all().column("payload").to_pylist() == [row["payload"] for row in rows_of(written)]
+    """Also with room for more at its end."""
+    writer = SegmentWriter(FILES, tmp_path, 0)
+    written = [append(writer, True) for _ in range(3)]
+    with pa.OSFile(str(writer.path)) as file, pa.ipc.open_stream(file) as stream:
+        assert file.size() > writer.size
+        payloads = stream.read_all().column("payload").to_pylist()
+    assert payloads == [row["payload"] for row in rows_of(written)]
+    writer.close()
 
 
 def test_reading_begins_and_stops_at_any_offset(tmp_path: Path) -> None:
