@@ -174,6 +174,12 @@ def test_a_table_is_what_the_source_reads(spark: SparkSession, folder: Path, row
     ]
 
 
+def test_a_table_of_a_folder_with_any_name(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    data = folder.parents[2] / "data [2026] {a,b}*?"
+    folder.parents[1].rename(data)
+    assert shown(table(spark, path=data)) == utc(rows)
+
+
 def test_a_table_stays_whole_whatever_becomes_of_the_segments(
     spark: SparkSession, folder: Path, rows: Rows
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,14 @@ def table(spark: SparkSession, stream: str = "default", *, path: str | Path) -> 
     rest = source.options(startingOffsets=str(start), endingOffsets=str(max(start, bounds.end))).load()
     if snapshot is None:
         return rest
-    sealed = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(str, snapshot.files))
+    sealed = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(_literal, snapshot.files))
     _keep(spark, sealed, snapshot)
     return sealed.union(rest)
+
+
+def _literal(path: Path) -> str:
+    """Return a path as Spark wants it, which takes some characters for patterns of names."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", str(path))
 
 
 def _keep(spark: SparkSession, sealed: DataFrame, snapshot: Snapshot) -> None:

@@ -1,0 +1,94 @@
+"""Spark and a broker that has users, over TLS: who may, reads and publishes; who may not, is told so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+from pyspark.sql import DataFrame, SparkSession
+
+from pyrite.access.users import User, hash_password, write_users
+from pyrite.client import BlockingClient
+from tests.support.process import BrokerProcess
+
+RULES = """
+[access]
+users = 'users'
+[[access.rule]]
+users = ['ann']
+publish = ['#']
+pull = ['#']
+[[access.rule]]
+users = ['bob']
+publish = ['b/#']
+[tls]
+certificate = 'server.pem'
+"""
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+Options = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def secured(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Options]:
+    """A broker with two users and a message; and what Ann gives Spark to reach it."""
+    folder = tmp_path_factory.mktemp("secured")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    write_users(folder / "users", [User(name, hash_password(f"{name}-word")) for name in ("ann", "bob")])
+    (folder / "pyrite.toml").write_text(RULES)
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "flights")]
+    with BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=folder) as broker:
+        with BlockingClient(broker.urls[0], username="ann", password="ann-word") as ann:
+            ann.publish("a", b"first", qos=1)
+        yield {
+            "broker": broker.urls[1],
+            "username": "ann",
+            "password": "ann-word",
+            "caFile": str(folder / "ca.pem"),
+        }
+
+
+def payloads(frame: DataFrame) -> list[bytes]:
+    return [bytes(row.payload) for row in frame.select("payload").collect()]
+
+
+def test_who_may_reads_and_publishes(spark: SparkSession, secured: Options, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([("a", "second")], "topic string, payload string")
+    frame.write.format("pyrite").options(**secured).mode("append").save()
+    assert payloads(spark.read.format("pyrite").options(**secured).load()) == [b"first", b"second"]
+    query = (
+        spark.readStream.format("pyrite")
+        .options(**secured, startingOffsets="earliest")
+        .load()
+        .writeStream.format("memory")
+        .queryName("secured")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert payloads(spark.table("secured")) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"password": "wrong"}, {"username": "bob", "password": "bob-word"}, {"caFile": ""}],
+    ids=["a wrong password", "a user who may not", "a certificate that is not trusted"],
+)
+def test_who_may_not_is_told_so(spark: SparkSession, secured: Options, changed: Options) -> None:
+    given = {name: value for name, value in (secured | changed).items() if value}
+    with pytest.raises(Exception, match=r"(?i)not authorized|is wrong|certificate") as refused:
+        spark.read.format("pyrite").options(**given).load().collect()
+    assert "-word" not in str(refused.value), "credentials are not told"
+
+
+def test_a_user_publishes_to_his_topics_alone(spark: SparkSession, secured: Options) -> None:
+    given = secured | {"username": "bob", "password": "bob-word"}
+    frame = spark.createDataFrame([("b/1", "mine"), ("a", "not mine")], "topic string, payload string")
+    with pytest.raises(Exception, match=r"(?i)not authorized"):
+        frame.write.format("pyrite").options(**given).mode("append").save()
+    assert b"mine" not in payloads(spark.read.format("pyrite").options(**secured).load())
