@@ -97,6 +97,8 @@ class Story:
     counts: list[dict[str, int]] = field(default_factory=list)
     """The rows of all tables after each round."""
     elsewhere: str = ""
+    said: dict[str, Any] = field(default_factory=dict)
+    """What the pipeline said of itself after the first round."""
 
 
 def simulate(broker: BrokerProcess, folder: Path) -> tuple[int, list[dict[str, Any]]]:
@@ -160,6 +162,9 @@ def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
     try:
         running.wait_for_rows("bronze", sent)
         story.counts.append(row_counts(story.project))
+        with BlockingClient(broker.urls[0]) as client:
+            kept = client.topics("$pipelines/+")
+            story.said = {one.name: json.loads(one.kept or b"") for one in kept}
         # It comes late: nothing is judged by it, but it is there.
         late = json.dumps({"time": faults[0]["time"], "temperature": 1.0})
         fresh = "devices/new/telemetry"
@@ -319,6 +324,18 @@ def test_the_alerts_at_a_subscriber_are_the_faults_each_once(story: Story) -> No
 
 def test_spark_pipelines_runs_the_project_as_it_is(story: Story) -> None:
     assert "Run is COMPLETED" in story.elsewhere
+
+
+def test_a_pipeline_says_what_it_does(story: Story) -> None:
+    """And that is not among what it processes: it would go on for ever."""
+    (said,) = story.said.values()
+    assert list(story.said) == ["$pipelines/plant"]
+    assert said["name"] == "plant"
+    assert said["state"] in ("waiting", "running")
+    assert said["rows"] in (story.published[0], 0), "of the first run; its alerts may be seen by a second"
+    assert said["rows_per_second"] == pytest.approx(said["rows"] / said["seconds"], rel=0.1)
+    assert 0 <= said["lag"] <= sum(story.faults.values())
+    assert not any(row["topic"].startswith("$") for row in story.log)
 
 
 def test_show_prints_the_tables_and_draws_plots(story: Story, tmp_path: Path) -> None:

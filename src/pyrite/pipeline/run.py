@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, cast
 
@@ -25,9 +25,11 @@ from pyrite.client.log import FlightLog
 from pyrite.pipeline.project import Project
 from pyrite.pipeline.schemas import read_schemas
 from pyrite.pipeline.session import pipeline_session
+from pyrite.pipeline.state import announce
 from pyrite.pipeline.tables import row_counts
 
 STREAM = "default"
+BRONZE = "bronze"
 _STEP = re.compile(r"Flow '?(?:[\w]+\.)*(\w+)'? (?:is|has) (\w+)")
 _CODE = re.compile(r"^\([\w.]+\)\s*|^\[[A-Z_.0-9]+\]\s*")
 
@@ -77,8 +79,35 @@ class Runner:
     spark: SparkSession
     broker: str
 
+    figures: dict[str, float] = field(default_factory=lambda: {"batch": 0})
+    """Of the last run: its number since Spark was started, its rows, seconds, and the messages that came
+    meanwhile, alerts of its own among them."""
+
     def run(self, say: Say, full_refresh: bool = False) -> Outcome:
         """Process what is new since the last run; or, to `full_refresh`, everything again."""
+        end = log_end(self.broker)
+        self.tell("running")
+        try:
+            outcome = self._run(say, full_refresh)
+        except RunError:
+            self.tell("failed")
+            raise
+        rows = max(0, outcome.added.get(BRONZE, 0))
+        self.figures = {
+            "batch": self.figures["batch"] + 1,
+            "rows": rows,
+            "seconds": round(outcome.seconds, 2),
+            "rows_per_second": round(rows / outcome.seconds, 1),
+            "lag": max(0, log_end(self.broker) - end),
+        }
+        self.tell("waiting")
+        return outcome
+
+    def tell(self, state: str) -> None:
+        """Say what this pipeline is doing, to who wants to know."""
+        announce(self.broker, self.project.folder.resolve().name, state, **self.figures)
+
+    def _run(self, say: Say, full_refresh: bool) -> Outcome:
         began = time.monotonic()
         before = row_counts(self.project)
         specification = load_pipeline_spec(self.project.specification)
@@ -117,7 +146,11 @@ def started(project: Project, broker: str, master: str) -> Iterator[Runner]:
         configuration = project.configuration | {"pyrite.broker": broker}
         log = project.folder / "spark.log"
         with pipeline_session(project.settings, configuration, master, log) as spark:
-            yield Runner(project, spark, broker)
+            runner = Runner(project, spark, broker)
+            try:
+                yield runner
+            finally:
+                runner.tell("stopped")
 
 
 def again_and_again(

@@ -1,0 +1,41 @@
+"""What a pipeline says of itself: a retained message on `$pipelines/NAME`, for who wants to see it run.
+
+A topic that begins with `$` is in no stream that captures `#`: what a pipeline says of itself is not among
+the messages that it processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from pyrite.client.log import FlightLog
+from pyrite.queries import SCHEMA, QueryError
+
+TOPIC = "$pipelines/"
+_COLUMNS = pa.schema([SCHEMA.field(name) for name in ("topic", "payload", "qos", "retain", "content_type")])
+
+
+def announce(broker: str, name: str, state: str, **figures: Any) -> None:
+    """Say what a pipeline is doing; if the broker does not want to know, nothing is lost."""
+    said = {"name": name, "state": state, "time": datetime.now(UTC).isoformat(), **figures}
+    row = {
+        "topic": TOPIC + name,
+        "payload": json.dumps(said).encode(),
+        "qos": 1,
+        "retain": True,
+        "content_type": "application/json",
+    }
+    sink = "pipeline-" + re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    with (
+        contextlib.suppress(OSError, QueryError),
+        FlightLog(broker, retry=0) as log,
+    ):
+        staged = log.stage(sink, "state", _COLUMNS, [pa.RecordBatch.from_pylist([row], _COLUMNS)])
+        log.commit(sink, time.time_ns() // 1_000_000, staged.parts)
