@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+COMMIT_TIMES = 10_000
+"""Commits of which it is remembered how long they took."""
+
 
 class Figures:
     """Counters since the start, and a few of the present."""
@@ -11,10 +16,14 @@ class Figures:
         "bytes_sent",
         "clients_expired",
         "clients_maximum",
+        "commit_times",
         "connections",
         "connections_accepted",
         "connections_refused",
+        "log_bytes",
+        "log_commits",
         "log_lost",
+        "log_messages",
         "longest_block",
         "longest_log_block",
         "messages_dropped",
@@ -26,6 +35,7 @@ class Figures:
         "publish_received",
         "publish_sent",
         "retained_refused",
+        "sessions_behind",
     )
 
     def __init__(self) -> None:
@@ -33,12 +43,19 @@ class Figures:
         self.bytes_sent = 0
         self.clients_expired = 0
         self.clients_maximum = 0
+        self.commit_times: deque[float] = deque(maxlen=COMMIT_TIMES)
+        """Seconds that each of the last commits took; whoever has looked at them takes them out."""
         self.connections = 0
         """Clients connected now."""
         self.connections_accepted = 0
         self.connections_refused = 0
+        self.log_bytes = 0
+        """Bytes of messages, as they came, that were written to the log."""
+        self.log_commits = 0
         self.log_lost = 0
         """Messages with QoS 0 that the log could not keep, as the disk did not take them."""
+        self.log_messages = 0
+        """Messages that were written to the log."""
         self.longest_block = 0.0
         """The longest time, in seconds, that the event loop was busy with one thing."""
         self.longest_log_block = 0.0
@@ -56,3 +73,5 @@ class Figures:
         self.publish_received = 0
         self.publish_sent = 0
         self.retained_refused = 0
+        self.sessions_behind = 0
+        """Clients connected now that are sent messages from the log: they were away, or are too slow."""

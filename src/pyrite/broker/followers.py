@@ -146,6 +146,7 @@ class CatchUp(Follower):
     def __init__(self, broker: Broker, session: Session) -> None:
         assert session.positions is not None
         super().__init__(broker, session.positions)
+        broker.figures.sessions_behind += 1
         self._session = session
         self._wanted: Wanted | None = None
         self._version = -1
@@ -164,6 +165,11 @@ class CatchUp(Follower):
         """Tell whether the session can take more."""
         return self._session.has_room
 
+    def stop(self) -> None:
+        """Read no more."""
+        super().stop()
+        self.broker.figures.sessions_behind -= 1
+
     def take(self, batch: Batch) -> int:
         """Send a batch to the session, or have it wait there."""
         self._session.take_from_log(batch)
@@ -171,6 +177,7 @@ class CatchUp(Follower):
 
     def caught_up(self) -> None:
         """Have the session take messages as they come."""
+        self.broker.figures.sessions_behind -= 1
         self._session.positions = None
         self._session.follower = None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import exp
+from statistics import median
 from typing import TYPE_CHECKING
 
 from pyrite.broker.message import Batch
@@ -32,8 +33,16 @@ _LOADS = {
 class System:
     """Publishes the figures every `interval` seconds; those that have not changed are left as they are."""
 
-    def __init__(self, broker: Broker, interval: float, version: str) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        interval: float,
+        version: str,
+        sizes: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self.broker = broker
+        self._sizes = sizes
+        """Tells how many bytes streams have on disk, by name."""
         self.interval = interval
         self.slot = NO_SLOT
         self._started = self._last = broker.now
@@ -49,6 +58,8 @@ class System:
         for name, value in self._figures():
             self._publish(name, value)
         if self.broker.journal.lasting:
+            for name, value in self._log_figures():
+                self._publish(name, value)
             self._tell_of_the_log()
         self.broker.timers.set(self, self.broker.now + self.interval)
 
@@ -60,6 +71,21 @@ class System:
         self._publish("log/lost", str(self.broker.figures.log_lost))
         for stream in journal.streams:
             self._publish(f"log/streams/{stream.name}/offset", str(stream.routed))
+
+    def _log_figures(self) -> Iterator[tuple[str, str]]:
+        """Yield how much was written, and how long it took since the last time."""
+        broker, figures = self.broker, self.broker.figures
+        times = list(figures.commit_times)
+        figures.commit_times.clear()
+        yield "log/messages/written", str(figures.log_messages)
+        yield "log/bytes/written", str(figures.log_bytes)
+        yield "log/commits/count", str(figures.log_commits)
+        yield "log/commits/median", f"{median(times) * 1e3 if times else 0:.2f}"
+        yield "log/commits/longest", f"{max(times, default=0) * 1e3:.2f}"
+        yield "consumers/count", str(len(broker.consumers))
+        yield "consumers/pending", str(sum(len(one.pending) for one in broker.consumers.values()))
+        for name, size in self._sizes().items():
+            yield f"log/streams/{name}/bytes", str(size)
 
     def _publish(self, name: str, value: str) -> None:
         if self._published.get(name) != value:
@@ -82,6 +108,8 @@ class System:
             ("clients/inactive", total - connected),
             ("clients/maximum", figures.clients_maximum),
             ("clients/expired", figures.clients_expired),
+            ("clients/refused", figures.connections_refused),
+            ("clients/behind", figures.sessions_behind),
             ("messages/received", figures.packets_received + figures.publish_received),
             ("messages/sent", figures.packets_sent + figures.publish_sent),
             ("messages/stored", figures.messages_stored + retained),

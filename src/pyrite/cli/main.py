@@ -10,7 +10,7 @@ from importlib import import_module
 
 from pyrite import __version__
 
-COMMANDS = ("serve", "pub", "sub", "pull", "topics", "log", "passwd", "pipeline", "simulate", "study")
+COMMANDS = ("serve", "pub", "sub", "pull", "topics", "top", "log", "passwd", "pipeline", "simulate", "study")
 """The modules of this package that register them."""
 
 _EXAMPLES = """\
@@ -19,6 +19,7 @@ examples:
   pyrite sub -t 'sensors/#' -v                  watch all sensors
   pyrite pub -t sensors/kitchen -m 21.5         publish a value
   pyrite topics                                 the tree of topics with their kept values
+  pyrite top                                    what the broker is doing, live
   pyrite pull billing -t 'orders/#'             fetch what no one has fetched as billing yet
   pyrite log cat --from -1h                     what came in the last hour
   pyrite pipeline init plant                    a Spark pipeline over the log, ready to run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import uvloop
 from pyrite.log.folder import FolderError
 from pyrite.plain_arrow import keep_pandas_out
 from pyrite.server import config as configuration
+from pyrite.server.logs import FORMATS, parse_levels, start_logging, stop_logging
 
 _EXAMPLES = """\
 examples:
@@ -53,6 +53,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--allow-anonymous", action="store_true", help="let clients without a name in, wherever it listens"
     )
+    parser.add_argument("--log-format", choices=FORMATS, help="lines for people, or one JSON object a line")
+    parser.add_argument(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warning or error; also by part, as in access=debug,log=info "
+        "(parts: access, connections, flight, http, log, server)",
+    )
     parser.add_argument("--print-config", action="store_true", help="show the settings in force, and end")
     parser.set_defaults(run=run)
 
@@ -65,9 +72,12 @@ def run(args: argparse.Namespace) -> int:
             config.listen = args.listen
         if args.data:
             config.data = args.data
+        config.log_level = args.log_level or config.log_level
+        config.logging.format = args.log_format or config.logging.format
         config.ephemeral = config.ephemeral or args.ephemeral
         config.access.anonymous = config.access.anonymous or args.allow_anonymous
-        configuration.check(config, "the command line" if args.listen else str(args.config or "defaults"))
+        said = args.listen or args.log_level
+        configuration.check(config, "the command line" if said else str(args.config or "defaults"))
         if args.print_config:
             sys.stdout.write(configuration.dump(config))
             return 0
@@ -79,10 +89,8 @@ def run(args: argparse.Namespace) -> int:
 
 def start(config: configuration.Config, say: Callable[[str], None]) -> int:
     """Run a broker until it is stopped, and return the exit code; `say` is told what happens."""
+    handler = start_logging(parse_levels(config.log_level), config.logging)
     try:
-        logging.basicConfig(
-            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
         keep_pandas_out()
         from pyrite.server.server import serve  # with Arrow, which the other commands need not wait for
 
@@ -98,6 +106,8 @@ def start(config: configuration.Config, say: Callable[[str], None]) -> int:
         return 1
     except KeyboardInterrupt:
         pass
+    finally:
+        stop_logging(handler)
     return 0
 
 

@@ -6,9 +6,17 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pyrite.broker.access import Accept, Credentials, Refuse
+from pyrite.broker.access import (
+    BAD_AUTHENTICATION_METHOD,
+    BAD_USER_NAME_OR_PASSWORD,
+    NOT_AUTHORIZED,
+    Accept,
+    Credentials,
+    Refuse,
+)
 from pyrite.broker.link import NOTHING, Link, Transport
 from pyrite.broker.timers import NO_SLOT
+from pyrite.protocols.events import ACCESS, CONNECTIONS, events
 from pyrite.protocols.states import CLOSED, CONNECTED, WAITING, State
 
 if TYPE_CHECKING:
@@ -23,6 +31,8 @@ STEPS = 64
 """Steps of a long piece of work between two looks at the clock."""
 CLOSING_TIME = 1.0
 """Seconds that a connection being closed has to take what was still to be sent."""
+WHO_IT_IS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BAD_AUTHENTICATION_METHOD)
+"""Reasons to turn a client away that have to do with who it is."""
 
 
 class Conversation(Link):
@@ -30,6 +40,7 @@ class Conversation(Link):
 
     __slots__ = (
         "backlog",
+        "came_at",
         "credentials",
         "interrupted",
         "missing",
@@ -38,6 +49,7 @@ class Conversation(Link):
         "session",
         "slot",
         "state",
+        "why",
     )
 
     def __init__(self, broker: Broker, transport: Transport, address: str) -> None:
@@ -55,6 +67,10 @@ class Conversation(Link):
         """Whether what came is to be handled in a later turn."""
         self.seen_at = broker.now
         self.slot = NO_SLOT
+        self.came_at: float | None = None
+        """When the client was let in."""
+        self.why = ""
+        """Why the connection ends, for the log."""
 
     # Bytes in
 
@@ -128,6 +144,51 @@ class Conversation(Link):
         if waits:
             self.hold()
 
+    # What the log is told
+
+    def tell_connected(self, protocol: str, resumed: bool) -> None:
+        """Have the log say that the client was let in."""
+        self.came_at = self.broker.now
+        who = self.credentials
+        events.tell(
+            "connected",
+            client=who.client_id,
+            user=who.username,
+            protocol=protocol,
+            address=who.address,
+            resumed=resumed,
+        )
+
+    def tell_refused(self, code: int, reason: str) -> None:
+        """Have the log say that the client was turned away."""
+        who = self.credentials
+        self.why = reason
+        events.tell(
+            "refused",
+            ACCESS if code in WHO_IT_IS else CONNECTIONS,
+            client=who.client_id or None,
+            user=who.username,
+            address=who.address,
+            reason=reason,
+        )
+
+    def tell_disconnected(self, traffic: tuple[int, int] | None) -> None:
+        """Have the log say that the connection is over; `traffic`: bytes from the client, and to it."""
+        if self.came_at is None:
+            return  # it was refused, or never said who it is
+        who = self.credentials
+        received, sent = traffic or (None, None)
+        events.tell(
+            "disconnected",
+            client=who.client_id,
+            user=who.username,
+            address=who.address,
+            reason=self.why or "the connection was lost",
+            seconds=round(self.broker.now - self.came_at, 1),
+            bytes_received=received,
+            bytes_sent=sent,
+        )
+
     # What must be safe first
 
     def wait_for_journal(self) -> None:
@@ -181,6 +242,7 @@ class Conversation(Link):
             self.flush()
             if self.room < bound:
                 self.state = CLOSED
+                self.why = "it does not read its answers"
                 self.leave(send_will=True)
                 self.transport.abort()
                 logger.warning("client %r does not read its answers: closed", self.credentials.client_id)
@@ -195,10 +257,12 @@ class Conversation(Link):
 
     def input_ended(self) -> None:
         """Take note that the client sends nothing more: most protocols have it that it is gone then."""
+        self.why = self.why or "the client closed the connection"
         self.transport.abort()
 
     def hung_up(self) -> None:
         """Note that the client ends the connection, without a word, but in good order."""
+        self.why = self.why or "the client closed the connection"
         self.leave(send_will=True)
         self.close()
 

@@ -20,6 +20,7 @@ from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, Stream
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.listeners import Listener, parse_listener
+from pyrite.server.logs import FORMATS, LogOptions, parse_levels
 
 CERTIFICATE_USERS = ("", "subject", "san")
 DEFAULTS = "defaults"
@@ -29,8 +30,8 @@ DEFAULT_LISTENERS = (
     "line://127.0.0.1:1373",
     "udp://127.0.0.1:1234",
     "flight://127.0.0.1:8815",
+    "http://127.0.0.1:8080",
 )
-LOG_LEVELS = ("debug", "info", "warning", "error")
 TLS_VERSIONS = ("1.2", "1.3")
 
 
@@ -40,7 +41,7 @@ class ConfigError(Exception):
 
 @dataclass(slots=True)
 class Tls:
-    """The [tls] table: for mqtts:// and wss:// listeners."""
+    """The [tls] table: for mqtts://, wss://, flights:// and https:// listeners."""
 
     certificate: str = ""
     """PEM file with the server's certificate, and those that lead to its root."""
@@ -62,13 +63,15 @@ class Config:
 
     listen: list[str] = field(default_factory=lambda: list(DEFAULT_LISTENERS))
     """Where to listen: mqtt://host:port, mqtts://, ws://host:port/path, wss://, line://, udp://, flight://,
-    flights://, unix://."""
+    flights://, http://, https://, unix://."""
     data: str = "pyrite-data"
     """The folder for everything that lasts."""
     ephemeral: bool = False
     """Keep nothing on disk."""
     log_level: str = "info"
-    """How much is logged, to standard error: debug, info, warning or error."""
+    """How much is logged, to standard error: debug, info, warning or error; also by part, as in
+    info,access=debug."""
+    logging: LogOptions = field(default_factory=LogOptions)
     tls: Tls = field(default_factory=Tls)
     limits: Limits = field(default_factory=Limits)
     mqtt: MqttOptions = field(default_factory=MqttOptions)
@@ -114,7 +117,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "stream.fsync_interval": (0.001, 3_600),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "log_level": LOG_LEVELS,
+    "logging.format": FORMATS,
     "tls.minimum_version": TLS_VERSIONS,
     "tls.certificate_user": CERTIFICATE_USERS,
     "topics.policy": POLICIES,
@@ -144,6 +147,10 @@ def load(path: Path | None) -> Config:
 
 def check(config: Config, source: str) -> None:
     """Raise ConfigError if the settings do not go together; `source` says where they are from."""
+    try:
+        parse_levels(config.log_level)
+    except ValueError as error:
+        raise ConfigError(f"{source}: log_level = {config.log_level!r}: {error}") from None
     if not config.listen:
         raise ConfigError(f"{source}: listen = []: expected at least one listener")
     for url in config.listen:

@@ -15,10 +15,13 @@ DEFAULT_PORTS = {
     "udp": 1234,
     "flight": 8815,
     "flights": 8816,
+    "http": 8080,
+    "https": 8443,
 }
 _EXPECTED = (
     "expected mqtt://host:port, mqtts://host:port, ws://host:port/path, wss://host:port/path, "
-    "line://host:port, udp://host:port, flight://host:port, flights://host:port or unix:///path"
+    "line://host:port, udp://host:port, flight://host:port, flights://host:port, http://host:port, "
+    "https://host:port or unix:///path"
 )
 
 
@@ -34,7 +37,7 @@ class Listener:
     @property
     def tls(self) -> bool:
         """Whether it is encrypted."""
-        return self.scheme in ("mqtts", "wss", "flights")
+        return self.scheme in ("mqtts", "wss", "flights", "https")
 
     @property
     def websocket(self) -> bool:
@@ -55,6 +58,11 @@ class Listener:
     def flight(self) -> bool:
         """Whether the log is read there, with Arrow Flight."""
         return self.scheme in ("flight", "flights")
+
+    @property
+    def http(self) -> bool:
+        """Whether the HTTP API and the dashboard are there."""
+        return self.scheme in ("http", "https")
 
     def at_port(self, port: int) -> Listener:
         """Return the same listener at the port it was really given."""

@@ -14,7 +14,7 @@ import ssl
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +29,18 @@ from pyrite.log.sinks import Sinks
 from pyrite.log.upkeep import be_nice
 from pyrite.log.workers import ThreadWorker
 from pyrite.protocols.conversation import CLOSING_TIME, Conversation
+from pyrite.protocols.events import events
 from pyrite.protocols.line.connection import LineConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.server.child import Child
 from pyrite.server.config import Config, ConfigError, load
 from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
 from pyrite.server.flight import FlightProcess
+from pyrite.server.http import HttpProcess
 from pyrite.server.listeners import Listener
-from pyrite.server.sockets import Poller, bind, bind_unix
+from pyrite.server.log_figures import CommitWorker, Sizes
+from pyrite.server.sockets import Poller, bind, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol
 from pyrite.server.websocket import WebSocketProtocol
 
@@ -52,7 +56,7 @@ BACKLOG = 8_192
 SWITCH = 0.000_1
 """Seconds after which the thread that writes the log gives way to the event loop; Python's own is 5 ms."""
 RESERVE = 200
-"""Descriptors that are kept for the log, the listeners and the Flight process."""
+"""Descriptors that are kept for the log, the listeners and the processes beside the broker."""
 GOODBYE = 1.0
 """Seconds that clients have to take the last they are sent, when the broker stops."""
 
@@ -79,7 +83,9 @@ class Server:
         self._servers: list[asyncio.AbstractServer] = []
         self._socket_files: list[Path] = []
         self._datagrams: list[DatagramProtocol] = []
-        self._flights: list[FlightProcess] = []
+        self._children: list[Child] = []
+        self.listening: list[Listener] = []
+        """Where the broker listens, once all listeners are open."""
         self._contexts: list[ssl.SSLContext] = []
         self._sinks: Sinks | None = None
         self._poller = Poller(self) if hasattr(select, "epoll") else None
@@ -100,14 +106,24 @@ class Server:
 
     def _open_journal(self) -> DiskJournal:
         config, loop, post = self.config, self._loop, self._post
+        self._committing = CommitWorker("pyrite-log", post)
         return open_journal(
             Path(config.data),
             config.stream,
-            writing=ThreadWorker("pyrite-log", post),
+            writing=self._committing,
             reading=ThreadWorker("pyrite-read", post),
             upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
             later=lambda seconds, call: loop.call_later(seconds, self._at_work, call),
         )
+
+    def _watch_the_log(self) -> Callable[[], Mapping[str, int]]:
+        """Have commits counted from now on; return what tells how large streams are."""
+        if self.journal is None:
+            return dict
+        self._committing.figures = self.broker.figures
+        self._committing.ends = {stream: stream.next_offset for stream in self.journal.streams}
+        streams = self.journal.folder.streams
+        return Sizes({stream.name: streams / stream.name for stream in self.journal.streams})
 
     def _at_work(self, call: Callable[[], object]) -> None:
         """Do something, and send what comes of it."""
@@ -133,13 +149,21 @@ class Server:
             self.journal.restore(self.broker)
             self._sinks = Sinks(self.journal, self.broker)
         try:
-            listening = [await self._listen(listener) for listener in self.config.listeners()]
+            # Together, as each process takes its time to start; if one cannot listen, the first is told of.
+            opened = await asyncio.gather(
+                *(self._listen(listener) for listener in self.config.listeners()), return_exceptions=True
+            )
+            for one in opened:
+                if isinstance(one, BaseException):
+                    raise one
         except BaseException:
             await self.stop()
             raise
+        listening = [one for one in opened if isinstance(one, Listener)]
         if self.config.mqtt.sys_interval:
-            System(self.broker, self.config.mqtt.sys_interval, __version__)
+            System(self.broker, self.config.mqtt.sys_interval, __version__, self._watch_the_log())
         self._tick()
+        self.listening = listening
         return listening
 
     def found(self) -> list[str]:
@@ -157,7 +181,7 @@ class Server:
             self._poller.stop_listening()
         for connection in list(self.connections):
             connection.ended(Reason.SERVER_SHUTTING_DOWN)
-        await asyncio.gather(*(one.stop() for one in self._flights))
+        await asyncio.gather(*(one.stop() for one in self._children))
         for endpoint in self._datagrams:
             endpoint.datagrams.ended(Reason.SERVER_SHUTTING_DOWN)
             endpoint.close()
@@ -206,7 +230,7 @@ class Server:
                 self.broker.prune(session, connection.credentials)
             else:
                 connection.ended(Reason.NOT_AUTHORIZED)
-        for process in self._flights:
+        for process in self._children:
             process.restart()
         logger.warning("users, rules and certificates were read again")
 
@@ -228,8 +252,19 @@ class Server:
         if listener.flight:
             assert self._sinks is not None
             process = FlightProcess(self.config, listener, self.broker, self._sinks, self._at_work)
-            self._flights.append(process)
+            self._children.append(process)
             return await process.start()
+        if listener.http:
+            serving = HttpProcess(
+                self.config,
+                listener,
+                self.broker,
+                lambda: self.listening,
+                self._at_work,
+                self._loop.call_later,
+            )
+            self._children.append(serving)
+            return await serving.start()
         if listener.scheme == "unix":
             path = Path(listener.path)
             _remove_stale_socket(path, self.config.source)
@@ -292,6 +327,7 @@ class Server:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK, self._tick)
         self.broker.tick(self._loop.time())
+        events.settle()
 
     # What connections ask
 
@@ -312,13 +348,17 @@ class Server:
         here = self._per_address.get(address, 0)
         if len(self.connections) >= self._most_connections or here >= limits.max_connections_per_address:
             self.broker.figures.connections_refused += 1
+            where = " from its address" if here >= limits.max_connections_per_address else ""
+            events.tell("refused", address=address, reason=f"there are too many connections{where}")
             return None
         self._per_address[address] = here + 1
         self.broker.figures.connections_accepted += 1
         return sys.intern(address)
 
-    def dismiss(self, address: str) -> None:
-        """Count one connection less from an address."""
+    def dismiss(self, connection: Conversation, descriptor: int) -> None:
+        """Count one connection less from its address; `descriptor` is its socket's, while it is open."""
+        address = connection.credentials.address
+        connection.tell_disconnected(traffic(descriptor) if connection.came_at is not None else None)
         here = self._per_address[address] - 1
         if here:
             self._per_address[address] = here

@@ -104,12 +104,15 @@ class StreamProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection."""
-        self.transport = None
+        transport, self.transport = self.transport, None
         connection = self.connection
         if connection is not None:
             self.connection = None
             self.server.connections.discard(connection)
-            self.server.dismiss(connection.credentials.address)
+            if exc is None:
+                connection.why = connection.why or "the client closed the connection"
+            endpoint = None if transport is None else transport.get_extra_info("socket")
+            self.server.dismiss(connection, -1 if endpoint is None else endpoint.fileno())
             connection.lost()
 
     # What the MQTT connection calls

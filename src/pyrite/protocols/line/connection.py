@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker import consumers
-from pyrite.broker.access import Accept, Refuse
+from pyrite.broker.access import NOT_AUTHORIZED, Accept, Refuse
 from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, Fetched, Place
 from pyrite.broker.core import SYSTEM
 from pyrite.broker.journal import Fault
@@ -278,6 +278,7 @@ class LineConnection(Conversation):
             self.say(line("Ack", "Connect", client_id, "resumed" if present else "new"))
         if session.lasting or lasted:
             self.wait_for_journal()
+        self.tell_connected("line", present)
         session.resume()
         if session.latest is not None:
             self._due = dict.fromkeys(session.latest.values)
@@ -313,6 +314,7 @@ class LineConnection(Conversation):
 
     def _part(self, farewell: bytes) -> None:
         """End the connection when everything that the client asked for is answered."""
+        self.why = "the client disconnected" if farewell else "the client closed the connection"
         self._farewell = farewell
         self.hold()
         self.broker.journal.in_turn(self._answered)
@@ -740,19 +742,24 @@ class LineConnection(Conversation):
         """End the connection for a fault, and say why."""
         if self.state is CLOSED:
             return
-        logger.info("client %r at %s: %s", self.credentials.client_id, self.peer, text)
+        if self.state is CONNECTED:
+            self.why = text
+        else:
+            self.tell_refused(NOT_AUTHORIZED if code == "not-authorized" else 0, text)
         self.leave(send_will=True)
         self.say(error(code, text))
         self.close()
 
     def displaced(self) -> None:
         """Make way for another connection of the same client."""
+        self.why = "taken over by another connection"
         self.say(error("displaced", "another connection has come with this client id"))
         self.session = None
         self.close()
 
     def ended(self, reason: int) -> None:
         """End the connection for a reason of the broker's own."""
+        self.why = "the broker is shutting down" if reason == 0x8B else "the broker ends this"
         self.say(error("ended", "the broker is shutting down" if reason == 0x8B else "the broker ends this"))
         self.leave(send_will=False)
         self.close()

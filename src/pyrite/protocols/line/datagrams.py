@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyrite.broker.access import NOT_AUTHORIZED
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.line.connection import LineConnection, message, singles
@@ -81,7 +82,9 @@ class Datagrams:
 
     def forget(self, address: Address) -> None:
         """Drop the record of a client."""
-        self._clients.pop(address, None)
+        client = self._clients.pop(address, None)
+        if client is not None:
+            client.tell_disconnected(None)
         self._strangers.pop(address, None)
 
     def ended(self, reason: int) -> None:
@@ -347,6 +350,7 @@ class DatagramConnection(LineConnection):
 
     def forgotten(self) -> None:
         """End, without a word: no one listens."""
+        self.why = self.why or "nothing came for too long"
         self.state = CLOSED
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
@@ -355,6 +359,8 @@ class DatagramConnection(LineConnection):
     def fail(self, code: str, text: str) -> None:
         """Say what is wrong with a datagram; the next is another matter."""
         self.received = None
+        if code == "not-authorized" and self.came_at is None:
+            self.tell_refused(NOT_AUTHORIZED, text)
         self.write(error(code, text))
 
     def close(self) -> None:

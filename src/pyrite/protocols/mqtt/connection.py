@@ -423,6 +423,7 @@ class Connection(Delivery):
             self.broker.set_expiry(session, min(expiry, self.options.max_session_expiry))
         if "server_reference" in packet.properties:
             raise violation("a server reference from a client")
+        self.why = "the client disconnected"
         self.leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]
         self.close()
 
@@ -456,7 +457,7 @@ class Connection(Delivery):
         """End the connection for a fault: say why, if the client's version can be told, and close."""
         if self.state is CLOSED:
             return
-        logger.info("client %r at %s: %s", self.credentials.client_id, self.credentials.address, text)
+        self.why = text
         before = self.state
         self.leave(send_will=True)
         if before is CONNECTED:
@@ -470,6 +471,7 @@ class Connection(Delivery):
     def refuse(self, reason: Reason, text: str) -> None:
         """Turn away a client that is not connected yet."""
         self.broker.figures.connections_refused += 1
+        self.tell_refused(reason, text or describe(reason))
         if self.version == V5:
             values: dict[str, object] = {"reason_string": text} if text else {}
             if reason in (Reason.QUOTA_EXCEEDED, Reason.SERVER_BUSY) and self.options.server_reference:
@@ -484,6 +486,7 @@ class Connection(Delivery):
 
     def displaced(self) -> None:
         """Make way for another connection of the same client [MQTT-3.1.4-3]."""
+        self.why = "taken over by another connection"
         if self.version == V5:
             self.reply(Disconnect(Reason.SESSION_TAKEN_OVER, {}))
         self.session = None  # what is acknowledged later is for the other to hear
@@ -491,6 +494,7 @@ class Connection(Delivery):
 
     def ended(self, reason: int) -> None:
         """End the connection for a reason of the broker's own."""
+        self.why = describe(reason)
         if self.state is CONNECTED and self.version == V5:
             values: dict[str, object] = {}
             if reason == Reason.SERVER_SHUTTING_DOWN and self.options.server_reference:

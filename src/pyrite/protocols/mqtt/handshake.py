@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
 
 KEEP_ALIVE_GRACE = 1.5
+VERSIONS = {V31: "MQTT 3.1", V311: "MQTT 3.1.1", V5: "MQTT 5"}
 
 
 def peek_version(connection: Connection, body: bytes) -> None:
@@ -188,6 +189,7 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
         return
     if session.lasting or lasted:
         connection.wait_for_journal()  # until it is safe that there is such a session
+    connection.tell_connected(VERSIONS[packet.version], present)
     session.resume()
 
 

@@ -37,5 +37,5 @@ class MqttOptions:
     """Whether payloads that claim to be UTF-8 are checked, and refused if they are not."""
     authenticator: str = ""
     """The plug-in that decides who may connect and do what: package.module:factory."""
-    sys_interval: float = 10.0
+    sys_interval: float = 1.0
     """Seconds between updates of $SYS; 0 for no $SYS at all."""

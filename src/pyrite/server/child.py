@@ -1,0 +1,171 @@
+"""Processes beside the broker: each serves one listener, so that its work takes nothing from the event loop.
+
+A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker. Over it go lines of
+JSON: first what the child is to know; then `{"port": ...}` or `{"failed": ...}` from the child; then its
+questions, each with a number, and the broker's answers, which may overtake one another. A question with
+`attached` is followed by so many bytes, which need not be JSON. A child ends when its socket does, and is
+started again when it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyrite.server.config import Tls
+from pyrite.server.listeners import Listener
+
+START = 60.0
+"""Seconds in which a process must be there."""
+AGAIN = 1.0
+"""Seconds after which a process that died is started again."""
+ENOUGH = 3.0
+"""Seconds that it has to end."""
+MAX_LINE = 64 * 1024 * 1024
+"""Bytes of a question."""
+
+Message = dict[str, Any]
+Answer = Callable[..., None]
+Question = Callable[[Message, Answer], None]
+
+
+class Child:
+    """One listener that a process of its own serves."""
+
+    name = ""
+    """What the process is called, in messages for people."""
+    module = ""
+    """Which module it runs."""
+    sorry: Mapping[str, Any] = {}
+    """What is answered when something went wrong that should not have."""
+
+    def __init__(self, listener: Listener, at_work: Callable[[Callable[[], object]], None]) -> None:
+        self.listener = listener
+        self._at_work = at_work
+        """Does something with the broker, and sends what comes of it."""
+        self._logger = logging.getLogger(type(self).__module__)
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    def settings(self) -> Message:
+        """Return what the process is to know."""
+        raise NotImplementedError
+
+    def questions(self) -> Mapping[str, Question]:
+        """Return what the process may ask."""
+        raise NotImplementedError
+
+    async def start(self) -> Listener:
+        """Start the process, and return where it listens; OSError if it cannot."""
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[int] = loop.create_future()
+        self._task = loop.create_task(self._run(ready))
+        try:
+            port = await asyncio.wait_for(asyncio.shield(ready), START)
+        except TimeoutError:
+            raise OSError(0, f"the {self.name} process does not start") from None
+        self.listener = self.listener.at_port(port)
+        return self.listener
+
+    def restart(self) -> None:
+        """Have another process in place of this one: with certificates that are new."""
+        if self.listener.tls and self._process is not None:
+            try:
+                self._process.terminate()
+            except ProcessLookupError:
+                pass  # it has just ended, and another comes
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, ready: asyncio.Future[int]) -> None:
+        """Keep a process running."""
+        while True:
+            try:
+                await self._run_once(ready)
+            except OSError as error:
+                self._logger.error("the %s process cannot be started: %s", self.name, error)
+            except (ValueError, KeyError, asyncio.IncompleteReadError):
+                self._logger.exception("the %s process says what makes no sense", self.name)
+            if not ready.done():
+                ready.set_exception(OSError(0, f"the {self.name} process ended at once"))
+            if ready.exception() is not None:
+                return
+            self._logger.error("the %s process has ended; it is started again", self.name)
+            await asyncio.sleep(AGAIN)
+
+    async def _run_once(self, ready: asyncio.Future[int]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                self.module,
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        self._process = process
+        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
+        try:
+            writer.write(json.dumps(self.settings()).encode() + b"\n")
+            while line := await reader.readline():
+                message = json.loads(line)
+                if "attached" in message:
+                    message["attached"] = await reader.readexactly(message["attached"])
+                self._handle(message, writer, ready)
+            await process.wait()
+        finally:
+            writer.close()
+            await _end(process)
+
+    def _handle(self, message: Message, writer: asyncio.StreamWriter, ready: asyncio.Future[int]) -> None:
+        """Answer a question of the process."""
+        if "number" not in message:
+            if not ready.done():
+                if "port" in message:
+                    ready.set_result(message["port"])
+                else:
+                    ready.set_exception(OSError(0, message["failed"]))
+            return
+
+        def answer(**found: Any) -> None:
+            if not writer.is_closing():
+                writer.write(json.dumps({"number": message["number"], **found}).encode() + b"\n")
+
+        def work() -> None:
+            try:
+                self.questions()[message["ask"]](message, answer)
+            except Exception:  # a plug-in may do anything
+                self._logger.exception("internal error")
+                answer(**self.sorry)
+
+        self._at_work(work)
+
+
+def tls_settings(tls: Tls) -> Message:
+    """Return what a process needs of the [tls] table."""
+    return {
+        "certificate": tls.certificate,
+        "key": tls.key or tls.certificate,
+        "client_ca": tls.client_ca,
+        "require_client_certificate": tls.require_client_certificate,
+        "minimum_version": tls.minimum_version,
+    }
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """See to it that a process has ended; it does so by itself when its socket is closed."""
+    try:
+        await asyncio.wait_for(process.wait(), ENOUGH)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,58 @@
+"""The broker's side of its HTTP process: what that is to know, and who answers what it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pyrite.broker.core import Broker
+from pyrite.server.child import Child, Message, Question, tls_settings
+from pyrite.server.config import Config
+from pyrite.server.listeners import Listener
+from pyrite.server.questions import Later, Questions
+
+
+class HttpProcess(Child):
+    """One HTTP listener."""
+
+    name = "HTTP"
+    module = "pyrite.http"
+    sorry = {"status": 500, "detail": "internal error"}
+
+    def __init__(
+        self,
+        config: Config,
+        listener: Listener,
+        broker: Broker,
+        listening: Callable[[], Sequence[Listener]],
+        at_work: Callable[[Callable[[], object]], None],
+        later: Later,
+    ) -> None:
+        super().__init__(listener, at_work)
+        self._config = config
+        self._questions = Questions(
+            broker, listening, lambda seconds, call: later(seconds, at_work, call), listener.tls
+        )
+
+    def settings(self) -> Message:
+        """Return what the process is to know."""
+        limits = self._config.limits
+        return {
+            "data": None if self._config.ephemeral else str(self._config.data),
+            "host": self.listener.host,
+            "port": self.listener.port,
+            "local": self.listener.local,
+            "tls": tls_settings(self._config.tls) if self.listener.tls else None,
+            "max_payload": limits.max_packet_size,
+            "max_connections": limits.max_connections,
+            "max_connections_per_address": limits.max_connections_per_address,
+            "connect_timeout": limits.connect_timeout,
+        }
+
+    def questions(self) -> Mapping[str, Question]:
+        """Return what the process may ask."""
+        return self._questions.known
+
+    def restart(self) -> None:
+        """Ask everyone again who they are, and have another process if certificates are new."""
+        self._questions.forget()
+        super().restart()

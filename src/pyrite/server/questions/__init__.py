@@ -1,0 +1,94 @@
+"""What the HTTP process asks of the broker, answered on the event loop: a little work at a time.
+
+Every question says who asks; the same access rules decide on it as on every protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyrite.broker.access import Accept, Credentials, Refuse
+from pyrite.broker.core import Broker
+from pyrite.server.child import Answer, Question
+from pyrite.server.listeners import Listener
+from pyrite.server.questions.about import About
+from pyrite.server.questions.clients import Clients
+from pyrite.server.questions.figures import Log
+from pyrite.server.questions.identity import Identity
+from pyrite.server.questions.problem import Handler, Later, Message, Problem, Reply, safely
+from pyrite.server.questions.publishing import Publishing
+from pyrite.server.questions.pulling import Pulling
+from pyrite.server.questions.topics import Topics
+
+__all__ = ["Later", "Questions"]
+
+
+class Questions:
+    """All questions of one HTTP process."""
+
+    def __init__(
+        self, broker: Broker, listening: Callable[[], Sequence[Listener]], later: Later, tls: bool
+    ) -> None:
+        self._identity = Identity(broker)
+        about = About(broker, listening, tls)
+        clients, topics = Clients(broker), Topics(broker)
+        log, pulling = Log(broker, about), Pulling(broker, later)
+        self.known: Mapping[str, Question] = {
+            "health": _open(about.health),
+            "ready": _open(about.ready),
+            "broker": self._for(about.broker, all_may_ask=True),
+            "clients": self._for(clients.page),
+            "client": self._for(clients.one),
+            "disconnect": self._for(clients.disconnect),
+            "topics": self._for(topics.page),
+            "create": self._for(topics.create),
+            "delete": self._for(topics.delete),
+            "publish": self._for(Publishing(broker).publish),
+            "pull": self._for(pulling.pull),
+            "acknowledge": self._for(pulling.acknowledge),
+            "streams": self._for(log.streams),
+            "read": self._for(log.read),
+            "figures": self._for(log.figures),
+            "figures here": _open(log.all_figures),
+        }
+
+    def forget(self) -> None:
+        """Have everyone checked again who asks: users may have changed."""
+        self._identity.forget()
+
+    def _for(self, handle: Handler, all_may_ask: bool = False) -> Question:
+        """Have a question answered to who may come in; with `all_may_ask`, also to who gives no name."""
+
+        def question(message: Message, answer: Answer) -> None:
+            name, password, address = message["who"]
+            given = Credentials("", name, None if password is None else password.encode(), address)
+            silent = name is None and password is None
+
+            def decided(verdict: Accept | Refuse) -> None:
+                if isinstance(verdict, Accept) or (silent and all_may_ask):
+                    user = verdict.username if isinstance(verdict, Accept) else None
+                    reply = _reply(answer)
+                    who = Credentials("", user, None, address)
+                    safely(lambda: handle(who, message, reply), reply)
+                else:
+                    answer(status=401, detail=verdict.reason or "not authorized")
+
+            self._identity.admit(given, decided)
+
+        return question
+
+
+def _open(handle: Callable[[Message, Reply], None]) -> Question:
+    """Have a question answered to anyone."""
+    return lambda message, answer: handle(message, _reply(answer))
+
+
+def _reply(answer: Answer) -> Reply:
+    def reply(found: Any) -> None:
+        if isinstance(found, Problem):
+            answer(status=found.status, detail=str(found))
+        else:
+            answer(found=found)
+
+    return reply

@@ -1,0 +1,123 @@
+"""Questions about clients: who is connected, and what they have subscribed to."""
+
+from __future__ import annotations
+
+import time
+
+from pyrite.broker.access import Credentials
+from pyrite.broker.core import Broker
+from pyrite.broker.session import Session
+from pyrite.protocols.conversation import Conversation
+from pyrite.protocols.line.datagrams import DatagramConnection
+from pyrite.protocols.mqtt.connection import Connection
+from pyrite.protocols.mqtt.handshake import KEEP_ALIVE_GRACE, VERSIONS
+from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.server.questions.pages import Page
+from pyrite.server.questions.problem import Message, Problem, Reply, refused
+from pyrite.server.sockets import SocketTransport, traffic
+from pyrite.server.streams import StreamProtocol
+from pyrite.server.websocket import WebSocketProtocol
+
+MAX_SUBSCRIPTIONS = 1_000
+"""Subscriptions of one client that are told."""
+
+
+class Clients:
+    """Knows who is connected."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def page(self, who: Credentials, message: Message, reply: Reply) -> None:
+        """Tell of some clients, in the order of their ids."""
+        self._check(who)
+        sessions = self._broker.sessions
+
+        def wanted(client_id: str) -> bool:
+            session = sessions.get(client_id)
+            return session is not None and session.link is not None
+
+        def found(page: list[str], more: bool) -> None:
+            there = [self._about(sessions[one]) for one in page if wanted(one)]
+            reply({"clients": there, "next": page[-1] if more else None})
+
+        Page(self._broker, list(sessions), message["after"], message["limit"], wanted, found, reply)
+
+    def one(self, who: Credentials, message: Message, reply: Reply) -> None:
+        """Tell of one client, and its subscriptions."""
+        session, _ = self._connected(who, message)
+        subscriptions = sorted(session.subscriptions.items())[:MAX_SUBSCRIPTIONS]
+        about = self._about(session)
+        about["subscribed"] = [
+            {
+                "filter": key.decode(),
+                "qos": one.qos,
+                "no_local": one.no_local,
+                "retain_as_published": one.retain_as_published,
+                "retain_handling": one.retain_handling,
+            }
+            for key, one in subscriptions
+        ]
+        reply(about)
+
+    def disconnect(self, who: Credentials, message: Message, reply: Reply) -> None:
+        """End a client's connection."""
+        _, link = self._connected(who, message)
+        link.ended(Reason.ADMINISTRATIVE_ACTION)
+        reply(None)
+
+    def _check(self, who: Credentials) -> None:
+        access = self._broker.access
+        if access.checks_topics and not access.may_manage(who, "#"):
+            raise refused("manage", "#")
+
+    def _connected(self, who: Credentials, message: Message) -> tuple[Session, Conversation]:
+        self._check(who)
+        session = self._broker.sessions.get(message["id"])
+        link = session.link if session is not None else None
+        if session is None or not isinstance(link, Conversation):
+            raise Problem(404, f"no client {message['id']!r} is connected")
+        return session, link
+
+    def _about(self, session: Session) -> Message:
+        link, now = session.link, self._broker.now
+        assert isinstance(link, Conversation)
+        since = None if link.came_at is None else time.time() - (now - link.came_at)
+        received, sent = _traffic(link)
+        queued = session.queued_messages + self._behind(session)
+        return {
+            "id": session.client_id,
+            "user": link.credentials.username,
+            "protocol": _protocol(link),
+            "address": link.credentials.address,
+            "connected_since": since,
+            "keep_alive": link.keep_alive / KEEP_ALIVE_GRACE if isinstance(link, Connection) else None,
+            "subscriptions": len(session.subscriptions),
+            "queued": queued,
+            "sent": sent,
+            "received": received,
+            "slow": queued > 0 or not link.is_roomy,
+        }
+
+    def _behind(self, session: Session) -> int:
+        """Return how many messages of the log, of any topic, a session is behind."""
+        positions = session.positions or {}
+        return sum(max(0, stream.routed - offset) for stream, offset in positions.items())
+
+
+def _protocol(link: Conversation) -> str:
+    if isinstance(link, Connection):
+        over = " over WebSocket" if isinstance(link.transport, WebSocketProtocol) else ""
+        return VERSIONS[link.version] + over
+    return "line over UDP" if isinstance(link, DatagramConnection) else "line"
+
+
+def _traffic(link: Conversation) -> tuple[int | None, int | None]:
+    """Return how many bytes came from a client, and went to it, as the kernel has counted them."""
+    transport, descriptor = link.transport, -1
+    if isinstance(transport, SocketTransport):
+        descriptor = transport._descriptor
+    elif isinstance(transport, StreamProtocol) and transport.transport is not None:
+        endpoint = transport.transport.get_extra_info("socket")
+        descriptor = -1 if endpoint is None else endpoint.fileno()
+    return traffic(descriptor) or (None, None)

@@ -1,0 +1,63 @@
+"""Who asks over HTTP: every request says it again, and passwords are not checked each time."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+
+from pyrite.broker.access import Accept, Credentials, Refuse
+from pyrite.broker.core import Broker
+
+KNOWN = 10.0
+"""Seconds for which someone who was let in is not asked again: checking a password takes time, on purpose."""
+MAX_KNOWN = 1_000
+
+Then = Callable[[Accept | Refuse], None]
+
+
+class Identity:
+    """Lets those in who the access plug-in lets in."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._secret = secrets.token_bytes(32)
+        self._known: dict[bytes, tuple[float, Accept]] = {}
+        """By what was given, and the address, until when someone is known. No password is kept."""
+        self._waiting: dict[bytes, list[Then]] = {}
+        """Those who gave the same, while it is being checked."""
+
+    def forget(self) -> None:
+        """Have everyone checked again: users may have changed."""
+        self._known.clear()
+
+    def admit(self, given: Credentials, then: Then) -> None:
+        """Have it decided whether someone may come in."""
+        key = self._key(given)
+        until, accept = self._known.get(key, (0.0, None))
+        if accept is not None and until > self._broker.now:
+            then(accept)
+        elif key in self._waiting:
+            self._waiting[key].append(then)
+        else:
+            self._waiting[key] = [then]
+            try:
+                self._broker.authenticate(given, lambda verdict: self._decided(key, verdict))
+            except BaseException:  # a plug-in may do anything
+                self._waiting.pop(key, None)
+                raise
+
+    def _decided(self, key: bytes, verdict: Accept | Refuse) -> None:
+        if isinstance(verdict, Accept):
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[key] = (self._broker.now + KNOWN, verdict)
+        for then in self._waiting.pop(key, ()):
+            then(verdict)
+
+    def _key(self, given: Credentials) -> bytes:
+        digest = hashlib.blake2b(key=self._secret)
+        for part in (given.username, given.password, given.address):
+            data = part.encode() if isinstance(part, str) else part
+            digest.update(b"-" if data is None else b"%d:%s" % (len(data), data))
+        return digest.digest()

@@ -1,0 +1,105 @@
+"""Pull over HTTP: consumers as MQTT has them (broker/consumers.py).
+
+Told is where messages lie, not what they are: the HTTP process reads them from the log itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyrite.broker import consumers
+from pyrite.broker.access import Credentials
+from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, Consumer, ConsumerError, Fetched, Place
+from pyrite.broker.core import Broker
+from pyrite.broker.positions import Earliest
+from pyrite.server.questions.problem import Later, Message, Problem, Reply, refused
+from pyrite.server.questions.topics import checked_filter
+
+LOOK = 0.1
+"""Seconds between two looks whether something has come, for who waits."""
+OVERDUE = 1.0
+"""Seconds between two looks whether something is to be given out again."""
+MAX_CONSUMERS = 10_000
+"""Consumers that may be made over HTTP."""
+
+
+class Pulling:
+    """Gives out messages."""
+
+    def __init__(self, broker: Broker, later: Later) -> None:
+        self._broker = broker
+        self._later = later
+
+    def pull(self, who: Credentials, message: Message, reply: Reply) -> None:
+        """Give out some messages, of a consumer that is made if it is not there; wait for one if need be."""
+        name, most, wait = message["name"], message["max"], message["wait"]
+        until = self._broker.clock() + wait
+
+        def there() -> None:
+            consumer = self._broker.consumers.get(name)
+            if consumer is None:
+                reply([])  # it was deleted meanwhile
+            else:
+                consumer.fetch(most, fetched)
+
+        def fetched(found: Fetched) -> None:
+            consumer = self._broker.consumers.get(name)
+            if found or consumer is None or self._broker.clock() >= until:
+                reply([[place.stream.name, place.offset] for place, _ in found])
+            else:
+                self._watch(consumer, until, self._broker.clock() + OVERDUE, there)
+
+        if message["filter"] is None:
+            self._find(who, name)
+            there()
+            return
+        topic_filter = checked_filter(self._broker, message["filter"])
+        self._check(who, topic_filter)
+        refusal = self._broker.catalog.filter_refusal(topic_filter)
+        if refusal:
+            raise Problem(409, refusal)
+        if name not in self._broker.consumers and len(self._broker.consumers) >= MAX_CONSUMERS:
+            raise Problem(507, "there are too many consumers")
+        try:
+            consumers.create(self._broker, name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, there)
+        except ConsumerError as wrong:
+            raise Problem(409, str(wrong)) from None
+
+    def _watch(self, consumer: Consumer, until: float, overdue: float, then: Callable[[], None]) -> None:
+        """Wait until there may be something to give out: numbers are compared, and nothing is read."""
+
+        def look() -> None:
+            now = self._broker.clock()
+            came = any(consumer.positions.get(one, 0) < one.routed for one in self._broker.journal.streams)
+            if came or now >= until or (consumer.pending and now >= overdue):
+                then()
+            else:
+                self._later(LOOK, look)
+
+        self._later(LOOK, look)
+
+    def acknowledge(self, who: Credentials, message: Message, reply: Reply) -> None:
+        """Note that messages were dealt with; tell how many of them were known."""
+        consumer = self._find(who, message["name"])
+        wanted = message["filter"]
+        if wanted is not None and wanted.encode("utf-8", "replace") != consumer.topic_filter:
+            there = consumer.topic_filter.decode()
+            raise Problem(409, f"consumer {consumer.name!r} is there, with the filter {there!r}")
+        streams = {one.name: one for one in self._broker.journal.streams}
+        stream = streams.get(message["stream"])
+        if stream is None:
+            raise Problem(404, f"there is no stream {message['stream']!r}; there are: {', '.join(streams)}")
+        consumer.acknowledge([Place(stream, offset) for offset in message["offsets"]], reply)
+
+    def _find(self, who: Credentials, name: str) -> Consumer:
+        try:
+            consumer = consumers.find(self._broker, name)
+        except ConsumerError:
+            raise Problem(404, f"there is no consumer {name!r}: pull with a filter makes it") from None
+        self._check(who, consumer.topic_filter)
+        return consumer
+
+    def _check(self, who: Credentials, topic_filter: bytes) -> None:
+        access = self._broker.access
+        if access.checks_topics and not access.may_pull(who, topic_filter.decode()):
+            raise refused("pull", topic_filter.decode())

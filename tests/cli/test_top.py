@@ -1,0 +1,189 @@
+"""`pyrite top`: a broker's figures, once, as JSON, and on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyte
+import pytest
+
+from pyrite.access.users import User, hash_password, write_users
+from pyrite.cli.top_figures import Readings
+from pyrite.cli.top_view import size, sparkline
+from pyrite.client import BlockingClient
+from tests.support.process import BrokerProcess
+
+from .harness import PYRITE, SECONDS, Commands, Running, free_port, serving
+
+
+@pytest.fixture(scope="module")
+def logging_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with a log."""
+    folder = tmp_path_factory.mktemp("top")
+    (folder / "pyrite.toml").write_text("[mqtt]\nsys_interval = 0.3\n")
+    arguments = ("--config=pyrite.toml", "--data=data", "--listen=mqtt://127.0.0.1:0")
+    with BrokerProcess(*arguments, cwd=folder) as broker:
+        yield broker
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PYRITE, "top", *arguments], capture_output=True, text=True, timeout=SECONDS)
+
+
+def test_one_reading_is_a_table(commands: Commands) -> None:
+    done = commands.run("top", "--once")
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = [line.split() for line in done.stdout.decode().splitlines()]
+    assert any(line[:2] == ["messages", "in"] for line in lines)
+    assert any(line[:1] == ["connected"] for line in lines)
+    assert "log error" not in done.stdout.decode(), "this broker has no log"
+
+
+def test_rates_and_figures_as_json(logging_broker: BrokerProcess) -> None:
+    top = Running(*PYRITE, "top", "--url", logging_broker.urls[0], "--json", "--interval", "0.1")
+    try:
+        top.wait_for('"rates"', "stdout")
+        with BlockingClient(logging_broker.urls[0]) as client:
+            until = time.monotonic() + SECONDS
+            while True:
+                for _ in range(10):
+                    client.publish("a", b"x" * 100, qos=1)
+                reading = json.loads(top.wait_for('"rates"', "stdout"))
+                rates, figures = reading["rates"], reading["figures"]
+                if rates["publish/messages/received"] and figures["log/streams/default/bytes"] > 1_000:
+                    break  # what the streams have on disk is known an interval later
+                assert time.monotonic() < until
+        assert figures["clients/connected"] == 2
+        assert figures["log/bytes/written"] > 100 * figures["log/messages/written"]
+        assert figures["log/error"] == "none"
+        assert reading["time"].endswith("Z")
+        top.process.send_signal(signal.SIGINT)
+        assert top.exit_code() == 0
+        assert top.output("stderr") == b""
+    finally:
+        top.close()
+
+
+def test_a_broker_that_goes_away_is_waited_for() -> None:
+    port = free_port()
+    top = None
+    try:
+        with serving(port):
+            top = Running(*PYRITE, "top", "-h", "127.0.0.1", "-p", str(port), "--json", "--interval", "0.1")
+            top.wait_for('"rates"', "stdout")
+        top.wait_for("Connecting again")
+        with serving(port) as (_, again), BlockingClient(f"mqtt://127.0.0.1:{again}") as client:
+            until = time.monotonic() + SECONDS
+            client.publish("a", b"x", qos=1)
+            while json.loads(top.wait_for('"rates"', "stdout"))["figures"]["publish/messages/received"] != 1:
+                assert time.monotonic() < until
+            top.process.send_signal(signal.SIGTERM)
+            assert top.exit_code() == 0
+    finally:
+        if top is not None:
+            top.close()
+
+
+def test_on_a_terminal(logging_broker: BrokerProcess) -> None:
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    process = subprocess.Popen(
+        [*PYRITE, "top", "--url", logging_broker.urls[0], "--interval", "0.1"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+    )
+    os.close(theirs)
+    screen = pyte.Screen(100, 40)
+    stream = pyte.ByteStream(screen)
+
+    def read_until(true: Callable[[], bool]) -> None:
+        until = time.monotonic() + SECONDS
+        while not true():
+            assert time.monotonic() < until, "\n".join(screen.display)
+            stream.feed(os.read(ours, 65_536))
+
+    try:
+        read_until(lambda: any("▁▁▁" in line for line in screen.display))
+        assert sum("messages in" in line for line in screen.display) == 1, "it is drawn in place"
+        assert any(line.startswith("default") for line in screen.display)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+        os.close(ours)
+
+
+def test_a_broker_without_figures_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nsys_interval = 0\n")
+    listen = "--listen=mqtt://127.0.0.1:0"
+    with BrokerProcess("--config=pyrite.toml", "--ephemeral", listen, cwd=tmp_path) as broker:
+        done = run("--url", broker.urls[0], "--once")
+    assert done.returncode == 1
+    assert "mqtt.sys_interval" in done.stderr
+
+
+def test_who_may_not_subscribe_is_told(tmp_path: Path) -> None:
+    write_users(tmp_path / "users", [User("eve", hash_password("three"))])
+    (tmp_path / "pyrite.toml").write_text("[access]\nusers = 'users'\n")
+    listen = "--listen=mqtt://127.0.0.1:0"
+    with BrokerProcess("--config=pyrite.toml", "--ephemeral", listen, cwd=tmp_path) as broker:
+        done = run("--url", broker.urls[0], "-u", "eve", "-P", "three")
+    assert done.returncode == 0x87
+    assert "$SYS/broker/#" in done.stderr
+
+
+def test_no_broker_is_an_error() -> None:
+    done = run("-h", "127.0.0.1", "-p", str(free_port()))
+    assert done.returncode == 1
+    assert "pyrite serve" in done.stderr
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "100000"])
+def test_an_interval_that_cannot_be(interval: str) -> None:
+    done = run("--interval", interval)
+    assert done.returncode == 2
+    assert "--interval" in done.stderr
+
+
+def test_rates_are_between_two_updates_of_the_broker() -> None:
+    now = 10.0
+    readings = Readings(lambda: now)
+    name, topic = "bytes/sent", "$SYS/broker/bytes/sent"
+    readings.take(topic, b"100", retained=True)
+    readings.take("$SYS/broker/load/bytes/sent/1min", b"120.0", retained=True)
+    assert readings.reading().rates == {name: 2.0}, "what the broker says of the last minute"
+    now = 10.2
+    readings.take(topic, b"300", retained=False)
+    assert readings.reading().rates == {name: 2.0}, "what was retained is of some time before"
+    now = 12.2
+    readings.take(topic, b"500", retained=False)
+    assert readings.reading().rates == {name: 100.0}
+    now = 12.5
+    assert readings.reading().rates == {name: 100.0}, "nothing new came"
+    assert readings.reading().history[name] == (100.0,)
+    now = 14.2
+    readings.take(topic, b"7", retained=False)
+    assert readings.reading().rates == {name: 0.0}, "another broker counts from 0"
+
+
+def test_sparklines_and_sizes() -> None:
+    assert sparkline([]) == ""
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([0, 50, 100]) == "▁▅█"
+    assert [size(one) for one in (0, 999, 1_000, 2.5e6, 3e15)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "2.5 MB",
+        "3,000.0 TB",
+    ]

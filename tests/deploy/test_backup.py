@@ -1,0 +1,198 @@
+"""deploy/backup.py: a copy of a running broker's data folder has all that was acknowledged before."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pyrite.client import BlockingClient
+from pyrite.log.segment import Damage
+from pyrite.log.stream import StreamReader
+from tests.support.process import BrokerProcess
+
+BACKUP = Path(__file__).parents[2] / "deploy" / "backup.py"
+SMALL = "[[stream]]\nname = 'default'\nsegment_bytes = 65536\n"
+"""Segments so small that they are sealed, made Parquet and merged all the time."""
+LEAP = 16_777_216
+MANY = 50
+"""Files that take so long to copy that others come and go meanwhile."""
+
+
+class Publisher(threading.Thread):
+    """Publishes numbers with QoS 1, and knows which were acknowledged."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.acknowledged = 0
+        self.failed: Exception | None = None
+        self._enough = threading.Event()
+        self._reached = threading.Condition()
+
+    def run(self) -> None:
+        try:
+            with BlockingClient(self.url) as client:
+                while not self._enough.is_set():
+                    first = self.acknowledged
+                    client.publish_many(
+                        [("a", b"%d " % number + b"x" * 500) for number in range(first, first + 50)], qos=1
+                    )
+                    with self._reached:
+                        self.acknowledged = first + 50
+                        self._reached.notify_all()
+        except Exception as error:
+            self.failed = error
+
+    def wait_for(self, count: int) -> None:
+        with self._reached:
+            assert self._reached.wait_for(lambda: self.acknowledged >= count or self.failed, 60)
+        assert self.failed is None
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join(30)
+        assert not self.is_alive()
+
+
+def broker_on(folder: Path, data: Path) -> BrokerProcess:
+    (folder / "pyrite.toml").write_text(SMALL)
+    return BrokerProcess(
+        "--config", str(folder / "pyrite.toml"), "--data", str(data), "--listen=mqtt://127.0.0.1:0"
+    )
+
+
+def messages(data: Path) -> tuple[list[int], list[int]]:
+    """Return the numbers that were published on `a` and are in a data folder, and the offsets of all."""
+    numbers: list[int] = []
+    offsets: list[int] = []
+    for batch in StreamReader(data / "streams" / "default").read(0):
+        assert not isinstance(batch, Damage), batch
+        offsets += batch.column("offset").to_pylist()
+        for topic, payload in zip(
+            batch.column("topic").to_pylist(), batch.column("payload").to_pylist(), strict=True
+        ):
+            if topic in ("a", b"a"):
+                numbers.append(int(payload.split()[0]))
+    return numbers, offsets
+
+
+def test_a_copy_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+    copies = [tmp_path / f"copy-{number}" for number in range(3)]
+    at_least: list[int] = []
+    with broker_on(tmp_path, tmp_path / "data") as broker:
+        with BlockingClient(broker.urls[0], client_id="away", session_expiry=3_600) as away:
+            away.subscribe("kept", qos=1)
+            away.publish("kept", b"old", qos=1, retain=True)
+        publisher = Publisher(broker.urls[0])
+        publisher.start()
+        try:
+            for round_, copy in enumerate(copies, 1):
+                publisher.wait_for(1_500 * round_)
+                if round_ == len(copies):
+                    wait_for_parquet(tmp_path / "data" / "streams" / "default")
+                at_least.append(publisher.acknowledged)
+                done = subprocess.run(
+                    [sys.executable, str(BACKUP), str(tmp_path / "data"), str(copy)],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
+                assert (done.returncode, done.stderr) == (0, "")
+        finally:
+            publisher.stop()
+    for copy, count in zip(copies, at_least, strict=True):
+        with broker_on(tmp_path, copy) as again:
+            assert not [line for line in again.found if line.startswith("damaged")]
+            with BlockingClient(again.urls[0]) as client:
+                with client.subscribe("kept") as kept:
+                    assert kept.get(timeout=10).payload == b"old"
+                client.publish("after", b"x", qos=1)
+            resumed: list[bool] = []
+            with BlockingClient(again.urls[0], client_id="away", on_connect=resumed.append):
+                assert resumed == [True]
+            assert "WARNING" not in "".join(again.log)
+        numbers, offsets = messages(copy)
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) >= count
+        assert offsets == sorted(set(offsets))
+        assert offsets[-1] >= offsets[-2] + LEAP, "no offset is given to two messages"
+
+
+def wait_for_parquet(stream: Path) -> None:
+    until = time.monotonic() + 30
+    while not any(stream.glob("*.parquet")):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+class Upkeep(threading.Thread):
+    """Does to files what the broker does to segments, only faster: one after the other becomes Parquet."""
+
+    def __init__(self, stream: Path) -> None:
+        super().__init__()
+        self.stream = stream
+        for number in range(MANY):
+            (stream / f"{number:020}.parquet").write_text("begin")
+        self.written = MANY
+        """Segments that are complete."""
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        (self.stream / f"{MANY:020}.arrow").write_text("beg")
+        while not self._enough.wait(0.02):
+            segment = self.stream / f"{self.written:020}.arrow"
+            with segment.open("a") as growing:
+                growing.write("in")
+            (self.stream / f"{self.written + 1:020}.arrow").write_text("beg")
+            self.written += 1
+            temporary = self.stream.with_name("temporary")
+            temporary.write_text("begin")
+            temporary.rename(segment.with_suffix(".parquet"))
+            segment.unlink()
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join(30)
+
+
+def test_no_segment_is_missed_in_both_forms(tmp_path: Path) -> None:
+    program = importlib.util.spec_from_file_location("backup", BACKUP)
+    assert program is not None
+    assert program.loader is not None
+    backup = importlib.util.module_from_spec(program)
+    program.loader.exec_module(backup)
+    (tmp_path / "stream").mkdir()
+    upkeep = Upkeep(tmp_path / "stream")
+    upkeep.start()
+    while upkeep.written == MANY:
+        time.sleep(0.001)
+    try:
+        for number in range(10):
+            written = upkeep.written
+            copy = tmp_path / f"copy-{number}"
+            backup.copy_stream(tmp_path / "stream", copy)
+            found = {path.stem: path.read_text() for path in sorted(copy.iterdir())}
+            assert all(found.get(f"{one:020}") == "begin" for one in range(written))
+            assert found.get(f"{written:020}") in ("beg", "begin"), "what was there of the newest"
+    finally:
+        upkeep.stop()
+    assert upkeep.written > MANY + 1, "it went on meanwhile"
+
+
+@pytest.mark.parametrize("case", ["no data folder", "not empty"])
+def test_what_cannot_be_is_an_error(tmp_path: Path, case: str) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    data.mkdir()
+    if case == "not empty":
+        (data / "format").write_text("pyrite")
+        copy.mkdir()
+        (copy / "something").write_text("")
+    done = subprocess.run([sys.executable, str(BACKUP), str(data), str(copy)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert str(data if case == "no data folder" else copy) in done.stderr

@@ -1,0 +1,165 @@
+"""deploy/: the unit, the settings and the image are what they claim to be."""
+
+from __future__ import annotations
+
+import configparser
+import fnmatch
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from pyrite.access.users import User, hash_password, write_users
+from pyrite.client import BlockingClient, ConnectError, PublishError, SubscribeError
+from pyrite.server.config import load
+from tests.support.process import BrokerProcess
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+ANALYZE = shutil.which("systemd-analyze")
+MOST_EXPOSED = 2.5
+"""On a scale to 10; a unit without any hardening has 9.6."""
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[BrokerProcess]:
+    """A broker with the settings as they are, but for where the files are, and the ports."""
+    folder = tmp_path_factory.mktemp("deploy")
+    text = (DEPLOY / "pyrite.toml").read_text()
+    moved = text.replace("/etc/pyrite", str(folder)).replace("/var/lib/pyrite", str(folder))
+    (folder / "pyrite.toml").write_text(moved)
+    (folder / "tls").mkdir()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(str(folder / "tls" / "server.key"))
+    certificate.cert_chain_pems[0].write_to_path(str(folder / "tls" / "server.pem"))
+    write_users(
+        folder / "users.pyrite",
+        [
+            User("ann", hash_password("one"), frozenset({"admins"})),
+            User("eye", hash_password("two"), frozenset({"monitors"})),
+            User("pump", hash_password("three"), frozenset({"devices"})),
+        ],
+    )
+    listen = [re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", url) for url in load(folder / "pyrite.toml").listen]
+    arguments = [f"--listen={url}" for url in listen]
+    with BrokerProcess("--config", str(folder / "pyrite.toml"), *arguments) as broker:
+        yield broker
+
+
+def connect(broker: BrokerProcess, authority: trustme.CA, name: str | None, password: str) -> BlockingClient:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    word = password if name is not None else None
+    return BlockingClient(broker.urls[0], username=name, password=word, tls=context)
+
+
+def test_all_listeners_are_encrypted(broker: BrokerProcess) -> None:
+    assert {url.partition("://")[0] for url in broker.urls} == {"mqtts", "wss"}
+
+
+@pytest.mark.parametrize(("name", "password"), [(None, ""), ("ann", "wrong"), ("nobody", "one")])
+def test_no_one_comes_in_without_a_password(
+    broker: BrokerProcess, authority: trustme.CA, name: str | None, password: str
+) -> None:
+    with pytest.raises(ConnectError), connect(broker, authority, name, password):
+        pass
+
+
+def test_each_may_do_what_its_group_may(broker: BrokerProcess, authority: trustme.CA) -> None:
+    with connect(broker, authority, "pump", "three") as device:
+        device.publish("devices/pump/pressure", b"1", qos=1)
+        with pytest.raises(PublishError):
+            device.publish("devices/other/pressure", b"1", qos=1)
+        with pytest.raises(SubscribeError):
+            device.subscribe("$SYS/#")
+    with connect(broker, authority, "eye", "two") as monitor:
+        monitor.subscribe("$SYS/#").close()
+        with pytest.raises(SubscribeError):
+            monitor.subscribe("devices/#")
+    with connect(broker, authority, "ann", "one") as admin:
+        admin.subscribe("#").close()
+        admin.publish("anything", b"x", qos=1)
+
+
+def test_the_log_is_json(broker: BrokerProcess) -> None:
+    assert all(line.startswith('{"time": ') for line in list(broker.log))
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((DEPLOY / "pyrite.service").read_text())
+    return parser
+
+
+def test_the_unit_and_the_settings_agree() -> None:
+    service = unit()["Service"]
+    config = DEPLOY / "pyrite.toml"
+    text = config.read_text()
+    assert service["ExecStart"].endswith("serve --config /etc/pyrite/pyrite.toml")
+    assert f'data = "/var/lib/{service["StateDirectory"]}/data"' in text
+    assert int(service["LimitNOFILE"]) >= 100_000 + 200
+    assert "ProcSubset" not in service, "the broker reads /proc/sys"
+    user = (DEPLOY / "pyrite.sysusers.conf").read_text().splitlines()[-1].split()[1]
+    assert service["User"] == user
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
+    assert ANALYZE is not None
+    path = tmp_path / "pyrite.service"
+    text = (DEPLOY / "pyrite.service").read_text()
+    path.write_text(text.replace("/opt/pyrite/bin/pyrite", sys.executable))  # it looks whether it is there
+    done = subprocess.run([ANALYZE, "verify", str(path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    command = [ANALYZE, "security", "--offline=true", "--no-pager", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    exposure = re.search(r"Overall exposure level for pyrite.service: ([\d.]+)", done.stdout)
+    assert exposure is not None, done.stdout + done.stderr
+    assert float(exposure[1]) <= MOST_EXPOSED
+
+
+def instructions() -> list[list[str]]:
+    """Return the lines of the Dockerfile, those that go on joined, as words."""
+    text = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text())
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_image_runs_as_no_one_special_and_names_no_registry() -> None:
+    lines = instructions()
+    last = max(number for number, line in enumerate(lines) if line[0] == "FROM")
+    final = {line[0]: line[1:] for line in lines[last:]}
+    assert final["USER"] == ["pyrite"]
+    assert final["VOLUME"] == ["/var/lib/pyrite"]
+    assert "HEALTHCHECK" in final
+    ports = set(re.findall(r":(\d+)[/\"]", (DEPLOY / "pyrite.toml").read_text().splitlines()[4]))
+    assert set(final["EXPOSE"]) == ports
+    for line in lines:
+        if line[0] == "FROM":
+            assert "/" not in line[1]
+
+
+def test_the_image_is_sent_all_that_it_copies() -> None:
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    sent = [line[1:] for line in ignored if line.startswith("!")]
+    sources = [
+        one
+        for line in instructions()
+        if line[0] == "COPY" and not line[1].startswith("--from")
+        for one in line[1:-1]
+    ]
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert any(fnmatch.fnmatch(source, one) for one in sent)

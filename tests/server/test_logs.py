@@ -1,0 +1,328 @@
+"""The broker's log: a line for each connection, for people or as JSON; and nothing that anyone can forge."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pyrite.access.users import User, hash_password, write_users
+from pyrite.client import BlockingClient, ConnectError
+from pyrite.client.line import LineClient
+from pyrite.protocols.events import Events
+from pyrite.server.logs import JsonFormatter, LogHandler, TextFormatter, parse_levels, part_of
+from tests.support.process import BrokerProcess
+
+LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=ws://127.0.0.1:0/mqtt", "--listen=line://127.0.0.1:0")
+PASSWORD = "open-sesame"
+FORGERY = 'x\n2026-01-01T00:00:00.000Z INFO connections: connected client="root" \x1b[2J'
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    write_users(tmp_path / "users", [User("ann", hash_password(PASSWORD))])
+    (tmp_path / "pyrite.toml").write_text(
+        "[logging]\nformat = 'json'\n[limits]\nmax_connections_per_address = 3\n"
+        "[access]\nusers = 'users'\n[[access.rule]]\nusers = ['*']\npublish = ['#']\n"
+    )
+    with BrokerProcess("--config=pyrite.toml", "--ephemeral", *LISTEN, cwd=tmp_path) as broker:
+        yield broker
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.02)
+
+
+def lines(broker: BrokerProcess, event: str, count: int = 1) -> list[dict[str, object]]:
+    """Return the lines of an event, when there are so many."""
+
+    def found() -> list[dict[str, object]]:
+        return [line for line in map(json.loads, list(broker.log)) if line["event"] == event]
+
+    wait_until(lambda: len(found()) >= count)
+    assert len(found()) == count
+    return found()
+
+
+def connect(url: str, client_id: str, password: str = PASSWORD, version: int = 5) -> BlockingClient:
+    return BlockingClient(url, client_id=client_id, username="ann", password=password, version=version)
+
+
+def test_a_connection_has_a_line_when_it_comes_and_one_when_it_goes(broker: BrokerProcess) -> None:
+    with connect(broker.urls[0], "first", version=4) as client:
+        (came,) = lines(broker, "connected")
+        client.publish("a", b"x" * 1_000, qos=1)
+    (gone,) = lines(broker, "disconnected")
+    assert came | {"time": "", "resumed": False} == {
+        "time": "",
+        "level": "info",
+        "part": "connections",
+        "event": "connected",
+        "client": "first",
+        "user": "ann",
+        "protocol": "MQTT 3.1.1",
+        "address": "127.0.0.1",
+        "resumed": False,
+    }
+    age = datetime.now(UTC) - datetime.fromisoformat(str(came["time"]))
+    assert str(came["time"]).endswith("Z")
+    assert timedelta(0) < age < timedelta(minutes=1)
+    assert gone["client"] == "first"
+    assert gone["reason"] == "the client disconnected"
+    assert isinstance(gone["seconds"], float)
+    assert isinstance(gone["bytes_received"], int)
+    assert isinstance(gone["bytes_sent"], int)
+    assert 1_000 < gone["bytes_received"] < 1_200
+    assert 4 <= gone["bytes_sent"] < 200
+
+
+def test_websockets_and_lines_have_them_too(broker: BrokerProcess) -> None:
+    with connect(broker.urls[1], "web"):
+        lines(broker, "connected")
+    lines(broker, "disconnected")
+    client = LineClient("127.0.0.1", broker.port(2))
+    client.connect("typed", user="ann", password=PASSWORD)
+    client.close()
+    assert [line["protocol"] for line in lines(broker, "connected", 2)] == ["MQTT 5", "line"]
+    assert [line["client"] for line in lines(broker, "disconnected", 2)] == ["web", "typed"]
+
+
+def test_who_is_refused_is_said_and_why_and_no_password(broker: BrokerProcess) -> None:
+    with pytest.raises(ConnectError), connect(broker.urls[0], "thief", "wrong-word"):
+        pass
+    (refused,) = lines(broker, "refused")
+    assert refused["part"] == "access"
+    assert refused["client"] == "thief"
+    assert refused["user"] == "ann"
+    assert refused["reason"] == "the user name or the password is wrong"
+    with connect(broker.urls[0], "owner"):
+        lines(broker, "connected")
+    written = "".join(broker.log)
+    assert PASSWORD not in written
+    assert "wrong-word" not in written
+
+
+def test_one_connection_too_many_is_refused(broker: BrokerProcess) -> None:
+    held = [socket.create_connection(("127.0.0.1", broker.port())) for _ in range(4)]
+    (refused,) = lines(broker, "refused")
+    assert refused["reason"] == "there are too many connections from its address"
+    for one in held:
+        one.close()
+
+
+def test_a_session_that_is_taken_over(broker: BrokerProcess) -> None:
+    with connect(broker.urls[0], "same"):
+        lines(broker, "connected")
+        with connect(broker.urls[0], "same"):
+            (gone,) = lines(broker, "disconnected")
+            assert gone["reason"] == "taken over by another connection"
+
+
+def test_a_client_that_is_silent(broker: BrokerProcess) -> None:
+    name, word = b"ann", PASSWORD.encode()
+    variable = b"\x00\x04MQTT\x04\xc2\x00\x01\x00\x05quiet"
+    variable += b"\x00\x03" + name + len(word).to_bytes(2, "big") + word
+    with socket.create_connection(("127.0.0.1", broker.port())) as client:
+        client.sendall(bytes((0x10, len(variable))) + variable)
+        (gone,) = lines(broker, "disconnected")
+    assert gone["client"] == "quiet"
+    assert gone["reason"] == "nothing came within the keep-alive"
+    assert isinstance(gone["seconds"], float)
+    assert 1 < gone["seconds"] < 5
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_one_can_forge_a_line(form: str) -> None:
+    with BrokerProcess(*LISTEN, "--ephemeral", "--log-format", form) as broker:
+        with BlockingClient(broker.urls[0], client_id=FORGERY, username=FORGERY):
+            wait_until(lambda: len(broker.log) == 1)
+        wait_until(lambda: len(broker.log) == 2)
+    assert all("root" in line and line.isprintable() for line in broker.log)
+    assert not any(line.startswith("2026-01-01") for line in broker.log)
+    if form == "json":
+        assert [json.loads(line)["client"] for line in broker.log] == [FORGERY, FORGERY]
+
+
+def test_levels_by_part() -> None:
+    level = "info,connections=error"
+    with (
+        BrokerProcess(*LISTEN, "--ephemeral", "--log-level", level) as broker,
+        BlockingClient(broker.urls[0]),
+    ):
+        pass
+    assert broker.log == []
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("loud", "debug, info, warning, error"),
+        ("kitchen=info", "access, connections, flight, http, log, server"),
+        ("log=info,log=debug", "one level for each part"),
+        ("log=", "debug, info, warning, error"),
+    ],
+)
+def test_a_level_that_cannot_be_is_an_error(level: str, expected: str) -> None:
+    command = [sys.executable, "-m", "pyrite", "serve", "--ephemeral", "--log-level", level]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert f"log_level = {level!r}" in done.stderr
+    assert expected in done.stderr
+
+
+def test_levels_are_read() -> None:
+    assert parse_levels("warning") == {"": "warning"}
+    assert parse_levels("access=debug, log=info") == {"access": "debug", "log": "info"}
+
+
+@pytest.mark.parametrize(
+    ("logger", "part"),
+    [
+        ("pyrite.log.journal", "log"),
+        ("pyrite.logbook", "server"),
+        ("pyrite.server.server", "server"),
+        ("pyrite.server.sockets", "connections"),
+        ("pyrite.server.flight", "flight"),
+        ("asyncio", "server"),
+    ],
+)
+def test_every_logger_belongs_to_a_part(logger: str, part: str) -> None:
+    assert part_of(logger) == part
+
+
+class Clock:
+    """A clock that is told the time."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_in_a_rush_lines_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pyrite.connections")
+    clock = Clock()
+    told = Events(3, clock)
+    for number in range(10):
+        told.tell("connected", client=str(number))
+    assert len(caplog.records) == 3
+    told.settle()
+    assert len(caplog.records) == 3, "the second is not over"
+    clock.now += 1
+    told.settle()
+    told.tell("connected", client="last")
+    assert [record.getMessage() for record in caplog.records[3:]] == ["left out", "connected"]
+    assert caplog.records[3].__dict__["fields"] == {"lines": 7}
+
+
+def test_what_is_not_wanted_costs_nothing_and_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "pyrite.connections")
+    clock = Clock()
+    told = Events(0, clock)
+    told.tell("connected")
+    clock.now += 1
+    told.settle()
+    assert caplog.records == []
+
+
+def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("pyrite.log.journal", logging.ERROR, "", 0, message, arguments, trace)
+
+
+def test_a_traceback_follows_its_line_and_is_none_itself() -> None:
+    error = ValueError("bad\n2026-01-01T00:00:00.000Z INFO server: all is well")
+    first, *others = TextFormatter().format(record("internal error", error=error)).split("\n")
+    assert first.endswith("ERROR log: internal error")
+    assert others
+    assert all(line.startswith("  | ") for line in others)
+    line = JsonFormatter().format(record("internal error", error=error))
+    assert "\n" not in line
+    assert "ValueError: bad\n2026" in json.loads(line)["traceback"]
+
+
+def test_long_texts_are_cut() -> None:
+    long = record("refused")
+    long.fields = {"client": "c" * 65_535}
+    assert len(TextFormatter().format(long)) < 400
+    assert len(JsonFormatter().format(long)) < 500
+
+
+def test_a_standard_error_that_no_one_reads_holds_no_one_up() -> None:
+    read, write = os.pipe()
+    handler = LogHandler(write, most=100)
+    handler.setFormatter(TextFormatter())
+    began = time.monotonic()
+    for number in range(5_000):
+        handler.emit(record("%s %s", number, "x" * 1_000))
+    assert time.monotonic() - began < 5
+    with os.fdopen(read, encoding="utf-8") as pipe, ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(pipe.read)
+        handler.close()
+        os.close(write)
+        written = reading.result(10).splitlines()
+    lost = sum(int(line.split("lines=")[1].split()[0]) for line in written if "lines lost" in line)
+    assert lost > 0
+    assert lost + sum("xxx" in line for line in written) == 5_000
+
+
+def test_a_broker_whose_standard_error_no_one_reads_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("[logging]\nconnection_lines = 1000000\n")
+    command = [sys.executable, "-m", "pyrite", "serve", "--config=pyrite.toml", "--ephemeral", LISTEN[0]]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1]
+        assert process.stdout.readline() == "pyrite ready\n"
+        for number in range(300):  # two lines of 400 bytes each: more than the pipe has room for
+            with BlockingClient(url, client_id=f"{number}" + "c" * 250):
+                pass
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_a_running_broker_says_how_many_lines_it_left_out(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("[logging]\nformat = 'json'\nconnection_lines = 1\n")
+    with BrokerProcess("--config=pyrite.toml", "--ephemeral", *LISTEN, cwd=tmp_path) as broker:
+        for _ in range(20):
+            with BlockingClient(broker.urls[0]):
+                pass
+
+        def counted() -> int:
+            told = [json.loads(line) for line in list(broker.log)]
+            return sum(line["lines"] if line["event"] == "left out" else 1 for line in told)
+
+        wait_until(lambda: counted() == 40)
+        assert len(broker.log) < 40
+
+
+def test_clients_over_udp_come_and_go_too() -> None:
+    arguments = ("--listen=udp://127.0.0.1:0", "--ephemeral", "--log-format=json")
+    with BrokerProcess(*arguments) as broker, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(10)
+        client.connect(("127.0.0.1", broker.port()))
+        client.send(b"Connect phone\n")
+        answer = client.recv(2_048)
+        while answer.startswith(b"Ping"):
+            client.send(answer.replace(b"Ping", b"Pong"))
+            answer = client.recv(2_048)
+        assert answer.startswith(b"Ack Connect phone")
+        (came,) = lines(broker, "connected")
+        assert came["client"] == "phone"
+        client.send(b"Disconnect\n")
+        (gone,) = lines(broker, "disconnected")
+        assert gone["reason"] == "the client disconnected"
