@@ -51,6 +51,35 @@ def test_the_subprotocol_mqtt_is_chosen(server: Server, scheme: str, offered: st
     assert websocket.headers["sec-websocket-protocol"] == "mqtt"
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:8080", 101),
+        ("http://127.0.0.1:8080", 101),
+        ("https://page.localhost", 101),
+        ("http://[::1]:3000", 101),
+        ("https://elsewhere.example", 403),
+        ("https://localhost.example", 403),
+        ("https://192.0.2.7", 403),
+        ("null", 403),
+        ("http://[broken", 403),
+    ],
+)
+def test_only_pages_of_this_machine_reach_a_listener_of_this_machine(
+    server: Server, origin: str, status: int
+) -> None:
+    """A page of any site could otherwise have a visitor's browser publish to his own broker."""
+    stream = dial(server.urls["ws"], server.context)
+    stream.send(
+        b"GET /mqtt HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Protocol: mqtt\r\nOrigin: " + origin.encode() + b"\r\n\r\n"
+    )
+    answer = stream.receive(10)
+    stream.close()
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
 @pytest.mark.parametrize("offered", [None, "other", "MQTT", ""])
 def test_a_client_that_does_not_offer_mqtt_is_refused(
     server: Server, scheme: str, offered: str | None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from websockets.exceptions import NegotiationError
 from websockets.frames import CloseCode, Frame, Opcode
@@ -34,14 +36,27 @@ def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprot
     raise NegotiationError("this is an MQTT broker: offer the subprotocol mqtt")
 
 
+def is_foreign(origin: str | None) -> bool:
+    """Tell whether a browser was sent here by a page that is not from this machine; others say no origin."""
+    if origin is None:
+        return False
+    host = ""
+    try:
+        host = urlsplit(origin).hostname or ""
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost" and not host.endswith(".localhost")
+
+
 class WebSocketProtocol(StreamProtocol):
     """Joins one asyncio transport to one MQTT connection through WebSocket frames."""
 
-    __slots__ = ("path", "websocket")
+    __slots__ = ("local", "path", "websocket")
 
     def __init__(self, server: Server, listener: Listener) -> None:
         super().__init__(server, listener)
         self.path = listener.path
+        self.local = listener.local
         self.websocket = ServerProtocol(
             select_subprotocol=_select,
             max_size=server.config.limits.max_packet_size + FRAME_SLACK,
@@ -75,6 +90,10 @@ class WebSocketProtocol(StreamProtocol):
         if request.path.partition("?")[0] != self.path:
             text = f"MQTT over WebSocket is at {self.path}\n"
             websocket.send_response(websocket.reject(HTTPStatus.NOT_FOUND, text))
+        elif self.local and is_foreign(request.headers.get("Origin")):
+            # Any page that someone on this machine looks at could be a client otherwise, without a log-in.
+            text = "this listener is for pages of this machine\n"
+            websocket.send_response(websocket.reject(HTTPStatus.FORBIDDEN, text))
         else:
             websocket.send_response(websocket.accept(request))
 
