@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -38,7 +39,7 @@ subscribe = ["public/#"]
 users = ["anonymous"]
 subscribe = ["public/#"]
 """
-SCHEMES = ("mqtt", "ws", "line", "udp", "flight")
+SCHEMES = ("mqtt", "ws", "line", "udp", "flight", "http")
 NAMES = {"ann": "one", "bob": "two", "eve": "three", None: None}
 TOPICS = ("sensors/bob/t", "sensors/ann/t", "public/news", "private")
 MAY = {
@@ -110,12 +111,31 @@ def flight(broker: BrokerProcess, url: str, name: str | None, action: str, topic
             log.commit(sink, time.monotonic_ns(), log.stage(sink, "part", rows.schema, [rows]).parts)
 
 
+def http(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
+    auth = None if name is None else (name, NAMES[name] or "")
+    with httpx.Client(base_url=url, auth=auth) as client:
+        if action == "publish":
+            answer = client.post("/api/v1/publish", json={"topic": topic, "payload": "x"})
+        elif action == "subscribe":
+            answer = client.get("/api/v1/topics", params={"filter": topic})
+        elif action == "pull":
+            answer = client.get("/api/v1/streams/default/messages", params={"filter": topic})
+            consumer = f"/api/v1/consumers/http-{name}-{topic}/pull"
+            assert client.post(consumer, json={"filter": topic}).status_code == answer.status_code
+        else:
+            answer = client.put(f"/api/v1/topics/{topic}/new")
+    if answer.status_code in (401, 403):
+        raise PermissionError(answer.json()["detail"])
+    assert answer.status_code in (200, 201, 204), answer.text
+
+
 WAYS: dict[str, Callable[[BrokerProcess, str, str | None, str, str], None]] = {
     "mqtt": mqtt,
     "ws": mqtt,
     "line": line,
     "udp": line,
     "flight": flight,
+    "http": http,
 }
 REFUSALS = (ClientError, LineError, PermissionError, QueryError)
 

@@ -115,7 +115,8 @@ def test_a_port_may_be_used_again_at_once_after_a_restart() -> None:
 
 def test_the_defaults_are_two_listeners_on_this_machine() -> None:
     printed = run_serve("--print-config").stdout
-    assert '"line://127.0.0.1:1373", "udp://127.0.0.1:1234", "flight://127.0.0.1:8815"]\n' in printed
+    assert '"line://127.0.0.1:1373", "udp://127.0.0.1:1234", "flight://127.0.0.1:8815", ' in printed
+    assert '"http://127.0.0.1:8080"]\n' in printed
 
 
 def test_listeners_of_the_command_line_replace_the_defaults() -> None:
@@ -194,7 +195,7 @@ def test_a_host_that_is_not_of_this_machine_is_named() -> None:
     "url",
     [
         "127.0.0.1:1883",
-        "http://127.0.0.1:1883",
+        "amqp://127.0.0.1:1883",
         "mqtt://",
         "mqtt://127.0.0.1:99999",
         "mqtt://127.0.0.1:port",

@@ -21,6 +21,10 @@ data = "elsewhere"
 ephemeral = true
 log_level = "debug"
 
+[logging]
+format = "json"
+connection_lines = 5
+
 [tls]
 certificate = "SERVER"
 key = "SERVER"
@@ -265,8 +269,8 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "not a number": ("[mqtt]\nsys_interval = nan", ["mqtt.sys_interval", "nan", "86400"]),
     "a QoS of 3": ("[mqtt]\nmaximum_qos = 3", ["mqtt.maximum_qos", "3", "from 0 to 2"]),
     "a listener of another protocol": (
-        'listen = ["http://127.0.0.1:1"]',
-        ["listen", "'http://127.0.0.1:1'", "mqtt://"],
+        'listen = ["amqp://127.0.0.1:1"]',
+        ["listen", "'amqp://127.0.0.1:1'", "mqtt://"],
     ),
     "a second listener that is none": (
         'listen = ["mqtt://127.0.0.1:0", "x"]',

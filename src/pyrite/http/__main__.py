@@ -1,0 +1,120 @@
+"""The HTTP process: `python -m pyrite.http DESCRIPTOR`, with the descriptor of a socket to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from pyrite.http.control import Control
+from pyrite.plain_arrow import keep_pandas_out
+
+BACKLOG = 1_024
+"""Connections that may wait to be accepted."""
+GOODBYE = 2
+"""Seconds that requests under way have to be answered, when another process takes over."""
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Open sockets for every address of `host`, all at one port."""
+    found: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            bound = socket.socket(family, kind, protocol)
+            found.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind((where[0], port, *where[2:]))
+            bound.listen(BACKLOG)
+            port = bound.getsockname()[1]
+    except OSError:
+        for bound in found:
+            bound.close()
+        raise
+    return found
+
+
+def tls_context(tls: dict[str, Any]) -> ssl.SSLContext:
+    """Make the TLS settings."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = (
+        ssl.TLSVersion.TLSv1_3 if tls["minimum_version"] == "1.3" else ssl.TLSVersion.TLSv1_2
+    )
+    context.load_cert_chain(tls["certificate"], tls["key"])
+    if tls["client_ca"]:
+        context.load_verify_locations(tls["client_ca"])
+        context.verify_mode = ssl.CERT_REQUIRED if tls["require_client_certificate"] else ssl.CERT_OPTIONAL
+    return context
+
+
+class Server(uvicorn.Server):
+    """Ends as this process is told to."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take SIGTERM: another process takes over. Ctrl-C is for the broker, which ends this."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, setattr, self, "should_exit", True)
+        yield
+
+
+async def run(descriptor: int) -> int:
+    """Serve until the broker is gone."""
+    from pyrite.http.app import make_app
+    from pyrite.http.protocol import bounded
+
+    control = await Control.open(descriptor)
+    settings = await control.settings()
+    try:
+        sockets = bind(settings["host"], settings["port"])
+        context = None if settings["tls"] is None else tls_context(settings["tls"])
+    except (OSError, ssl.SSLError) as error:
+        control.say(failed=error.strerror or str(error))
+        await asyncio.sleep(0.1)  # for it to be sent
+        return 1
+    config = uvicorn.Config(
+        make_app(control, settings),
+        http=bounded(settings),
+        ws="none",
+        lifespan="off",
+        loop="none",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,  # the address that counts failed log-ins is the real one
+        server_header=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=GOODBYE,
+        ssl_context_factory=None if context is None else lambda _config, _default: context,
+    )
+    server = Server(config)
+    serving = asyncio.create_task(server.serve(sockets))
+    while not server.started and not serving.done():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    control.say(port=sockets[0].getsockname()[1])
+    await asyncio.wait([serving, asyncio.create_task(control.run())], return_when=asyncio.FIRST_COMPLETED)
+    # If the broker is gone there is no one left to answer to; else this process is to be replaced.
+    os._exit(0)
+
+
+def main(descriptor: int) -> int:
+    """Serve until the broker is gone."""
+    keep_pandas_out()
+    logging.basicConfig(format="http: %(message)s", level=logging.ERROR)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return uvloop.run(run(descriptor))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,105 @@
+"""Bounds on connections: how many there may be, how large the head of a request, and how long it may take.
+
+uvicorn has bounds of its own only for the time between two requests; someone who sends a byte a minute, or
+does not read what was asked for, would keep a connection for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_CONNECTIONS = 1_000
+"""Connections at one time; each may have a body and an answer in memory."""
+MAX_HEAD = 32 * 1024
+"""Bytes of a request before its body: twice what most servers take, as filters and tokens may be long."""
+REQUEST_TIME = 120.0
+"""Seconds for a request to come and its answer to go, whole: enough for 64 MiB at 5 Mbit/s."""
+
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
+)
+_DETAIL = (
+    b'{"type": "about:blank", "title": "Request Header Fields Too Large", "status": 431, '
+    b'"detail": "the request before its body has at most %d bytes"}' % MAX_HEAD
+)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, within bounds."""
+
+    most = MAX_CONNECTIONS
+    most_of_one = MAX_CONNECTIONS
+    head_time = 10.0
+    """Seconds in which the head of the first request must have come, and of each that has begun."""
+    addresses: Counter[str]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, if there is room for one more."""
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else "unknown"
+        self.addresses[self._address] += 1
+        self._head = 0
+        self._in_head = True
+        self._timer = self.loop.call_later(self.head_time, transport.abort)
+        if len(self.connections) > self.most or self.addresses[self._address] > self.most_of_one:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of a request."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and self.cycle.response_complete and not self._in_head:
+            self._in_head, self._head = True, 0
+            self._time(self.head_time)
+        if self._in_head:
+            self._head += len(data)
+        super().data_received(data)
+        # What came with the end of a head may be a body, of which there is another bound.
+        if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE % (len(_DETAIL), _DETAIL))
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """Begin a request: its head is there."""
+        self._in_head = False
+        self._time(REQUEST_TIME)
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """End a request: it is answered."""
+        self._timer.cancel()
+        super().on_response_complete()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._time(REQUEST_TIME)  # another came meanwhile
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._timer.cancel()
+        self.addresses[self._address] -= 1
+        if not self.addresses[self._address]:
+            del self.addresses[self._address]
+        super().connection_lost(exc)
+
+    def _time(self, seconds: float) -> None:
+        """Have the connection closed unless what is under way ends in time."""
+        self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+
+def bounded(settings: dict[str, Any]) -> type[BoundedProtocol]:
+    """Return the protocol for the settings that the broker has."""
+    return type(
+        "Bounded",
+        (BoundedProtocol,),
+        {
+            "most": min(MAX_CONNECTIONS, settings["max_connections"]),
+            "most_of_one": settings["max_connections_per_address"],
+            "head_time": settings["connect_timeout"],
+            "addresses": Counter(),
+        },
+    )

@@ -1,0 +1,97 @@
+"""Publishing: a message in JSON, answered when it is safe."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from pyrite.http.requests import (
+    Json,
+    Problem,
+    ask,
+    body_of,
+    bytes_in,
+    checked_text,
+    number_in,
+    parameters,
+    state_of,
+    text_in,
+)
+
+KEYS = (
+    "topic",
+    "payload",
+    "payload_base64",
+    "qos",
+    "retain",
+    "payload_format",
+    "message_expiry",
+    "content_type",
+    "response_topic",
+    "correlation_data_base64",
+    "user_properties",
+)
+MAX_USER_PROPERTIES = 1_000
+
+
+async def publish(request: Request) -> Response:
+    """Publish a message."""
+    parameters(request)
+    asked = await body_of(request, KEYS)
+    payload = _payload(asked)
+    most = state_of(request).settings["max_payload"]
+    if len(payload) > most:
+        raise Problem(413, f"a payload has at most {most} bytes here")
+    return JSONResponse(await ask(request, "publish", attached=payload, message=_message(asked)))
+
+
+def _payload(asked: Json) -> bytes:
+    text, data = asked.get("payload"), bytes_in(asked, "payload_base64")
+    if (text is None) == (data is None):
+        raise Problem(400, "expected payload, a text, or payload_base64; and not both")
+    if data is not None:
+        return data
+    if not isinstance(text, str):
+        raise Problem(400, "payload: expected a text; write numbers and JSON in quotes")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Problem(400, "payload: expected characters that UTF-8 can write") from None
+
+
+def _message(asked: Json) -> Json:
+    """Return all but the payload, checked as MQTT would."""
+    retain = asked.get("retain", False)
+    if not isinstance(retain, bool):
+        raise Problem(400, "retain: expected true or false")
+    correlation = bytes_in(asked, "correlation_data_base64")
+    if correlation is not None and len(correlation) > 65_535:
+        raise Problem(400, "correlation_data_base64: expected at most 65535 bytes")
+    response_topic = text_in(asked, "response_topic")
+    if response_topic is not None and (not response_topic or set(response_topic) & set("+#")):
+        raise Problem(400, "response_topic: expected a topic, which is not empty and has no wildcard")
+    return {
+        "topic": checked_text(asked.get("topic"), "topic"),
+        "qos": number_in(asked, "qos", 0, 2, 0),
+        "retain": retain,
+        "payload_format": number_in(asked, "payload_format", 0, 1),
+        "message_expiry": number_in(asked, "message_expiry", 0, 2**32 - 1),
+        "content_type": text_in(asked, "content_type"),
+        "response_topic": response_topic,
+        "correlation_data_base64": None if correlation is None else asked["correlation_data_base64"],
+        "user_properties": _user_properties(asked.get("user_properties")),
+    }
+
+
+def _user_properties(pairs: object) -> list[list[str]]:
+    if pairs is None:
+        return []
+    if (
+        not isinstance(pairs, list)
+        or len(pairs) > MAX_USER_PROPERTIES
+        or not all(isinstance(one, list) and len(one) == 2 for one in pairs)
+    ):
+        raise Problem(
+            400, f'user_properties: expected at most {MAX_USER_PROPERTIES} pairs, [["key", "value"]]'
+        )
+    return [[checked_text(part, "user_properties") for part in pair] for pair in pairs]

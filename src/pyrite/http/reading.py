@@ -1,0 +1,149 @@
+"""Messages out of the log's files: no more than was asked for, in bounded time and memory. In a thread."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyrite.log.bulk import LogFolder
+from pyrite.log.stream import chosen
+from pyrite.queries import SCHEMA, Query
+
+TIME = 5.0
+"""Seconds after which a search is broken off; the answer says where to go on."""
+LAST_STEP = 1_048_576
+"""Offsets that are read through at a time, at most; at first as many as messages are wanted."""
+CLOSE = 1_000
+"""Offsets that may lie between two messages for them to be read together."""
+
+
+class Found(NamedTuple):
+    """Messages of a stream."""
+
+    batches: list[pa.RecordBatch]
+    next: int | None
+    """From where on there may be more; None if there are not."""
+    skipped: list[str]
+    """What was left out, as it is damaged or not kept any longer."""
+
+
+class Log:
+    """The log of one data folder."""
+
+    def __init__(self, data: Path) -> None:
+        self._folder = LogFolder(data)
+        self._data = data
+
+    def sizes(self, stream: str) -> dict[str, int]:
+        """Return how many bytes and segments a stream has."""
+        size = 0
+        paths = list((self._data / "streams" / stream).iterdir())
+        for path in paths:
+            try:
+                size += path.stat().st_size
+            except FileNotFoundError:
+                pass  # it has become Parquet, or was dropped
+        return {"bytes": size, "segments": len(chosen(path.name for path in paths))}
+
+    def find(self, stream: str, topic_filter: str, position: str, limit: int, size: int) -> Found:
+        """Return messages from a position on: at most `limit`, and of `size` bytes (but the first of any)."""
+        deadline = time.monotonic() + TIME
+        start = self._folder.offset(stream, position)
+        end = self._folder.bounds(stream).end
+        found = Found([], None, [])
+        topics = () if topic_filter == "#" else (topic_filter,)
+        step = limit
+        while start < end:
+            stop = min(end, start + step)
+            step = min(step * 2, LAST_STEP)
+            query = Query(stream, start, stop, topics, lost="skip")
+            for batch in self._folder.read(query, found.skipped.append):
+                rows = _fitting(batch, limit, size)
+                if rows:
+                    found.batches.append(batch.slice(0, rows))
+                    limit -= rows
+                    size -= batch.slice(0, rows).nbytes
+                if rows < batch.num_rows or not limit:
+                    after = batch.column(0)[rows - 1].as_py() + 1 if rows else batch.column(0)[0].as_py()
+                    return found._replace(next=after if after < end else None)
+            start = stop
+            if time.monotonic() > deadline:
+                return found._replace(next=start if start < end else None)
+        return found
+
+    def fetch(self, places: Sequence[tuple[str, int]], size: int) -> list[dict[str, Any]]:
+        """Return single messages, with the stream of each; what is not there any longer is left out.
+
+        But for the first, they have at most `size` bytes; the rest is left out too.
+        """
+        messages: list[dict[str, Any]] = []
+        for stream in dict.fromkeys(stream for stream, _ in places):
+            offsets = np.array(sorted(offset for one, offset in places if one == stream), np.int64)
+            # Those that lie close together are read together.
+            for part in np.split(offsets, np.flatnonzero(np.diff(offsets) > CLOSE) + 1):
+                query = Query(stream, int(part[0]), int(part[-1]) + 1, lost="skip")
+                for batch in self._folder.read(query):
+                    wanted = batch.filter(pa.array(np.isin(batch.column(0).to_numpy(), part)))
+                    rows = _fitting(wanted, wanted.num_rows, size)
+                    size -= wanted.nbytes
+                    messages += ({"stream": stream, **one} for one in objects(wanted.slice(0, rows)))
+                    if size <= 0:
+                        return messages
+        return messages
+
+
+def _fitting(batch: pa.RecordBatch, limit: int, size: int) -> int:
+    """Return how many messages, from the first, there is room for; `size` is what they may have in bytes."""
+    rows: int = min(limit, batch.num_rows)
+    if batch.nbytes <= size:
+        return rows
+    lengths = pc.binary_length(batch.column("payload")).to_numpy()[:rows]
+    room: int = int(np.searchsorted(np.cumsum(lengths), size, "right"))
+    return min(rows, max(1, room))
+
+
+def arrow_stream(found: Found) -> bytes:
+    """Return messages as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        for batch in found.batches:
+            writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield each message as an object with what it has; a payload that is not UTF-8 is in base64."""
+    columns = [(name, batch.column(name).to_pylist()) for name in SCHEMA.names if name != "timestamp"]
+    times = batch.column("timestamp").view(pa.int64()).to_pylist()
+    for at, moment in enumerate(times):
+        message: dict[str, Any] = {}
+        for name, values in columns:
+            value = values[at]
+            if name == "topic":
+                message["timestamp"] = f"{np.datetime64(moment, 'us')}Z"
+            if value is None:
+                continue
+            if name == "payload":
+                _put_payload(message, value)
+            elif name == "correlation_data":
+                message["correlation_data_base64"] = base64.b64encode(value).decode()
+            elif name == "user_properties":
+                message[name] = [[pair["key"], pair["value"]] for pair in value]
+            else:
+                message[name] = value
+        yield message
+
+
+def _put_payload(message: dict[str, Any], payload: bytes) -> None:
+    try:
+        message["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        message["payload_base64"] = base64.b64encode(payload).decode()

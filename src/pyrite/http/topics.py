@@ -1,0 +1,33 @@
+"""Topics: which there are, creating and deleting them."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from pyrite.http.requests import MAX_PAGE, ask, name_in_path, number, parameters
+
+PREFIX = "/api/v1/topics/"
+
+
+async def page(request: Request) -> Response:
+    """Tell of some topics, with their kept values."""
+    asked = parameters(request, "filter", "limit", "after")
+    limit = number(asked.get("limit", "100"), "limit", 1, MAX_PAGE)
+    return JSONResponse(
+        await ask(request, "topics", filter=asked.get("filter", "#"), limit=limit, after=asked.get("after"))
+    )
+
+
+async def create(request: Request) -> Response:
+    """Create a topic."""
+    parameters(request)
+    found = await ask(request, "create", topic=name_in_path(request, PREFIX))
+    return Response(status_code=201 if found["created"] else 204)
+
+
+async def delete(request: Request) -> Response:
+    """Delete a topic and its kept value."""
+    parameters(request)
+    await ask(request, "delete", topic=name_in_path(request, PREFIX))
+    return Response(status_code=204)

@@ -1,0 +1,450 @@
+"""The HTTP process: who may come in, its bounds, and its end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import jwt
+import pytest
+import trustme
+
+from pyrite.access.users import User, hash_password, write_users
+from tests.durability.disk import CannotMount, SmallDisk
+from tests.server.test_authenticator import PLUGIN
+from tests.support.process import BrokerProcess
+
+from .conftest import HTTP, LISTEN
+
+SECRET = "0123456789abcdef" * 4
+CONFIG = """
+[access]
+users = "users"
+jwt_keys = "keys"
+
+[[access.rule]]
+users = ["ann"]
+publish = ["#"]
+subscribe = ["#"]
+pull = ["#"]
+manage = ["#"]
+
+[[access.rule]]
+users = ["bob"]
+publish = ["bob/#"]
+
+[limits]
+max_packet_size = 1000
+connect_timeout = 0.5
+"""
+
+
+def children(broker: BrokerProcess) -> list[int]:
+    """Return the processes that a broker has started."""
+    process = broker.process.pid
+    found = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(one) for one in found.split()]
+
+
+def until_it_answers(api: httpx.Client, patience: float = 30.0) -> float:
+    """Return how long it took until the API answered."""
+    began = time.monotonic()
+    while time.monotonic() - began < patience:
+        try:
+            if api.get("/health").status_code == 200:
+                return time.monotonic() - began
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError("the API does not answer")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with users, and tight limits."""
+    folder = tmp_path_factory.mktemp("guarded")
+    write_users(folder / "users", [User("ann", hash_password("one")), User("bob", hash_password("two"))])
+    key = {
+        "kty": "oct",
+        "k": jwt.utils.base64url_encode(SECRET.encode()).decode(),
+        "alg": "HS256",
+        "kid": "k",
+    }
+    (folder / "keys").write_text(json.dumps({"keys": [key]}))
+    (folder / "pyrite.toml").write_text(CONFIG)
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--data", "data", cwd=folder) as broker:
+        yield broker
+        log = "\n".join(broker.log)
+        assert "internal error" not in log
+        assert "one" not in log.split(), "no password is logged"
+
+
+@pytest.fixture
+def api(guarded: BrokerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=guarded.urls[HTTP], timeout=30) as client:
+        yield client
+
+
+def raw(broker: BrokerProcess, data: bytes, patience: float = 10.0) -> bytes:
+    """Send bytes, and return all that comes until the connection is closed."""
+    with socket.create_connection(("127.0.0.1", broker.port(HTTP)), timeout=patience) as one:
+        one.sendall(data)
+        got = b""
+        try:
+            while part := one.recv(65_536):
+                got += part
+        except ConnectionResetError:
+            pass
+        return got
+
+
+def healthy(one: socket.socket) -> None:
+    """Require an answer over a connection that stays."""
+    one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    got = b""
+    while not got.endswith(b'{"status":"ok"}'):
+        part = one.recv(65_536)
+        assert part, "the connection was closed"
+        got += part
+
+
+# Who may
+
+
+def test_who_must_log_in_is_told_so(api: httpx.Client) -> None:
+    for path in ("/api/v1/clients", "/api/v1/topics", "/api/v1/streams", "/api/v1/streams/default/messages"):
+        answer = api.get(path)
+        assert answer.status_code == 401, path
+        assert answer.json()["detail"] == "a user name and password are needed here"
+        assert answer.headers["www-authenticate"].startswith('Basic realm="pyrite", charset="UTF-8", Bearer')
+    found = api.get("/api/v1/broker").json()
+    assert (found["users"], found["user"]) == (True, None)
+    assert api.get("/health").status_code == 200
+    assert api.get("/ready").status_code == 200
+    assert api.get("/metrics").status_code == 200
+    scripted = api.get("/api/v1/clients", headers={"Sec-Fetch-Dest": "empty"})
+    assert "Basic" not in scripted.headers["www-authenticate"]
+
+
+def test_passwords_and_tokens(api: httpx.Client) -> None:
+    assert api.get("/api/v1/broker", auth=("ann", "one")).json()["user"] == "ann"
+    assert api.get("/api/v1/clients", auth=("ann", "one")).status_code == 200
+    token = jwt.encode({"sub": "ann", "exp": time.time() + 60}, SECRET, "HS256", {"kid": "k"})
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert api.get("/api/v1/broker", headers=bearer).json()["user"] == "ann"
+    for given in ("Bearer x", "Bearer", "Basic", "Basic !", "Basic YQ==", "Digest x", "Basic /zo="):
+        assert api.get("/api/v1/broker", headers={"Authorization": given}).status_code == 401, given
+    api.get("/api/v1/broker", auth=("ann", "one"))  # which has failures forgotten
+
+
+def test_what_is_refused_is_named(api: httpx.Client) -> None:
+    bob = ("bob", "two")
+    answer = api.get("/api/v1/clients", auth=bob)
+    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: manage '#'")
+    answer = api.post("/api/v1/publish", json={"topic": "ann", "payload": ""}, auth=bob)
+    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: publish 'ann'")
+    assert api.post("/api/v1/publish", json={"topic": "bob/x", "payload": ""}, auth=bob).status_code == 200
+    answer = api.get("/api/v1/streams/default/messages", auth=bob)
+    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: pull '#'")
+    asked = {"filter": "bob/#"}
+    answer = api.post("/api/v1/consumers/bobs/pull", json=asked, auth=bob)
+    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: pull 'bob/#'")
+    assert api.post("/api/v1/consumers/bobs/pull", json=asked, auth=("ann", "one")).status_code == 200
+    assert api.post("/api/v1/consumers/bobs/pull", json={}, auth=bob).status_code == 403
+    assert api.post("/api/v1/consumers/bobs/acknowledge", json={"offset": 0}, auth=bob).status_code == 403
+
+
+def test_too_many_wrong_passwords(tmp_path: Path) -> None:
+    write_users(tmp_path / "users", [User("ann", hash_password("one"))])
+    (tmp_path / "pyrite.toml").write_text("[access]\nusers = 'users'\n")
+    with (
+        BrokerProcess(
+            "--config", "pyrite.toml", "--listen=http://127.0.0.1:0", "--ephemeral", cwd=tmp_path
+        ) as broker,
+        httpx.Client(base_url=broker.urls[0]) as api,
+    ):
+        details = [api.get("/api/v1/broker", auth=("ann", f"guess {n}")).json()["detail"] for n in range(6)]
+        assert details[:5] == ["the user name or the password is wrong"] * 5
+        assert "too many failed log-ins from this address" in details[5]
+        forged = {"X-Forwarded-For": "192.0.2.1", "Forwarded": "for=192.0.2.1"}
+        answer = api.get("/api/v1/broker", auth=("ann", "guess"), headers=forged)
+        assert "too many failed log-ins from this address" in answer.json()["detail"]
+
+
+def test_users_who_are_gone_are_not_let_in_any_more(tmp_path: Path) -> None:
+    write_users(tmp_path / "users", [User("ann", hash_password("one")), User("bob", hash_password("two"))])
+    (tmp_path / "pyrite.toml").write_text("[access]\nusers = 'users'\n")
+    with (
+        BrokerProcess(
+            "--config", "pyrite.toml", "--listen=http://127.0.0.1:0", "--ephemeral", cwd=tmp_path
+        ) as broker,
+        httpx.Client(base_url=broker.urls[0]) as api,
+    ):
+        assert api.get("/api/v1/broker", auth=("bob", "two")).json()["user"] == "bob"
+        write_users(tmp_path / "users", [User("ann", hash_password("one"))])
+        broker.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + 5  # far less than the time for which someone is known
+        while time.monotonic() < until:
+            if api.get("/api/v1/broker", auth=("bob", "two")).status_code == 401:
+                break
+            time.sleep(0.05)
+        assert api.get("/api/v1/broker", auth=("bob", "two")).status_code == 401
+        assert api.get("/api/v1/broker", auth=("ann", "one")).json()["user"] == "ann"
+
+
+def test_a_plug_in_decides_here_too(tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text(PLUGIN)
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
+    with (
+        BrokerProcess("--config", "pyrite.toml", *LISTEN, "--data", "data", cwd=tmp_path) as broker,
+        httpx.Client(base_url=broker.urls[HTTP], timeout=10) as api,
+    ):
+        for _ in range(2):  # a defect is no reason to leave the next one waiting
+            answer = api.get("/api/v1/broker", auth=("broken", "x"))
+            assert (answer.status_code, answer.json()["detail"]) == (500, "internal error")
+        assert api.get("/api/v1/streams", auth=("ann", "wrong")).status_code == 401
+        message = {"topic": "private/x", "payload": "x"}
+        assert api.post("/api/v1/publish", json=message, auth=("ann", "secret")).status_code == 200
+        assert api.post("/api/v1/publish", json=message, auth=("bob", "secret")).status_code == 403
+        assert "secret" not in " ".join(broker.log)
+
+
+def test_pages_of_other_sites_can_do_nothing(api: httpx.Client) -> None:
+    assert api.get("/api/v1/broker", headers={"Host": "rebound.example"}).status_code == 421
+    assert api.get("/api/v1/broker", headers={"Host": "localhost:1"}).status_code == 200
+    body = {"topic": "bob/x", "payload": ""}
+    evil = {"Origin": "https://evil.example"}
+    answer = api.post("/api/v1/publish", json=body, headers=evil, auth=("ann", "one"))
+    assert (answer.status_code, "evil.example" in answer.json()["detail"]) == (403, True)
+    ours = {"Origin": str(api.base_url).rstrip("/")}
+    assert api.post("/api/v1/publish", json=body, headers=ours, auth=("ann", "one")).status_code == 200
+    plain = {"Content-Type": "text/plain"}
+    answer = api.post("/api/v1/publish", content=json.dumps(body), headers=plain, auth=("ann", "one"))
+    assert answer.status_code == 415
+    assert "access-control-allow-origin" not in answer.headers
+
+
+# Bounds
+
+
+def test_payloads_and_bodies_are_bounded(api: httpx.Client) -> None:
+    auth = ("ann", "one")
+    whole = api.post("/api/v1/publish", json={"topic": "a", "payload": "x" * 1_000}, auth=auth)
+    assert whole.status_code == 200
+    answer = api.post("/api/v1/publish", json={"topic": "a", "payload": "x" * 1_001}, auth=auth)
+    assert (answer.status_code, answer.json()["detail"]) == (413, "a payload has at most 1000 bytes here")
+    answer = api.post("/api/v1/publish", json={"topic": "a", "payload": "x" * 1_000_000}, auth=auth)
+    assert answer.status_code == 413
+    assert "a body has at most" in answer.json()["detail"]
+    assert api.get("/health").status_code == 200
+
+
+def test_heads_are_bounded(guarded: BrokerProcess) -> None:
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    assert raw(guarded, head + b"X: " + b"x" * 30_000 + b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert raw(guarded, head + b"X: " + b"x" * 40_000).startswith(b"HTTP/1.1 431 ")
+    many = b"".join(b"X-%d: 1\r\n" % number for number in range(5_000))
+    assert raw(guarded, head + many).startswith(b"HTTP/1.1 431 ")
+
+
+def test_who_is_too_slow_is_closed(guarded: BrokerProcess) -> None:
+    for begun in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
+        began = time.monotonic()
+        assert raw(guarded, begun) == b""
+        assert 0.4 < time.monotonic() - began < 5
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", guarded.port(HTTP)), timeout=10) as one:
+        healthy(one)
+        one.sendall(b"GET /hea")  # the second request takes too long as well
+        assert one.recv(65_536) == b""
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 100, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
+)
+def test_what_is_not_http(guarded: BrokerProcess, api: httpx.Client, garbage: bytes) -> None:
+    assert raw(guarded, garbage)[:12] in (b"HTTP/1.1 400", b"")
+    assert api.get("/health").status_code == 200
+
+
+def test_requests_in_one_piece_are_answered_in_order(guarded: BrokerProcess) -> None:
+    one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+    got = raw(guarded, one % b"" * 9 + one % b"Connection: close\r\n")
+    assert got.count(b'{"status":"ok"}') == 10
+
+
+def test_connections_from_one_address_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("[limits]\nmax_connections_per_address = 2\n")
+    with BrokerProcess(
+        "--config", "pyrite.toml", "--listen=http://127.0.0.1:0", "--ephemeral", cwd=tmp_path
+    ) as broker:
+        where = ("127.0.0.1", broker.port(0))
+        sockets = [socket.create_connection(where, timeout=10) for _ in range(2)]
+        try:
+            for one in sockets:
+                healthy(one)
+            with socket.create_connection(where, timeout=10) as third:
+                try:
+                    third.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    assert third.recv(65_536) == b""
+                except ConnectionError:
+                    pass  # it was closed at once
+            healthy(sockets[0])
+        finally:
+            for one in sockets:
+                one.close()
+
+
+# Life and death
+
+
+def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
+    with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
+        (child,) = children(broker)
+        with httpx.Client(base_url=broker.urls[HTTP]) as api:
+            until_it_answers(api)
+            os.kill(child, signal.SIGKILL)
+            until_it_answers(api)
+            assert api.post("/api/v1/publish", json={"topic": "a", "payload": "x"}).json()["offset"] == 0
+        assert children(broker) != [child]
+        assert any("HTTP process has ended; it is started again" in line for line in broker.log)
+        assert broker.stop() == 0
+
+
+def test_it_ends_with_the_broker(tmp_path: Path) -> None:
+    broker = BrokerProcess(*LISTEN, "--data", str(tmp_path / "data"))
+    (child,) = children(broker)
+    assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
+    until = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_the_broker_stops_soon_while_requests_wait(tmp_path: Path) -> None:
+    with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
+        with socket.create_connection(("127.0.0.1", broker.port(HTTP)), timeout=10) as one:
+            body = b'{"filter": "a", "wait": 30}'
+            one.sendall(
+                b"POST /api/v1/consumers/c/pull HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            )
+            time.sleep(0.3)
+            began = time.monotonic()
+            assert broker.stop() == 0
+            assert time.monotonic() - began < 5
+        assert not any("Traceback" in line for line in broker.log)
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RuntimeError, match=f"cannot listen on {url}: Address already in use"):
+            BrokerProcess(f"--listen={url}", "--data", str(tmp_path / "data"))
+
+
+def test_tls_and_certificates_that_are_new(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    server = tmp_path / "server.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(server))
+    (tmp_path / "pyrite.toml").write_text('[tls]\ncertificate = "server.pem"\n')
+    listen = ("--listen=https://127.0.0.1:0", "--listen=ws://127.0.0.1:0", "--listen=wss://127.0.0.1:0")
+    with BrokerProcess("--config", "pyrite.toml", *listen, "--ephemeral", cwd=tmp_path) as broker:
+        with httpx.Client(base_url=broker.urls[0], verify=context) as api:
+            found = api.get("/api/v1/broker").json()
+            assert found["websocket"] == broker.urls[2], "a page from https opens no ws"
+        before = _serial(broker.port(0), context)
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(server))
+        broker.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + 20
+        serial = before
+        while serial == before and time.monotonic() < until:
+            time.sleep(0.1)
+            try:
+                serial = _serial(broker.port(0), context)
+            except OSError:
+                pass  # one process ends, another comes
+        assert serial != before
+
+
+def _serial(port: int, context: ssl.SSLContext) -> object:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        certificate = secure.getpeercert()
+        assert certificate is not None
+        return certificate["serialNumber"]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_full_disk_is_507(tmp_path: Path, qos: int) -> None:
+    try:
+        disk = SmallDisk(tmp_path)
+    except CannotMount as error:
+        pytest.skip(str(error))
+    with (
+        disk,
+        BrokerProcess(*LISTEN, "--data", str(disk.path / "data"), before=disk.before) as broker,
+        httpx.Client(base_url=broker.urls[HTTP], timeout=30) as api,
+    ):
+        payload = base64.b64encode(random.Random(1).randbytes(50_000)).decode()
+        message = {"topic": "a", "payload_base64": payload, "qos": qos}
+        assert api.post("/api/v1/publish", json=message).status_code == 200
+        disk.fill()
+        for _ in range(20):
+            answer = api.post("/api/v1/publish", json=message)
+            if answer.status_code != 200:
+                break
+        assert answer.status_code == 507
+        assert answer.headers["content-type"] == "application/problem+json"
+        ready = api.get("/ready")
+        assert ready.status_code == 503
+        assert ready.json()["reason"]
+        assert "pyrite_log_failing 1" in api.get("/metrics").text
+        assert api.get("/api/v1/streams").json()["streams"][0]["error"]
+
+
+def test_answers_that_no_one_reads_are_bounded(tmp_path: Path) -> None:
+    """Large answers wait for their readers; beyond a bound, others are told to come later."""
+    with (
+        BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker,
+        httpx.Client(base_url=broker.urls[HTTP], timeout=60) as api,
+    ):
+        payload = base64.b64encode(random.Random(1).randbytes(6 * 1024 * 1024)).decode()
+        for _ in range(2):
+            assert api.post("/api/v1/publish", json={"topic": "a", "payload": payload}).status_code == 200
+        ask = b"GET /api/v1/streams/default/messages HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        sockets = [socket.create_connection(("127.0.0.1", broker.port(HTTP)), timeout=60) for _ in range(20)]
+        try:
+            statuses = []
+            for one in sockets:
+                one.sendall(ask)
+                statuses.append(one.recv(12))
+            assert set(statuses) == {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+            assert api.get("/health").status_code == 200
+        finally:
+            for one in sockets:
+                one.close()
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            answer = api.get("/api/v1/streams/default/messages")
+            if answer.status_code == 200:
+                break
+            time.sleep(0.1)
+        assert answer.status_code == 200, "who has gone holds nothing"
+        assert answer.json()["messages"][0]["payload"] == payload
