@@ -1,0 +1,127 @@
+// The page as an MQTT 5 client: one connection, and who follows which filter.
+
+import mqtt from "./vendor/mqtt/mqtt.esm.js";
+import { matcher } from "./topics.js";
+
+const REFUSED = new Set([0x84, 0x85, 0x86, 0x87, 0x8c]);
+const RETRY_MILLISECONDS = 2000;
+
+/** One follower of a filter; `refused` is told why the broker does not let it. */
+class Follower {
+  constructor(filter, handle, refused) {
+    this.handle = handle;
+    this.refused = refused;
+    this.filter = filter;
+    this.matches = matcher(filter);
+  }
+}
+
+/** A connection that comes back by itself. Events: `state` ({state, reason}). */
+export class Connection extends EventTarget {
+  constructor(url) {
+    super();
+    this.url = url;
+    this.client = null;
+    this.connected = false;
+    this.followers = new Set();
+  }
+
+  /** Connect, as a user or as nobody. */
+  open(user = null, password = "") {
+    this.close();
+    const client = mqtt.connect(this.url, {
+      protocolVersion: 5,
+      clientId: `dashboard-${Math.random().toString(36).slice(2, 10)}`,
+      clean: true,
+      keepalive: 30,
+      connectTimeout: 5000,
+      reconnectPeriod: RETRY_MILLISECONDS,
+      resubscribe: false,
+      queueQoSZero: false,
+      timerVariant: "native", // the others start a worker from a blob, which the page's policy forbids
+      ...(user === null ? {} : { username: user, password }),
+    });
+    this.client = client;
+    this._tell("connecting");
+    client.on("connect", () => {
+      this.connected = true;
+      this._tell("connected");
+      for (const filter of new Set([...this.followers].map((follower) => follower.filter)))
+        this._subscribe(filter);
+    });
+    client.on("message", (topic, payload, packet) => {
+      for (const follower of this.followers) {
+        if (follower.matches(topic)) follower.handle(topic, payload, packet);
+      }
+    });
+    client.on("error", (error) => {
+      if (REFUSED.has(error.code) && client === this.client) {
+        this.close();
+        this._tell("refused", error.message.replace(/^Connection refused: /, ""));
+      }
+    });
+    client.on("disconnect", (packet) => {
+      this.reason = packet.properties?.reasonString ?? null;
+    });
+    client.on("close", () => {
+      if (client !== this.client) return;
+      this.connected = false;
+      this._tell("lost", this.reason);
+      this.reason = null;
+    });
+  }
+
+  /** End the connection, and do not come back. */
+  close() {
+    const client = this.client;
+    this.client = null;
+    this.connected = false;
+    client?.end(true);
+  }
+
+  /** Have `handle(topic, payload, packet)` called for messages that match; returns what `unfollow` takes. */
+  follow(filter, handle, refused = () => {}) {
+    const known = [...this.followers].some((follower) => follower.filter === filter);
+    const follower = new Follower(filter, handle, refused);
+    this.followers.add(follower);
+    // A filter that is followed already is asked for again: whoever is new gets what is retained, too.
+    if (this.connected) this._subscribe(filter, known ? follower : null);
+    return follower;
+  }
+
+  /** End what `follow` began. */
+  unfollow(follower) {
+    if (!this.followers.delete(follower)) return;
+    const wanted = [...this.followers].some((other) => other.filter === follower.filter);
+    if (!wanted && this.connected) this.client.unsubscribe(follower.filter);
+  }
+
+  /** Publish; resolves when the broker has it, and rejects with the reason if it does not take it. */
+  publish(topic, payload, options) {
+    if (!this.connected) return Promise.reject(new Error("Not connected."));
+    return new Promise((resolve, reject) => {
+      this.client.publish(topic, payload, options, (error, packet) => {
+        if (!error) resolve();
+        else
+          reject(
+            new Error(packet?.properties?.reasonString ?? error.message.replace(/^Publish error: /, "")),
+          );
+      });
+    });
+  }
+
+  _subscribe(filter, only = null) {
+    this.client.subscribe(filter, { qos: 0 }, (error, _granted, packet) => {
+      if (!error) return;
+      document.dispatchEvent(new Event("refused"));
+      const reason = packet?.properties?.reasonString ?? error.message.replace(/^Subscribe error: /, "");
+      for (const follower of this.followers) {
+        if (follower.filter === filter && (only === null || follower === only)) follower.refused(reason);
+      }
+    });
+  }
+
+  _tell(state, reason = null) {
+    this.dispatchEvent(new CustomEvent("state", { detail: { state, reason } }));
+  }
+}

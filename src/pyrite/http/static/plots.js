@@ -1,0 +1,152 @@
+// The plots at the top: what goes in and out, the log's growth, and how long commits take.
+
+import { byId, element, setText } from "./dom.js";
+import { bytes, clock, number, short } from "./text.js";
+
+const WINDOW_SECONDS = 300;
+const LEAST_SECONDS = 20;
+
+const daytime = (seconds) => clock(seconds * 1000).slice(0, 8);
+const milliseconds = (value) => `${number(value)} ms`;
+const each = (write) => (value) => `${write(value)}/s`;
+
+// Element, series as [name, key in a sample, colour], how values are written,
+// and the figure without which it is hidden.
+const PLOTS = [
+  [
+    "plot-messages",
+    [
+      ["in", "messagesIn", "--in"],
+      ["out", "messagesOut", "--out"],
+    ],
+    each(number),
+    "uptime",
+  ],
+  [
+    "plot-bytes",
+    [
+      ["in", "bytesIn", "--in"],
+      ["out", "bytesOut", "--out"],
+    ],
+    each(bytes),
+    "uptime",
+  ],
+  ["plot-log", [["messages", "logMessages", "--log"]], each(number), "log/error"],
+  [
+    "plot-commit",
+    [
+      ["median", "commitMedian", "--log"],
+      ["longest", "commitLongest", "--out"],
+    ],
+    milliseconds,
+    "log/commits/median",
+  ],
+];
+
+/** At least some seconds, so that the first samples do not fill the whole width. */
+function span(least, most) {
+  return [Math.min(least ?? most, most - LEAST_SECONDS), most];
+}
+
+class Plot {
+  constructor(id, series, write, needs) {
+    this.panel = byId(id);
+    this.place = this.panel.querySelector(".canvas");
+    this.series = series;
+    this.write = write;
+    this.needs = needs;
+    this.values = series.map(([name, , colour]) => {
+      const value = element("dd", { text: "–" });
+      const key = element("dt", { text: name, class: `key ${colour.slice(2)}` });
+      this.panel.querySelector(".legend").append(element("div", {}, key, value));
+      return value;
+    });
+    this.data = [[], ...series.map(() => [])];
+    this.draw();
+    new ResizeObserver(() => this.resize()).observe(this.place);
+  }
+
+  /** Make the plot in the colours of the theme. */
+  draw() {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const font = "11px system-ui, sans-serif";
+    const axis = {
+      stroke: colour("--soft"),
+      font,
+      grid: { stroke: colour("--line"), width: 1 },
+      ticks: { show: false },
+    };
+    this.chart?.destroy();
+    this.chart = new uPlot(
+      {
+        width: Math.max(this.place.clientWidth, 100),
+        height: this.place.clientHeight,
+        padding: [8, 22, 0, 0],
+        cursor: { y: false, drag: { setScale: false }, points: { size: 5 } },
+        legend: { show: false },
+        scales: {
+          x: { range: (_chart, least, most) => span(least, most ?? Date.now() / 1000) },
+          y: { range: (_chart, _least, most) => [0, Math.max(most ?? 0, 1) * 1.1] },
+        },
+        axes: [
+          {
+            ...axis,
+            size: 24,
+            space: 76,
+            grid: { show: false },
+            values: (_chart, ticks) => ticks.map(daytime),
+          },
+          { ...axis, size: 42, gap: 4, space: 28, values: (_chart, ticks) => ticks.map(short) },
+        ],
+        series: [
+          {},
+          ...this.series.map(([label, , name], place) => ({
+            label,
+            stroke: colour(name),
+            fill: place === 0 ? `${colour(name)}1a` : undefined,
+            width: 1.75,
+            points: { show: false },
+          })),
+        ],
+      },
+      this.data,
+      this.place,
+    );
+  }
+
+  resize() {
+    const { clientWidth: width, clientHeight: height } = this.place;
+    if (width === 0 || (width === this.chart.width && height === this.chart.height)) return;
+    this.chart.setSize({ width, height });
+  }
+
+  /** Hide what the broker does not tell. */
+  hide(figures) {
+    this.panel.hidden = !figures.values.has(this.needs);
+  }
+
+  /** Show the samples. */
+  show(samples) {
+    if (this.panel.hidden) return;
+    const start = samples.at(-1).time - WINDOW_SECONDS;
+    const recent = samples.filter((sample) => sample.time >= start);
+    this.data = [
+      recent.map((sample) => sample.time),
+      ...this.series.map(([, key]) => recent.map((s) => s[key])),
+    ];
+    this.chart.setData(this.data);
+    this.series.forEach(([, key], number) => {
+      const value = recent.at(-1)[key];
+      setText(this.values[number], value === null ? "–" : this.write(value));
+    });
+  }
+}
+
+/** Make the plots, and keep them up to date. */
+export function plots(figures) {
+  const all = PLOTS.map((plot) => new Plot(...plot));
+  document.addEventListener("themechange", () => all.forEach((plot) => plot.draw()));
+  figures.addEventListener("value", () => all.forEach((plot) => plot.hide(figures)));
+  figures.addEventListener("sample", () => all.forEach((plot) => plot.show(figures.samples)));
+}

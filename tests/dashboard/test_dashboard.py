@@ -1,0 +1,687 @@
+"""The dashboard in a real browser, against a real broker: what it shows is true, and what it does happens."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from playwright.sync_api import Page, expect
+
+from pyrite.access.users import User, hash_password, write_users
+from pyrite.client import BlockingClient
+from tests.dashboard.conftest import ACCESS, CONFIG, LISTEN, OpenPage
+from tests.support.process import BrokerProcess
+
+pytestmark = pytest.mark.xdist_group("dashboard")
+
+WAIT = 10_000.0
+SHIFTS = """
+new Promise((resolve) => {
+  let sum = 0;
+  const inList = ({ node }) => node === null || document.getElementById("rows").contains(node);
+  const note = (entry) => { if (!entry.sources.every(inList)) sum += entry.value; };
+  const observer = new PerformanceObserver((list) => list.getEntries().forEach(note));
+  observer.observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => resolve(sum), 100);
+})
+"""
+"""How much of the page has jumped, as browsers measure it; but for the list, which is to move."""
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+
+
+def figure(client: BlockingClient, name: str) -> float:
+    """Return a figure as the broker publishes it."""
+    with client.subscribe(f"$SYS/broker/{name}") as messages:
+        return float(messages.get(5).payload.split()[0])
+
+
+def tile(page: Page, name: str) -> str:
+    return page.locator(f"[data-tile='{name}'] dd").inner_text()
+
+
+def number(text: str) -> float:
+    return float(re.sub(r"[^0-9.]", "", text))
+
+
+def until(true: Callable[[], bool], page: Page, seconds: float = 10.0) -> None:
+    """Wait until something is so; the page goes on meanwhile."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come true in time"
+        page.wait_for_timeout(50)
+
+
+def show(page: Page, topic_filter: str) -> None:
+    page.get_by_label("Filter").fill(topic_filter)
+    page.get_by_role("button", name="Show").click()
+
+
+# What is there
+
+
+def test_files_come_with_the_package_and_name_no_other_host() -> None:
+    static = files("pyrite.http") / "static"
+    for name in ("index.html", "app.js", "style.css", "vendor/mqtt/LICENSE.md", "vendor/uplot/LICENSE"):
+        assert (static / name).is_file(), name
+    for file in static.iterdir():
+        if file.name.endswith((".html", ".js", ".css")):
+            text = file.read_text()
+            assert not re.search(r"https?://(?!www\.w3\.org/)", text), file.name
+            assert "innerHTML" not in text, f"{file.name}: text stays text"
+            assert "insertAdjacentHTML" not in text, f"{file.name}: text stays text"
+
+
+# Figures
+
+
+def test_tiles_show_the_figures_of_the_broker(
+    page: Page, client: BlockingClient, broker: BrokerProcess
+) -> None:
+    def agrees(name: str, topic: str) -> bool:
+        return number(tile(page, name)) == figure(client, topic)
+
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.MaximumPacketSize = 200
+    small = paho.Client(CallbackAPIVersion.VERSION2, "takes-little", protocol=paho.MQTTv5)
+    subscribed = threading.Event()
+    small.on_subscribe = lambda *_: subscribed.set()
+    small.connect("127.0.0.1", broker.port(), properties=properties)
+    small.loop_start()
+    try:
+        small.subscribe("large")
+        assert subscribed.wait(5)
+        client.publish("large", b"x" * 1000, qos=1)
+        client.publish("kept", b"x", qos=1, retain=True)
+        until(lambda: tile(page, "Dropped") == "1", page)
+        for name, topic in {
+            "Clients": "clients/connected",
+            "Subscriptions": "subscriptions/count",
+            "Retained": "retained messages/count",
+            "In the log": "log/streams/default/offset",
+            "Slow consumers": "clients/behind",
+            "Lost by the log": "log/lost",
+        }.items():
+            until(partial(agrees, name, topic), page)
+        expect(page.locator("[data-tile='Dropped']")).to_have_class("bad")
+    finally:
+        small.disconnect()
+        small.loop_stop()
+    assert re.search(r"up \d+", page.locator("#about").inner_text())
+
+
+def test_all_figures_are_in_a_table(page: Page, client: BlockingClient) -> None:
+    page.get_by_role("tab", name="Figures").click()
+    row = page.locator("#figures tr", has_text="clients/maximum")
+    expect(row.locator("td").nth(1)).to_have_text(str(int(figure(client, "clients/maximum"))), timeout=WAIT)
+    with client.subscribe("$SYS/broker/#") as messages:
+        names = {messages.get(5).topic for _ in range(20)}
+    shown = page.locator("#figures td:first-child").all_inner_texts()
+    assert shown == sorted(shown)
+    assert {name.removeprefix("$SYS/broker/") for name in names} <= set(shown)
+
+
+def test_what_a_broker_without_a_log_has_not_is_hidden(open_page: OpenPage) -> None:
+    with BrokerProcess("--ephemeral", *LISTEN) as broker, open_page(broker) as page:
+        expect(page.locator("#plot-log")).to_be_hidden()
+        expect(page.locator("#plot-commit")).to_be_hidden()
+        expect(page.locator("#plot-messages")).to_be_visible()
+        expect(page.locator("[data-tile='In the log']")).to_be_hidden()
+        expect(page.locator("[data-tile='Clients'] dd")).to_have_text("1")
+        page.get_by_role("tab", name="Past").click()
+        expect(page.locator("#viewer-note")).to_contain_text("keeps no log")
+
+
+# Topics
+
+
+def test_the_tree_grows_with_last_values_and_counts(page: Page, client: BlockingClient) -> None:
+    page.get_by_label("Follow").fill("tree/#")
+    page.get_by_label("Follow").press("Enter")
+    for value in range(3):
+        client.publish("tree/oven/heat", str(20 + value), qos=1)
+    client.publish("tree/door", "open", qos=1)
+    tree = page.get_by_role("tree")
+    heat = tree.get_by_role("treeitem").filter(has_text="heat")
+    expect(heat.locator(".value")).to_have_text("22")
+    expect(heat.locator(".count")).to_have_text("3")
+    assert tree.locator(".name:visible").all_inner_texts() == ["tree", "door", "oven", "heat"]
+    expect(tree.get_by_role("treeitem").first.locator(".count")).to_have_text("4")
+    expect(page.locator("#tree-count")).to_have_text("2 topics")
+    heat.click()
+    expect(page.get_by_label("Filter")).to_have_value("tree/oven/heat")
+
+
+def test_a_tree_that_is_full_says_what_it_leaves_out(page: Page, client: BlockingClient) -> None:
+    page.get_by_label("Follow").fill("many/#")
+    page.get_by_label("Follow").press("Enter")
+    client.publish_many([(f"many/{topic:05}", "x") for topic in range(5200)], qos=1)
+    expect(page.locator("#tree-note")).to_contain_text("201 messages on further topics are left out")
+    expect(page.locator("#tree-count")).to_have_text("4,999 topics")
+    assert page.locator("#tree > *").count() < 60, "only what is in sight is in the page"
+
+
+# Messages
+
+
+def test_messages_arrive_as_json_text_or_bytes_with_their_properties(
+    page: Page, client: BlockingClient
+) -> None:
+    show(page, "view/+")
+    properties = {
+        "content_type": "application/json",
+        "response_topic": "answers/7",
+        "correlation_data": b"\x01\xfe",
+        "user_property": [("line", "4"), ("line", "5")],
+    }
+    client.publish("view/json", '{"a":[1,2]}', qos=1, properties=properties)
+    client.publish("view/text", "two words", qos=1)
+    client.publish("view/bytes", b"\x00\xff\x10", qos=1)
+    rows = page.locator("#rows > div")
+    expect(rows).to_have_count(3)
+    assert rows.locator(".topic").all_inner_texts() == ["view/bytes", "view/text", "view/json"]
+    rows.nth(2).click()
+    expect(page.locator("#payload")).to_have_text('{\n  "a": [\n    1,\n    2\n  ]\n}')
+    pairs = page.locator("#detail-pairs").inner_text()
+    for text in ("view/json", "application/json", "answers/7", "01 fe", "line\n4", "line\n5", "11 B"):
+        assert text in pairs
+    page.get_by_role("tab", name="Hex").click()
+    expect(page.locator("#payload")).to_contain_text("7b 22 61 22")
+    rows.nth(0).click()
+    expect(page.locator("#payload")).to_contain_text("0000  00 ff 10")
+    page.get_by_role("tab", name="JSON").click()
+    expect(page.locator("#payload-note")).to_contain_text("not JSON")
+    rows.nth(1).click()
+    expect(page.locator("#payload")).to_have_text("two words")
+
+
+def test_a_pause_freezes_the_list_and_counts_what_comes(page: Page, client: BlockingClient) -> None:
+    show(page, "pause")
+    client.publish("pause", "before", qos=1)
+    rows = page.locator("#rows > div")
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Pause").click()
+    for _ in range(3):
+        client.publish("pause", "meanwhile", qos=1)
+    expect(page.locator("#viewer-left-out")).to_have_text("Paused; 3 came since")
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Resume").click()
+    client.publish("pause", "after", qos=1)
+    expect(rows).to_have_count(2)
+    assert rows.locator(".value").all_inner_texts() == ["after", "before"]
+
+
+def test_a_filter_that_is_none_is_explained(page: Page) -> None:
+    show(page, "a/#/b")
+    expect(page.locator("#viewer-note")).to_contain_text("# stands alone, and at the end")
+
+
+def test_what_is_published_here_arrives_everywhere(page: Page, client: BlockingClient) -> None:
+    show(page, "form/#")
+    with client.subscribe("form/#", qos=2) as messages:
+        page.get_by_role("tab", name="Publish").click()
+        page.get_by_label("Topic", exact=True).fill("form/a")
+        page.get_by_role("textbox", name="Payload").fill('{"n": 1}')
+        page.get_by_label("Content type").fill("application/json")
+        page.get_by_label("QoS").select_option("2")
+        page.get_by_label("Retain").check()
+        page.locator("#publish").get_by_role("button", name="Publish").click()
+        expect(page.locator("#publish-note")).to_have_text("Published: the broker has it.")
+        message = messages.get(5)
+    assert (message.topic, message.payload, message.qos) == ("form/a", b'{"n": 1}', 2)
+    assert message.properties["content_type"] == "application/json"
+    assert [topic.kept for topic in client.topics("form/a")] == [b'{"n": 1}']
+    expect(page.locator("#rows .topic")).to_have_text(["form/a"])
+    page.locator("#rows > div").click()
+    page.get_by_role("button", name="Use in Publish").click()
+    expect(page.get_by_label("Topic", exact=True)).to_have_value("form/a")
+
+
+def test_topics_and_payloads_stay_text(page: Page, client: BlockingClient) -> None:
+    page.evaluate("() => { window.alert = () => { window.hacked = true; }; }")
+    text = "<img src=x onerror=alert(1)><script>alert(1)</script>"
+    hostile = f"hostile/{text.replace('/', '|')}"
+    show(page, "hostile/#")
+    client.publish(hostile, text, qos=1, properties={"user_property": [(text, text)], "content_type": text})
+    client.publish(f"$pipelines/{text.replace('/', '|')}", json.dumps({"name": text}), qos=1)
+    expect(page.locator("#rows .topic")).to_have_text(hostile)
+    expect(page.locator("#rows .value")).to_have_text(text)
+    page.locator("#rows > div").click()
+    expect(page.locator("#payload")).to_have_text(text)
+    assert page.locator("#detail-pairs").inner_text().count(text) == 3
+    expect(page.locator("#tree .name", has_text="<img src=x")).not_to_have_count(0)
+    page.get_by_role("tab", name="Pipelines").click()
+    expect(page.locator("#pipelines td").first).to_have_text(text)
+    assert page.locator("main img, main script").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+# The past
+
+
+def test_the_past_is_a_slider_away(page: Page, client: BlockingClient) -> None:
+    client.publish_many([(f"past/{number % 2}", f"number {number}") for number in range(250)], qos=1)
+    client.publish("past/0", "with a type", qos=1, properties={"content_type": "text/plain"})
+    show(page, "past/#")
+    page.get_by_role("tab", name="Past").click()
+    slider = page.get_by_role("slider", name="Moment in the log")
+    rows = page.locator("#rows > div")
+    expect(rows).to_have_count(100)
+    slider.focus()
+    slider.press("Home")
+    expect(rows.first.locator(".value")).to_have_text("number 0")
+    expect(rows).to_have_count(100)
+    rows.nth(7).click()
+    expect(page.locator("#payload")).to_have_text("number 7")
+    assert re.search(r"Offset\s+\d+", page.locator("#detail-pairs").inner_text())
+    page.get_by_role("button", name="Later").click()
+    expect(rows.first.locator(".value")).to_have_text("number 100")
+    page.get_by_role("button", name="Later").click()
+    expect(rows).to_have_count(51)
+    rows.last.click()
+    expect(page.locator("#detail-pairs")).to_contain_text("text/plain")
+    slider.focus()
+    slider.press("Home")
+    show(page, "past/1")
+    expect(rows.locator(".value").nth(1)).to_have_text("number 3")
+    slider.press("End")
+    expect(page.locator("#rows-empty")).to_have_text("No messages from there on.")
+    page.get_by_role("tab", name="Live").click()
+    client.publish("past/1", "now", qos=1)
+    expect(rows.locator(".value")).to_have_text(["now"])
+
+
+# Clients, streams, pipelines
+
+
+def test_clients_are_listed_with_what_they_subscribe_to_and_can_be_disconnected(
+    page: Page, broker: BrokerProcess
+) -> None:
+    other = paho.Client(CallbackAPIVersion.VERSION2, "listed/client", protocol=paho.MQTTv5)
+    subscribed, gone = threading.Event(), threading.Event()
+    reasons: list[int] = []
+    other.on_subscribe = lambda *_: subscribed.set()
+
+    def disconnected(*arguments: object) -> None:
+        reasons.append(getattr(arguments[3], "value", -1))
+        gone.set()
+        other.disconnect()
+
+    other.on_disconnect = disconnected
+    other.connect("127.0.0.1", broker.port())
+    other.loop_start()
+    try:
+        other.subscribe([("some/+", 1), ("other/#", 0)])
+        assert subscribed.wait(5)
+        row = page.locator("#clients tr", has_text="listed/client")
+        expect(row).to_contain_text("127.0.0.1")
+        expect(row.locator("td").nth(5)).to_have_text("2")
+        page.get_by_role("button", name="listed/client", exact=True).click()
+        expect(page.locator("#clients .more:visible li")).to_have_text(["other/# QoS 0", "some/+ QoS 1"])
+        row.get_by_role("button", name="Disconnect").click()
+        assert not gone.wait(0.2), "it asks once more"
+        row.get_by_role("button", name="Disconnect").click()
+        assert gone.wait(5)
+        assert reasons == [0x98]
+        expect(row).to_have_count(0)
+        expect(page.locator("#broker-note")).to_have_text("listed/client was disconnected.")
+    finally:
+        other.loop_stop()
+
+
+def test_streams_are_listed_with_where_they_end(page: Page, client: BlockingClient) -> None:
+    client.publish("stream", "x", qos=1)
+    page.get_by_role("tab", name="Streams").click()
+    row = page.locator("#streams tbody tr")
+    expect(row.locator("td").first).to_have_text("default")
+    end = row.locator("td").nth(3)
+    until(lambda: number(end.inner_text()) == figure(client, "log/streams/default/offset"), page)
+    expect(row.locator("td").last).to_have_text("healthy")
+
+
+def test_pipelines_show_their_state_when_there_are_some(
+    open_page: OpenPage, client: BlockingClient, broker: BrokerProcess
+) -> None:
+    said = {
+        "name": "averages",
+        "batch": 41,
+        "rows_per_second": 5120.5,
+        "lag": 12,
+        "time": time.time(),
+        "state": "running",
+    }
+    with open_page(broker) as page:
+        tab = page.get_by_role("tab", name="Pipelines")
+        expect(tab).to_be_hidden()
+        client.publish("$pipelines/averages", json.dumps(said), qos=1, retain=True)
+        tab.click()
+        cells = page.locator("#pipelines td")
+        expect(cells.nth(5)).to_contain_text(" ago")
+        assert cells.all_inner_texts()[:5] == ["averages", "running", "41", "5,121", "12"]
+    with open_page(broker) as page:
+        page.get_by_role("tab", name="Pipelines").click()
+        client.publish("$pipelines/averages", "", qos=1, retain=True)
+        expect(page.get_by_role("tab", name="Pipelines")).to_be_hidden()
+        expect(page.locator("#clients")).to_be_visible()
+
+
+# Access
+
+
+def test_who_logs_in_may_do_what_the_rules_say(open_page: OpenPage, guarded: BrokerProcess) -> None:
+    with open_page(guarded, refusals=True) as page:
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("wants to know who you are")
+        dialog.get_by_label("User name").fill("ann")
+        dialog.get_by_label("Password or token").fill("wrong")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(dialog).to_contain_text("Refused: ")
+        dialog.get_by_label("Password or token").fill("one")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(page.locator("#state")).to_have_text("Connected")
+        expect(page.locator("#user")).to_have_text("ann")
+        expect(page.locator("#clients td").nth(1)).to_have_text("ann")
+        assert page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])") == "[{},{}]"
+
+
+def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) -> None:
+    with open_page(guarded, refusals=True) as page:
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("User name").fill("bob")
+        dialog.get_by_label("Password or token").fill("two")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(page.locator("#state")).to_have_text("Connected")
+        for note in ("#viewer-note", "#tree-note"):
+            expect(page.locator(note)).to_contain_text("Refused: ")
+        expect(page.locator("#figures-note")).to_contain_text("figures are refused")
+        expect(page.locator("#rates")).to_be_hidden()
+        page.get_by_role("tab", name="Clients").click()
+        expect(page.locator("#broker-note")).to_contain_text("Not allowed")
+        page.get_by_role("tab", name="Publish").click()
+        for topic, words in {"ann/a": "Refused: ", "bob/a": "Published"}.items():
+            page.get_by_label("Topic", exact=True).fill(topic)
+            page.locator("#publish").get_by_role("button", name="Publish").click()
+            expect(page.locator("#publish-note")).to_contain_text(words)
+        show(page, "public/#")
+        expect(page.locator("#viewer-note")).to_be_empty()
+        with BlockingClient(guarded.urls[0], username="ann", password="one") as ann:
+            ann.publish("public/news", "read me", qos=1)
+        expect(page.locator("#rows .value")).to_have_text("read me")
+
+        page.get_by_role("button", name="Log in as another").click()
+        dialog.get_by_label("User name").fill("ann")
+        dialog.get_by_label("Password or token").fill("one")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(page.locator("#user")).to_have_text("ann")
+        expect(page.locator("#rows > div")).to_have_count(0)
+        for note in ("#figures-note", "#viewer-note", "#tree-note", "#broker-note"):
+            expect(page.locator(note)).to_be_empty()
+        expect(page.locator("#rates")).to_be_visible()
+
+
+def test_who_was_let_in_without_a_name_can_log_in(open_page: OpenPage, tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text(CONFIG + ACCESS.replace("[access]", "[access]\nanonymous = true"))
+    write_users(tmp_path / "users", [User("ann", hash_password("one"))])
+    arguments = ("--config=pyrite.toml", "--ephemeral", *LISTEN)
+    with BrokerProcess(*arguments, cwd=tmp_path) as broker, open_page(broker, refusals=True) as page:
+        expect(page.locator("#tree-note")).to_contain_text("Refused: ")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_label("User name").fill("ann")
+        page.get_by_label("Password or token").fill("one")
+        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        expect(page.locator("#user")).to_have_text("ann")
+        expect(page.locator("#tree-note")).to_be_empty()
+
+
+# Looks
+
+
+def test_on_a_phone_nothing_goes_over_the_edge(
+    open_page: OpenPage, client: BlockingClient, broker: BrokerProcess
+) -> None:
+    with open_page(broker, viewport={"width": 390, "height": 844}, has_touch=True) as page:
+        client.publish("phone/" + "long/" * 30 + "topic", "word" * 500, qos=1)
+        page.locator("#rows > div").first.click()
+        for tab in ("Past", "Live", "Publish", "Message", "Streams", "Figures", "Clients"):
+            page.get_by_role("tab", name=tab, exact=True).click()
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, tab
+        edges = "[...document.querySelectorAll('main > *')].map((e) => e.getBoundingClientRect().right)"
+        assert max(page.evaluate(edges)) <= 390
+
+
+def test_dark_and_light_follow_the_system_and_then_the_choice(
+    open_page: OpenPage, broker: BrokerProcess
+) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with open_page(broker, color_scheme="dark") as page:
+        root = page.locator("html")
+        expect(root).to_have_attribute("data-theme", "dark")
+        dark = page.evaluate(ground)
+        page.emulate_media(color_scheme="light")
+        expect(root).to_have_attribute("data-theme", "light")
+        light = page.evaluate(ground)
+        assert dark != light
+        page.get_by_role("button", name="Dark").click()
+        assert page.evaluate(ground) == dark
+        page.reload()
+        assert page.evaluate(ground) == dark
+        expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+
+
+def test_everything_can_be_reached_with_the_keyboard(page: Page, client: BlockingClient) -> None:
+    page.get_by_label("Follow").fill("keys/#")
+    page.get_by_label("Follow").press("Enter")
+    show(page, "keys/#")
+    client.publish("keys/a/b/c/d", "deep", qos=1)
+    client.publish("keys/z", "flat", qos=1)
+    expect(page.locator("#rows > div")).to_have_count(2)
+
+    reached = set()
+    page.locator(".skip").focus()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id"))
+        assert page.evaluate(
+            "document.activeElement === document.body || document.activeElement.matches(':focus-visible')"
+        )
+    wanted = {
+        "theme",
+        "tree-filter",
+        "tree",
+        "viewer-filter",
+        "tab-live",
+        "pause",
+        "rows",
+        "tab-detail",
+        "tab-clients",
+    }
+    assert wanted <= reached
+
+    tree = page.get_by_role("tree")
+    tree.focus()
+    active = "document.getElementById(document.getElementById('tree').getAttribute('aria-activedescendant'))"
+    name = f"{active}.querySelector('.name').textContent"
+    assert page.evaluate(name) == "keys"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(name) == "c"
+    expect(page.locator("#tree .name", has_text=re.compile("^d$"))).to_have_count(0)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(name) == "d"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(f"{active}.getAttribute('aria-expanded')") == "false"
+    page.keyboard.press("End")
+    assert page.evaluate(name) == "z"
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Filter")).to_have_value("keys/z")
+
+    show(page, "keys/#")
+    client.publish("keys/z", "again", qos=1)
+    expect(page.locator("#rows > div")).to_have_count(1)
+    page.locator("#rows").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#payload")).to_have_text("again")
+    page.get_by_role("tab", name="Clients").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Streams")).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#streams")).to_be_visible()
+
+
+def test_every_field_and_button_has_a_name(page: Page) -> None:
+    unnamed = """
+    [...document.querySelectorAll("button, input, select, textarea")].filter((e) =>
+      !e.textContent.trim() && !e.getAttribute("aria-label") && !e.labels?.length).map((e) => e.id)
+    """
+    assert page.evaluate(unnamed) == []
+
+
+# Under load
+
+
+class Load(threading.Thread):
+    """Publishes 5,000 messages a second, until it is stopped."""
+
+    RATE = 5000
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self.ended = threading.Event()
+        self.sent = 0
+
+    def run(self) -> None:
+        topics = [f"load/{hall}/{machine}/heat" for hall in range(10) for machine in range(50)]
+        with BlockingClient(self._url, client_id="load") as client:
+            began = time.monotonic()
+            while not self.ended.wait(0.02):
+                due = int((time.monotonic() - began) * self.RATE)
+                client.publish_many(
+                    [(topics[number % 500], f'{{"celsius":{number}}}') for number in range(self.sent, due)]
+                )
+                self.sent = due
+
+
+def test_it_stays_smooth_at_five_thousand_messages_a_second(page: Page, broker: BrokerProcess) -> None:
+    page.evaluate(
+        "window.frames_seen = 0;"
+        "(function count() { window.frames_seen += 1; requestAnimationFrame(count); })()"
+    )
+    show(page, "load/#")
+    load = Load(broker.urls[0])
+    load.start()
+    longest = 0.0
+    try:
+        began, before = time.monotonic(), page.evaluate("window.frames_seen")
+        while time.monotonic() < began + 4:
+            asked = time.monotonic()
+            page.evaluate("1 + 1")
+            longest = max(longest, time.monotonic() - asked)
+            page.wait_for_timeout(100)
+        frames = page.evaluate("window.frames_seen") - before
+        elapsed = time.monotonic() - began
+        rate = number(page.locator("#plot-messages .legend dd").first.inner_text())
+    finally:
+        load.ended.set()
+        load.join(10)
+    assert longest < 1.0
+    assert frames / elapsed > 10
+    assert 0.7 * load.RATE < rate < 1.3 * load.RATE
+    assert page.evaluate(SHIFTS) < 0.02
+    received = page.locator("#viewer-count")
+    until(lambda: number(received.inner_text()) == load.sent, page)
+    left_out = page.locator("#viewer-left-out").inner_text()
+    shown = page.locator("#rows > div").count()
+    assert shown <= 200
+    assert load.sent - 1500 < number(left_out.split(" left out")[0]) < load.sent - 100
+    expect(page.locator("#tree-count")).to_have_text(re.compile(r"\d+ topics"))
+    load_row = page.get_by_role("treeitem").filter(has=page.locator(".name", has_text=re.compile("^load$")))
+    expect(load_row.locator(".count")).to_have_text(f"{load.sent:,}")
+
+
+def test_a_connection_that_is_cut_comes_back(page: Page) -> None:
+    row = page.locator("#clients tr", has_text="dashboard-")
+    row.get_by_role("button", name="Disconnect").click()
+    row.get_by_role("button", name="Disconnect").click()
+    expect(page.locator("#state")).to_contain_text("Not connected")
+    expect(page.locator("#state")).to_have_text("Connected")
+
+
+# Pictures
+
+
+@pytest.fixture
+def factory(broker: BrokerProcess) -> Iterator[None]:
+    """Machines that send their temperature, and a pipeline that says how it does."""
+    ended = threading.Event()
+
+    def work() -> None:
+        with BlockingClient(broker.urls[0], client_id="factory") as client:
+            step = 0
+            while not ended.wait(0.02):
+                step += 1
+                wave = math.sin(step / 30)
+                messages = [
+                    (
+                        f"factory/{site}/{machine}/{kind}",
+                        json.dumps({kind: round(50 + 20 * wave + place, 1), "step": step}),
+                    )
+                    for place, site in enumerate(("oslo", "turin"))
+                    for machine in ("oven", "press", "robot")
+                    for kind in ("celsius", "bar")
+                ]
+                client.publish_many(messages[: 7 + int(5 * wave)], qos=1)
+                said = {
+                    "name": "averages",
+                    "batch": step,
+                    "rows_per_second": 480,
+                    "lag": 3,
+                    "time": time.time(),
+                }
+                client.publish("$pipelines/averages", json.dumps(said | {"state": "running"}), retain=True)
+            client.publish("$pipelines/averages", "", retain=True, qos=1)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield
+    ended.set()
+    thread.join(10)
+
+
+def test_pictures(open_page: OpenPage, broker: BrokerProcess, factory: None, tmp_path: Path) -> None:
+    """With PYRITE_WRITE_IMAGES=1, those of the documentation are made anew, and take their time."""
+    written = bool(os.environ.get("PYRITE_WRITE_IMAGES"))
+    folder = IMAGES if written else tmp_path
+    folder.mkdir(exist_ok=True)
+    with open_page(broker, viewport={"width": 1440, "height": 1080}) as page:
+        page.get_by_label("Follow").fill("factory/#")
+        page.get_by_label("Follow").press("Enter")
+        show(page, "factory/#")
+        expect(page.locator("#plot-messages .legend dd").first).to_have_text(re.compile(r"\d/s"))
+        page.wait_for_timeout(25_000 if written else 0)
+        page.get_by_role("button", name="Pause").click()
+        page.locator("#rows > div").nth(2).click()
+        page.locator("#rows > div").nth(2).evaluate("(row) => row.ownerDocument.activeElement.blur()")
+        for name in ("light", "dark", "phone"):
+            page.emulate_media(color_scheme="dark" if name == "dark" else "light")
+            if name == "phone":
+                page.set_viewport_size({"width": 390, "height": 844})
+            page.wait_for_timeout(300)
+            file = folder / f"dashboard-{name}.png"
+            page.screenshot(path=file, full_page=name != "phone")
+            assert file.stat().st_size > 10_000
