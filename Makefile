@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help run demo test lint bench fuzz clean
+.PHONY: help run demo test lint bench soak fuzz clean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -28,6 +28,9 @@ lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 bench: $(VENV)/.dev-ready ## measure against mosquitto, nats-server and amqtt, and Spark; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
+
+soak: $(VENV)/.dev-ready  ## clients that mean harm, for a minute each (SECONDS=600 for longer); others must not notice
+	PYRITE_SOAK=$(or $(SECONDS),60) $(BIN)/pytest -n0 tests/hostile $(ARGS)
 
 fuzz: $(VENV)/.dev-ready  ## fuzz the MQTT connection for a minute (ARGS="-max_total_time=600" for longer)
 	$(BIN)/python fuzz/fuzz_mqtt.py -max_total_time=60 $(ARGS) fuzz/corpus

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyrite.broker.session import Session
 
 MAX_CACHED_ROUTES = 100_000
+MAX_CACHED_SIZE = 256
+MAX_CACHED_LEVELS = 16
 
 
 class Subscription:
@@ -291,9 +293,10 @@ class SubscriptionTree:
         route = self.routes.get(topic)
         if route is None:
             route = self._find(topic)
-            if len(self.routes) >= MAX_CACHED_ROUTES:
-                self._cache.pop(next(iter(self.routes)))
-            self._cache[topic] = route
+            if len(topic) <= MAX_CACHED_SIZE and topic.count(b"/") < MAX_CACHED_LEVELS:
+                if len(self.routes) >= MAX_CACHED_ROUTES:
+                    self._cache.pop(next(iter(self.routes)))
+                self._cache[topic] = route
         return route
 
     def _forget_routes(self, topic_filter: bytes) -> None:

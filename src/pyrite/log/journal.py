@@ -40,7 +40,7 @@ from pyrite.log.segment import Damage
 from pyrite.log.sinks import SinkState
 from pyrite.log.state import Change, State
 from pyrite.log.stream import StreamReader
-from pyrite.log.upkeep import Upkeep
+from pyrite.log.upkeep import Upkeep, give_back_memory
 from pyrite.log.workers import Worker
 from pyrite.log.writer import StreamWriter
 
@@ -422,6 +422,8 @@ class DiskJournal(Journal):
     def _keep_up(self, busy: bool) -> None:
         for upkeep in self._upkeep:
             upkeep.work(self._wall(), busy)
+        if not busy:
+            give_back_memory()
 
     def _kept_up(self, _: None) -> None:
         self._keeps_up = False

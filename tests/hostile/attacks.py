@@ -1,0 +1,272 @@
+"""What clients that mean harm do: `python -m tests.hostile.attacks NAME SECONDS PORTS`, PORTS being JSON.
+
+Each prints, as JSON, how often it did what it does, so that a test can tell that it happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import resource
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from tests.conformance.wire import connect_packet, options, publish_packet, subscribe_packet
+
+IDLE = 10_000
+"""Clients that are connected and do nothing."""
+
+Ports = dict[str, int]
+Done = Counter[str]
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def dial(port: int) -> Stream:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def hang_up(stream: Stream) -> None:
+    stream[1].close()
+    with contextlib.suppress(OSError):
+        await stream[1].wait_closed()
+
+
+async def client(port: int, client_id: str) -> Stream:
+    """Connect as MQTT asks for it."""
+    reader, writer = await dial(port)
+    writer.write(connect_packet(client_id))
+    answer = await asyncio.wait_for(reader.read(1_000), 30)
+    if not answer.startswith(b"\x20"):
+        raise ConnectionError(f"no CONNACK but {answer!r}")
+    return reader, writer
+
+
+async def in_parallel(number: int, work: Callable[[int], Awaitable[object]]) -> None:
+    """Do something so many times at one time; who is turned away gives up."""
+
+    async def quietly(which: int) -> None:
+        with contextlib.suppress(OSError, EOFError, TimeoutError):
+            await work(which)
+
+    await asyncio.gather(*(quietly(which) for which in range(number)))
+
+
+async def slow_loris(ports: Ports, until: float, done: Done) -> None:
+    """Begin on every port, and go on byte by byte."""
+    beginnings = {
+        "mqtt": connect_packet("loris" * 50),
+        "ws": b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n" + b"X-Slow: loris\r\n" * 50,
+        "http": b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X-Slow: loris\r\n" * 50,
+        "line": b"Connect " + b"loris" * 100,
+    }
+
+    async def drip(which: int) -> None:
+        scheme = list(beginnings)[which % len(beginnings)]
+        stream = await dial(ports[scheme])
+        done["opened"] += 1
+        for byte in beginnings[scheme]:
+            if time.monotonic() > until:
+                break
+            stream[1].write(bytes([byte]))
+            await stream[1].drain()
+            done["bytes"] += 1
+            await asyncio.sleep(0.2)
+        await hang_up(stream)
+
+    await in_parallel(400, drip)
+
+
+async def half_open(ports: Ports, until: float, done: Done) -> None:
+    """Connect and say nothing; or subscribe to everything and read nothing."""
+
+    async def silent(which: int) -> None:
+        if which % 2:
+            stream = await dial(ports["mqtt"])
+        else:
+            stream = await client(ports["mqtt"], f"deaf-{which}")
+            stream[1].write(subscribe_packet(1, [("#", options(qos=1))]))
+            stream[1].transport.pause_reading()  # type: ignore[attr-defined]
+        done["opened"] += 1
+        await asyncio.sleep(max(0, until - time.monotonic()))
+        stream[1].transport.abort()
+
+    await in_parallel(400, silent)
+
+
+async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
+    """Ten thousand clients that do nothing, of which some go and come."""
+    streams: dict[int, Stream] = {}
+
+    async def come(which: int) -> None:
+        streams[which] = await client(ports["mqtt"], f"idle-{which}")
+
+    for first in range(0, IDLE, 500):
+        await in_parallel(500, lambda which, first=first: come(first + which))  # type: ignore[misc]
+    done["idle"] = len(streams)
+    chosen = random.Random(7)
+    while time.monotonic() < until:
+        some = chosen.sample(sorted(streams), min(50, len(streams)))
+        await in_parallel(len(some), lambda which, some=some: hang_up(streams.pop(some[which])))  # type: ignore[misc]
+        await in_parallel(len(some), lambda which, some=some: come(some[which]))  # type: ignore[misc]
+        done["churned"] += len(some)
+        await asyncio.sleep(0.05)
+    for stream in streams.values():
+        stream[1].transport.abort()
+
+
+async def connection_flood(ports: Ports, until: float, done: Done) -> None:
+    """Come and go as fast as it can be done."""
+
+    async def flood(which: int) -> None:
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                _, writer = await dial(ports["mqtt"])
+                writer.transport.abort()
+                done["connections"] += 1
+
+    await in_parallel(20, flood)
+
+
+async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
+    """Subscribe with deep wildcards, as many as go, and publish what they might match."""
+
+    async def bomb(which: int) -> None:
+        chosen = random.Random(which)
+        reader, writer = await client(ports["mqtt"], f"bomb-{which}")
+        number = 0
+        while time.monotonic() < until:
+            filters = []
+            for _ in range(50):
+                levels = [chosen.choice(["+", "a", "b"]) for _ in range(chosen.randint(20, 120))]
+                filters.append(("/".join([*levels, "#"]), options(qos=0)))
+            number += 1
+            writer.write(subscribe_packet(number % 65_535 + 1, filters))
+            writer.write(publish_packet("/".join(chosen.choices("ab", k=120)), b"x"))
+            await writer.drain()
+            await asyncio.wait_for(reader.read(65_536), 30)
+            done["filters"] += len(filters)
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+    await in_parallel(4, bomb)
+
+
+async def retained_bomb(ports: Ports, until: float, done: Done) -> None:
+    """Retain something on ever more topics; take it back at the end."""
+    reader, writer = await client(ports["mqtt"], "keeper")
+    topics = 0
+    while time.monotonic() < until and topics < 200_000:
+        for _ in range(100):
+            writer.write(publish_packet(f"kept/{topics % 97}/{topics}", b"x" * 100, retain=True))
+            topics += 1
+        await writer.drain()
+        await asyncio.sleep(0.01)
+    done["topics"] = topics
+    for number in range(topics):
+        writer.write(publish_packet(f"kept/{number % 97}/{number}", b"", retain=True))
+        if number % 1_000 == 0:
+            await writer.drain()
+    await writer.drain()
+    writer.write(b"\xc0\x00")
+    await asyncio.wait_for(reader.read(1), 60)  # PINGRESP: everything before was handled
+    await hang_up((reader, writer))
+
+
+async def huge_topics(ports: Ports, until: float, done: Done) -> None:
+    """Publish and subscribe with topics as long as they can be, each another one."""
+
+    async def huge(which: int) -> None:
+        reader, writer = await client(ports["mqtt"], f"huge-{which}")
+        number = 0
+        while time.monotonic() < until:
+            number += 1
+            topic = f"{which}-{number}-".ljust(65_000, "x")
+            writer.write(publish_packet(topic, b"x"))
+            writer.write(subscribe_packet(number % 65_535 + 1, [(topic, options(qos=0))]))
+            await writer.drain()
+            if not await asyncio.wait_for(reader.read(65_536), 30):
+                break
+            done["topics"] += 1
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+    await in_parallel(4, huge)
+
+
+async def collisions(ports: Ports, until: float, done: Done) -> None:
+    """Many clients that all say they are the same."""
+
+    async def collide(which: int) -> None:
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError, EOFError):
+                stream = await client(ports["mqtt"], "the one")
+                done["connections"] += 1
+                await asyncio.sleep(0.02)
+                await hang_up(stream)
+
+    await in_parallel(50, collide)
+
+
+async def random_bytes(ports: Ports, until: float, done: Done) -> None:
+    """Say anything, on every port."""
+    chosen = random.Random(7)
+    endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    endpoint.setblocking(False)
+
+    async def babble(which: int) -> None:
+        schemes = list(ports)
+        while time.monotonic() < until:
+            scheme = chosen.choice(schemes)
+            data = chosen.randbytes(chosen.randint(1, 2_000))
+            if scheme == "udp":
+                with contextlib.suppress(OSError):
+                    endpoint.sendto(data, ("127.0.0.1", ports[scheme]))
+            else:
+                with contextlib.suppress(OSError, TimeoutError):
+                    stream = await dial(ports[scheme])
+                    stream[1].write(data)
+                    await stream[1].drain()
+                    await asyncio.wait_for(stream[0].read(1_000), 0.05)
+                    stream[1].transport.abort()
+            done[scheme] += 1
+            await asyncio.sleep(0.002)
+
+    await in_parallel(10, babble)
+    endpoint.close()
+
+
+ATTACKS = {
+    one.__name__: one
+    for one in (
+        slow_loris,
+        half_open,
+        idle_with_churn,
+        connection_flood,
+        subscription_bomb,
+        retained_bomb,
+        huge_topics,
+        collisions,
+        random_bytes,
+    )
+}
+
+
+def main() -> None:
+    """Do what is asked for."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    name, seconds, ports = sys.argv[1:]
+    done: Done = Counter()
+    os.nice(5)  # harm is done to the broker, not to who shares this machine with it
+    asyncio.run(ATTACKS[name](json.loads(ports), time.monotonic() + float(seconds), done))
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()

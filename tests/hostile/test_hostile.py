@@ -1,0 +1,108 @@
+"""Whatever some clients do, the others' messages all arrive, soon, and memory is given back.
+
+The attacks and the two clients that behave are processes of their own: what is seen is the broker. With
+PYRITE_SOAK set to a number, each attack goes on for so many seconds (`make soak`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from tests.hostile.attacks import ATTACKS, IDLE
+from tests.support.process import BrokerProcess
+
+SECONDS = float(os.environ.get("PYRITE_SOAK", "3"))
+ROOT = Path(__file__).parents[2]
+SCHEMES = ("mqtt", "ws", "line", "udp", "http", "flight")
+FLOOR = 0.02 if "PYRITE_SOAK" in os.environ else 0.1
+"""Seconds that the slowest of 100 messages may take with nothing else to do; other tests run beside these."""
+GROWTH = 64 * 1024 * 1024
+"""Bytes that the broker may have more than before: what Python and the allocator keep for the next time."""
+SCATTERED = ("subscription_bomb",)
+"""What leaves Python's allocator with memory in many places that are nearly empty, and not given back; there
+are no more objects than before."""
+LEAST = {
+    "slow_loris": {"opened": 300, "bytes": 1_000},
+    "half_open": {"opened": 300},
+    "idle_with_churn": {"idle": IDLE, "churned": 50},
+    "connection_flood": {"connections": 200},
+    "subscription_bomb": {"filters": 500},
+    "retained_bomb": {"topics": 1_000},
+    "huge_topics": {"topics": 20},
+    "collisions": {"connections": 100},
+    "random_bytes": {"mqtt": 10, "ws": 10, "line": 10, "udp": 10, "http": 10, "flight": 10},
+}
+"""What an attack must have done at least to be one."""
+
+pytestmark = [pytest.mark.xdist_group("hostile"), pytest.mark.timeout(200 + 4 * SECONDS)]
+
+
+def start(module: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"tests.hostile.{module}", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, float]:
+    output, _ = process.communicate(timeout=150 + 3 * SECONDS)
+    assert process.returncode == 0
+    found: dict[str, float] = json.loads(output)
+    return found
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "pyrite.toml").write_text("[limits]\nconnect_timeout = 2.0\n")
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES]
+    with BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=folder) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def idle(broker: BrokerProcess) -> float:
+    """Seconds that the slowest of 100 messages takes while there is nothing else to do."""
+    found = result(start("pair", broker.urls[0], "3"))
+    assert found["received"] == found["sent"] > 0
+    return found["p99"]
+
+
+def memory(broker: BrokerProcess) -> int:
+    rss: int = psutil.Process(broker.process.pid).memory_info().rss
+    return rss
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_others_do_not_notice(broker: BrokerProcess, idle: float, attack: str) -> None:
+    ports = {scheme: urlsplit(url).port for scheme, url in zip(SCHEMES, broker.urls, strict=True)}
+    before = memory(broker)
+    attacking = start("attacks", attack, str(SECONDS + 2), json.dumps(ports))
+    try:
+        time.sleep(0.5)
+        found = result(start("pair", broker.urls[0], str(SECONDS)))
+        done = result(attacking)
+    finally:
+        attacking.kill()
+        attacking.wait()
+    assert broker.process.poll() is None
+    assert [name for name, least in LEAST[attack].items() if done.get(name, 0) < least] == [], done
+    assert found["received"] == found["sent"] > 0
+    assert found["repeated"] == 0
+    assert found["in_order"]
+    assert found["p99"] <= 10 * max(idle, FLOOR), f"{found['p99']:.3f} s; idle: {idle:.3f} s"
+    if attack in SCATTERED:
+        before += 8 * GROWTH
+    until = time.monotonic() + 30
+    while memory(broker) > before + GROWTH and time.monotonic() < until:
+        time.sleep(0.2)
+    assert memory(broker) <= before + GROWTH, f"{memory(broker):,} bytes, {before:,} before"
+    assert [line for line in broker.log if "internal error" in line or "Traceback" in line] == []
