@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from pyrite.access.tokens import Bearer, Tokens, TokensError
+from pyrite.access.tokens import LEEWAY, Bearer, Tokens, TokensError
 from pyrite.client import BlockingClient, ClientError, FlightLog
+from pyrite.client.line import LineClient
 from pyrite.queries import Query
+from tests.conformance.wire import connect_packet
 from tests.support.process import BrokerProcess
 
 SECRET = "0123456789abcdef" * 4
@@ -55,8 +58,8 @@ def checker(path: Path, audience: str = "", issuer: str = "") -> Tokens:
 @pytest.mark.parametrize("key", SIGNING)
 def test_good_tokens(tmp_path: Path, key: str) -> None:
     tokens = checker(keys(tmp_path / "keys", "hs", "rs", "es"), "pyrite", "me")
-    good = token(key, aud="pyrite", iss="me")
-    assert tokens.check(good.encode()) == Bearer("ann", frozenset({"ops"}))
+    good = token(key, aud="pyrite", iss="me", exp=2_000_000_000)
+    assert tokens.check(good.encode()) == Bearer("ann", frozenset({"ops"}), 2_000_000_000 + LEEWAY)
 
 
 def test_bad_tokens(tmp_path: Path) -> None:
@@ -112,3 +115,29 @@ def test_tokens_at_a_broker(tmp_path: Path) -> None:
             assert log.table(Query(topics=("users/ann",))).num_rows == 1
             with pytest.raises(PermissionError):
                 log.table(Query(topics=("users/#",)))
+
+
+def test_who_came_with_a_token_goes_when_it_expires(tmp_path: Path) -> None:
+    keys(tmp_path / "keys.json", "hs")
+    (tmp_path / "pyrite.toml").write_text(
+        "[access]\njwt_keys = 'keys.json'\n[[access.rule]]\nusers = ['*']\nsubscribe = ['#']\n"
+    )
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line")]
+    with BrokerProcess("--config", "pyrite.toml", "--ephemeral", *listen, cwd=tmp_path) as broker:
+        brief, longer = token("hs", exp=time.time() + 2 - LEEWAY), token("hs")
+        with (
+            LineClient("127.0.0.1", broker.port(1)) as gone,
+            LineClient("127.0.0.1", broker.port(1)) as there,
+        ):
+            gone.connect("gone", user="ann", password=brief)
+            there.connect("there", user="ann", password=longer)
+            with socket.create_connection(("127.0.0.1", broker.port()), timeout=30) as over_mqtt:
+                over_mqtt.sendall(connect_packet("mqtt", username="ann", password=brief.encode()))
+                assert over_mqtt.recv(1_000)[0] == 0x20
+                assert over_mqtt.recv(1_000)[:3:2] == b"\xe0\x87", "DISCONNECT, not authorized"
+                assert over_mqtt.recv(1_000) == b""
+            until = time.monotonic() + 20
+            while not gone.closed and time.monotonic() < until:
+                time.sleep(0.05)
+            assert gone.closed
+            there.subscribe("a")

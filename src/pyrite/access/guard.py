@@ -81,18 +81,16 @@ class Guard(Access):
             return Refuse(
                 NOT_AUTHORIZED, f"too many failed log-ins from this address; try again in {wait:.0f} s"
             )
-        name = self._checked(credentials.username, credentials.password or b"")
+        found = self._checked(credentials.username, credentials.password or b"")
         with self._lock:
-            if name is not None:
+            if found is not None:
                 self._attempts.succeeded(credentials.address)
             else:
                 self._attempts.failed(credentials.address)
-        if name is None:
-            return Refuse(BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
-        return Accept(username=name)
+        return found or Refuse(BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
 
-    def _checked(self, username: str | None, password: bytes) -> str | None:
-        """Return the name under which someone may come in; None if there is nothing good about it."""
+    def _checked(self, username: str | None, password: bytes) -> Accept | None:
+        """Return under which name, and for how long, someone may come in; None if there is no reason to."""
         bearer = self._tokens.check(password) if self._tokens is not None else None
         if bearer is not None:
             if username not in (None, "", bearer.name):
@@ -101,9 +99,9 @@ class Guard(Access):
                 if self._bearers.get(bearer.name) != bearer.groups:
                     self._bearers[bearer.name] = bearer.groups
                     self._answers = {}  # some may have been given for other groups
-            return bearer.name
+            return Accept(username=bearer.name, seconds=max(0.0, bearer.until - time.time()))
         good = verify(self._users.get(username or ""), password)
-        return username if good else None
+        return Accept(username=username) if good else None
 
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether a client may publish on a topic."""

@@ -22,6 +22,8 @@ class Bearer:
 
     name: str
     groups: frozenset[str]
+    until: float
+    """When it is over, in seconds since 1970."""
 
 
 class Tokens:
@@ -67,4 +69,4 @@ class Tokens:
         user, groups = claims[self._user_claim], claims.get(self._groups_claim, [])
         if not isinstance(user, str) or not user or not isinstance(groups, list):
             return None
-        return Bearer(user, frozenset(str(one) for one in groups))
+        return Bearer(user, frozenset(str(one) for one in groups), claims["exp"] + LEEWAY)

@@ -32,10 +32,14 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Let the client in; `data` is sent along as authentication data, `username` is who it is from now on."""
+    """Let the client in; `data` is sent along as authentication data, `username` is who it is from now on.
+
+    If it may not stay for ever, `seconds` says for how long.
+    """
 
     data: bytes | None = None
     username: str | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,20 @@ WHO_IT_IS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BAD_AUTHENTICATION_METHO
 """Reasons to turn a client away that have to do with who it is."""
 
 
+class _Term:
+    """The end of the time that a client was let in for, as a token does."""
+
+    __slots__ = ("_connection", "slot")
+
+    def __init__(self, connection: Conversation) -> None:
+        self._connection = connection
+        self.slot = NO_SLOT
+
+    def due(self) -> None:
+        """Have the client go."""
+        self._connection.ended(NOT_AUTHORIZED)
+
+
 class Conversation(Link):
     """One client's connection, of any protocol: bytes come in by `feed`, and go out through the link."""
 
@@ -49,6 +63,7 @@ class Conversation(Link):
         "session",
         "slot",
         "state",
+        "term",
         "why",
     )
 
@@ -67,6 +82,8 @@ class Conversation(Link):
         """Whether what came is to be handled in a later turn."""
         self.seen_at = broker.now
         self.slot = NO_SLOT
+        self.term: _Term | None = None
+        """When the client must go, if it may not stay for ever."""
         self.came_at: float | None = None
         """When the client was let in."""
         self.why = ""
@@ -133,6 +150,7 @@ class Conversation(Link):
         def decided(verdict: Accept | Refuse) -> None:
             nonlocal waits
             waits = False
+            self.keep_term(verdict)
             if at_once:
                 then(verdict)
             elif self.state is not CLOSED:
@@ -143,6 +161,14 @@ class Conversation(Link):
         at_once = False
         if waits:
             self.hold()
+
+    def keep_term(self, verdict: object) -> None:
+        """See to it that a client goes when the time is over that it was let in for."""
+        if isinstance(verdict, Accept) and self.state is not CLOSED:
+            self._forget_term()
+            if verdict.seconds is not None:
+                self.term = _Term(self)
+                self.broker.timers.set(self.term, self.broker.now + verdict.seconds)
 
     # What the log is told
 
@@ -271,6 +297,7 @@ class Conversation(Link):
         if self.state is CLOSED:
             return
         self.state = CLOSED
+        self._forget_term()
         self.broker.timers.cancel(self)
         self.flush()
         self.transport.close()
@@ -280,8 +307,14 @@ class Conversation(Link):
         """Note that the transport is gone."""
         self.state = CLOSED
         self.chunks = NOTHING
+        self._forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
+
+    def _forget_term(self) -> None:
+        if self.term is not None:
+            self.broker.timers.cancel(self.term)
+            self.term = None
 
     def leave(self, send_will: bool) -> None:
         """Part from the session."""

@@ -102,6 +102,7 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
             else:
                 connection.refuse(Reason(code), reason)
         case Accept(data, username):
+            connection.keep_term(verdict)
             connection.exchange = None
             if connected:
                 if username is not None:
