@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Full, Queue
 
-from pyrite.protocols.events import events
-
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 STANDARD_ERROR = 2
@@ -206,10 +204,10 @@ class LogHandler(logging.Handler):
         super().close()
 
 
-def start_logging(levels: Mapping[str, str], options: LogOptions) -> LogHandler:
+def start_logging(levels: Mapping[str, str], form: str) -> LogHandler:
     """Have all that is logged in this process written to standard error; to be closed at the end."""
     handler = LogHandler(STANDARD_ERROR)
-    handler.setFormatter(JsonFormatter() if options.format == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
     usual = levels.get("", "info")
@@ -217,7 +215,6 @@ def start_logging(levels: Mapping[str, str], options: LogOptions) -> LogHandler:
     for part, names in PARTS.items():
         for name in names:
             logging.getLogger(name).setLevel(levels.get(part, usual).upper())
-    events.most = options.connection_lines
     return handler
 
 

@@ -19,8 +19,8 @@ import pytest
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, ConnectError
 from pyrite.client.line import LineClient
+from pyrite.logs import JsonFormatter, LogHandler, TextFormatter, parse_levels, part_of
 from pyrite.protocols.events import Events
-from pyrite.server.logs import JsonFormatter, LogHandler, TextFormatter, parse_levels, part_of
 from tests.support.process import BrokerProcess
 
 LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=ws://127.0.0.1:0/mqtt", "--listen=line://127.0.0.1:0")

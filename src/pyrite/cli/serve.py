@@ -10,15 +10,17 @@ from pathlib import Path
 import uvloop
 
 from pyrite.log.folder import FolderError
+from pyrite.logs import FORMATS, parse_levels, start_logging, stop_logging
 from pyrite.plain_arrow import keep_pandas_out
+from pyrite.protocols.events import events
 from pyrite.server import config as configuration
-from pyrite.server.logs import FORMATS, parse_levels, start_logging, stop_logging
 
 _EXAMPLES = """\
 examples:
   pyrite serve
         on the defaults: mqtt://127.0.0.1:1883, ws://127.0.0.1:8083/mqtt,
-        line://127.0.0.1:1373, udp://127.0.0.1:1234 and flight://127.0.0.1:8815
+        line://127.0.0.1:1373, udp://127.0.0.1:1234, flight://127.0.0.1:8815 and
+        http://127.0.0.1:8080, where the dashboard is
   pyrite serve --config pyrite.toml --listen mqtt://0.0.0.0:1883
         for other machines too, with the users that the file names (pyrite passwd --help)
   pyrite serve --listen mqtt://127.0.0.1:0 --ephemeral
@@ -45,8 +47,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="append",
         metavar="URL",
         help="listen here instead of on the defaults: mqtt://host:port, mqtts://, ws://host:port/path, "
-        "wss://, line://, udp://, flight://, flights://, unix:///path; port 0 picks a free one; "
-        "may be repeated",
+        "wss://, line://, udp://, flight://, flights://, http://, https://, unix:///path; "
+        "port 0 picks a free one; may be repeated",
     )
     parser.add_argument("--data", metavar="DIR", help="the folder for everything that lasts")
     parser.add_argument("--ephemeral", action="store_true", help="keep nothing on disk")
@@ -89,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 def start(config: configuration.Config, say: Callable[[str], None]) -> int:
     """Run a broker until it is stopped, and return the exit code; `say` is told what happens."""
-    handler = start_logging(parse_levels(config.log_level), config.logging)
+    handler = start_logging(parse_levels(config.log_level), config.logging.format)
+    events.most = config.logging.connection_lines
     try:
         keep_pandas_out()
         from pyrite.server.server import serve  # with Arrow, which the other commands need not wait for

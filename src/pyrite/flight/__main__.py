@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrite.flight.control import BrokerGone, Control
+from pyrite.logs import parse_levels, start_logging
 from pyrite.plain_arrow import keep_pandas_out
 
 
@@ -38,9 +38,9 @@ def main(descriptor: int) -> int:
     from pyrite.log.staging import Staging
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this
-    logging.basicConfig(format="flight: %(message)s", level=logging.WARNING)
     control = Control(socket.socket(fileno=descriptor))
     settings = control.settings()
+    start_logging(parse_levels(settings["logging"]["levels"]), settings["logging"]["format"])
     control.start()
     data = Path(settings["data"])
     try:

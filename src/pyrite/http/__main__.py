@@ -17,6 +17,7 @@ import uvicorn
 import uvloop
 
 from pyrite.http.control import Control
+from pyrite.logs import parse_levels, start_logging
 from pyrite.plain_arrow import keep_pandas_out
 
 BACKLOG = 1_024
@@ -77,6 +78,8 @@ async def run(descriptor: int) -> int:
 
     control = await Control.open(descriptor)
     settings = await control.settings()
+    start_logging(parse_levels(settings["logging"]["levels"]), settings["logging"]["format"])
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     try:
         sockets = bind(settings["host"], settings["port"])
         context = None if settings["tls"] is None else tls_context(settings["tls"])
@@ -111,7 +114,6 @@ async def run(descriptor: int) -> int:
 def main(descriptor: int) -> int:
     """Serve until the broker is gone."""
     keep_pandas_out()
-    logging.basicConfig(format="http: %(message)s", level=logging.ERROR)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return uvloop.run(run(descriptor))
 

@@ -392,7 +392,7 @@ def decode(
         columns = [
             pa.nulls(group.num_rows, field.type)
             if field.name in absent
-            else table.column(field.name).combine_chunks()
+            else _joined(table.column(field.name))
             for field in fields
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -403,6 +403,11 @@ def decode(
     if len(offsets) != count or offsets[0].as_py() != first or offsets[-1].as_py() != first + count - 1:
         raise Damaged("a row group does not hold what the index says")
     return batch
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array; Arrow's own way copies one that is already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _absent(group: pq.RowGroupMetaData) -> set[str]:

@@ -406,7 +406,7 @@ class ArrowSegment:
                     except (Damaged, OSError) as error:
                         yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
                         continue
-                    if count >= LARGE:
+                    if count >= LARGE and columns is None:
                         self._decoded.put(self.path.name, first, batch)
                 if columns is not None:
                     batch = batch.select(columns)

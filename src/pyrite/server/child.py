@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyrite.server.config import Tls
+from pyrite.server.config import Config, Tls
 from pyrite.server.listeners import Listener
 
 START = 60.0
@@ -149,6 +149,11 @@ class Child:
                 answer(**self.sorry)
 
         self._at_work(work)
+
+
+def log_settings(config: Config) -> Message:
+    """Return what a process needs to write its log as the broker does."""
+    return {"levels": config.log_level, "format": config.logging.format}
 
 
 def tls_settings(tls: Tls) -> Message:

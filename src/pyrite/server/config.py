@@ -17,10 +17,10 @@ from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
 from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
+from pyrite.logs import FORMATS, LogOptions, parse_levels
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.listeners import Listener, parse_listener
-from pyrite.server.logs import FORMATS, LogOptions, parse_levels
 
 CERTIFICATE_USERS = ("", "subject", "san")
 DEFAULTS = "defaults"

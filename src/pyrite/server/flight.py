@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pyrite.broker.access import Accept, Access, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.log.sinks import Sinks
-from pyrite.server.child import Answer, Child, Message, Question, tls_settings
+from pyrite.server.child import Answer, Child, Message, Question, log_settings, tls_settings
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 
@@ -39,6 +39,7 @@ class FlightProcess(Child):
             "host": self.listener.host,
             "port": self.listener.port,
             "open": type(self._broker.access) is Access,
+            "logging": log_settings(self._config),
             "tls": tls_settings(self._config.tls) if self.listener.tls else None,
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyrite.broker.core import Broker
-from pyrite.server.child import Child, Message, Question, tls_settings
+from pyrite.server.child import Child, Message, Question, log_settings, tls_settings
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.questions import Later, Questions
@@ -41,6 +41,7 @@ class HttpProcess(Child):
             "host": self.listener.host,
             "port": self.listener.port,
             "local": self.listener.local,
+            "logging": log_settings(self._config),
             "tls": tls_settings(self._config.tls) if self.listener.tls else None,
             "max_payload": limits.max_packet_size,
             "max_connections": limits.max_connections,
