@@ -164,7 +164,8 @@ def test_a_message_expires_before_it_is_delivered(broker: Broker, topic: str, cl
     publisher.publish(topic, b"long", qos=1)
     time.sleep(2.1)
     subscriber = broker.connect(client_id, clean=False)
-    assert [message.payload for message in subscriber.received_before_fence(publisher)] == [b"long"]
+    assert subscriber.read().payload == b"long"
+    assert subscriber.received_before_fence(publisher) == []
     late = broker.connect()
     late.subscribe(topic)
     assert late.received_before_fence(late) == []

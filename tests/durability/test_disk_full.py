@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pyrite.log.segment import ROOM
 from tests.conformance.client import Client
 from tests.conformance.reader import Packet
 from tests.conformance.wire import (
@@ -28,6 +29,8 @@ from .disk import BLOCK, CannotMount, SmallDisk
 
 REFUSED = (0x97, 0x80)
 PATIENCE = 15.0
+MUCH = len(ROOM) + 2 * BLOCK
+"""Bytes for which there is no room on a disk that is full, also not where a segment has kept some."""
 ERROR = "$SYS/broker/log/error"
 LOST = "$SYS/broker/log/lost"
 
@@ -57,8 +60,8 @@ def broker(disk: SmallDisk, tmp_path: Path) -> Iterator[Broker]:
 
 
 def refused(client: Client, payload: bytes, qos: int = 1, topic: str = "a") -> Packet:
-    """Publish what fits into no block that a file has already, and require that it is refused."""
-    answer = client.publish(topic, payload + os.urandom(2 * BLOCK), qos=qos)
+    """Publish what is larger than all that a file has already, and require that it is refused."""
+    answer = client.publish(topic, payload + os.urandom(MUCH), qos=qos)
     assert answer is not None
     assert answer.reason in REFUSED
     assert "No space left" in answer.properties["reason_string"]
@@ -134,7 +137,7 @@ def test_lost_messages_with_qos_0_are_counted(disk: SmallDisk, broker: Broker) -
     disk.fill()
     refused(publisher, b"x")
     for _ in range(10):
-        publisher.publish("a", os.urandom(10_000), qos=0)
+        publisher.publish("a", os.urandom(MUCH), qos=0)
     assert wait_for(watcher, lambda one: one.payload == b"10").payload == b"10"
 
 
