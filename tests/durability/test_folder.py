@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.log.folder import FORMAT
+from pyrite.log.segment import index_of, read_index
 
 from . import bulk
 from .broker import Broker
@@ -82,7 +83,9 @@ def test_a_broker_that_is_stopped_for_a_while_keeps_its_folder(broker: Broker) -
     broker.client().publish("a", b"x", qos=1)
 
 
-@pytest.mark.parametrize("found", ["pyrite data, format 2\n", "", "\xff\xfe", FORMAT.strip()])
+@pytest.mark.parametrize(
+    "found", ["pyrite data, format 1\n", "pyrite data, format 3\n", "", "\xff\xfe", FORMAT.strip()]
+)
 def test_another_format_is_refused_and_left_alone(broker: Broker, found: str) -> None:
     broker.client().publish("a", b"x", qos=1)
     broker.stop()
@@ -151,8 +154,9 @@ def test_the_unfinished_end_of_a_segment_is_dropped_and_told(broker: Broker) -> 
     publisher.publish("a", b"two", qos=1)
     broker.kill()
     (segment,) = (broker.data / "streams" / "default").glob("*.arrow")
-    whole = segment.read_bytes()
-    segment.write_bytes(whole + whole[-200:-100])
+    last = read_index(index_of(segment))[0][-1]
+    end = int(last["position"] + last["length"])
+    segment.write_bytes(segment.read_bytes()[:end] + b"x" * 100)
     broker.start()
     (line,) = broker.found
     assert "2 messages" in line

@@ -110,7 +110,7 @@ async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
         await in_parallel(500, lambda which, first=first: come(first + which))  # type: ignore[misc]
     done["idle"] = len(streams)
     chosen = random.Random(7)
-    while time.monotonic() < until:
+    while not done["churned"] or time.monotonic() < until:
         some = chosen.sample(sorted(streams), min(50, len(streams)))
         await in_parallel(len(some), lambda which, some=some: hang_up(streams.pop(some[which])))  # type: ignore[misc]
         await in_parallel(len(some), lambda which, some=some: come(some[which]))  # type: ignore[misc]

@@ -52,7 +52,6 @@ class StreamWriter:
         tidy(self._files, self._folder, damages.append)
         reader = StreamReader(self._folder)
         segments = reader.segments()
-        size = sum(segment.path.stat().st_size for segment in segments)
         if not segments:
             return Opened(0, 0, 0, 0, 0, damages)
         last = segments[-1]
@@ -69,7 +68,8 @@ class StreamWriter:
                 self._segment.resume(found.records)
         else:
             end = last.end()
-        return Opened(len(segments), segments[0].base, end, size - dropped, dropped, damages)
+        size = sum(segment.path.stat().st_size for segment in segments)
+        return Opened(len(segments), segments[0].base, end, size, dropped, damages)
 
     def append(self, pieces: Sequence[Encoded | Rows | list[Entry]], promised: bool) -> None:
         """Write what came together, at one stroke; if it is `promised` to someone, it is safe then."""
