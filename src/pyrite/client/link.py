@@ -113,7 +113,10 @@ class Link:
                 f"cannot connect to {self._address}: no answer within {options.timeout:g} seconds"
             ) from None
         except BaseException:
-            self._drop_wire()
+            if self.connected.is_set():  # who asked for it gave up in that very moment: say goodbye
+                await self.close(options.disconnect_properties())
+            else:
+                self._drop_wire()
             raise
         finally:
             self._greeting = None
