@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from pyrite.endpoints import bind, new_context, trust_clients
 from pyrite.http.control import Control
 from pyrite.logs import parse_levels, start_logging
 from pyrite.plain_arrow import keep_pandas_out
@@ -26,38 +26,12 @@ GOODBYE = 2
 """Seconds that requests under way have to be answered, when another process takes over."""
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Open sockets for every address of `host`, all at one port."""
-    found: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, where in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            bound = socket.socket(family, kind, protocol)
-            found.append(bound)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound.bind((where[0], port, *where[2:]))
-            bound.listen(BACKLOG)
-            port = bound.getsockname()[1]
-    except OSError:
-        for bound in found:
-            bound.close()
-        raise
-    return found
-
-
 def tls_context(tls: dict[str, Any]) -> ssl.SSLContext:
     """Make the TLS settings."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = (
-        ssl.TLSVersion.TLSv1_3 if tls["minimum_version"] == "1.3" else ssl.TLSVersion.TLSv1_2
-    )
+    context = new_context(tls["minimum_version"])
     context.load_cert_chain(tls["certificate"], tls["key"])
     if tls["client_ca"]:
-        context.load_verify_locations(tls["client_ca"])
-        context.verify_mode = ssl.CERT_REQUIRED if tls["require_client_certificate"] else ssl.CERT_OPTIONAL
+        trust_clients(context, tls["client_ca"], tls["require_client_certificate"])
     return context
 
 
@@ -81,7 +55,7 @@ async def run(descriptor: int) -> int:
     start_logging(parse_levels(settings["logging"]["levels"]), settings["logging"]["format"])
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     try:
-        sockets = bind(settings["host"], settings["port"])
+        sockets = bind(settings["host"], settings["port"], BACKLOG)
         context = None if settings["tls"] is None else tls_context(settings["tls"])
     except (OSError, ssl.SSLError) as error:
         control.say(failed=error.strerror or str(error))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pyrite import __version__
+from pyrite.endpoints import is_loopback
 from pyrite.http.messages import in_thread, log_of
 from pyrite.http.requests import Json, ask, parameters, state_of
 
@@ -103,7 +103,7 @@ async def metrics(request: Request) -> Response:
     """Return all figures; to who is on this machine, or may manage the broker."""
     parameters(request)
     state = state_of(request)
-    if _is_here(request):
+    if request.client is not None and is_loopback(request.client.host):
         found: Json = (await state.control.ask("figures here"))["found"]
     else:
         found = await ask(request, "figures")
@@ -112,13 +112,6 @@ async def metrics(request: Request) -> Response:
         for one in found["streams"]:
             one |= await in_thread(log.sizes, one["name"])
     return Response("".join(_lines(found)), media_type=CONTENT_TYPE)
-
-
-def _is_here(request: Request) -> bool:
-    try:
-        return request.client is not None and ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
 
 
 def _lines(found: Json) -> Iterator[str]:

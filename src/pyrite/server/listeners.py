@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from pyrite.endpoints import is_loopback
 
 DEFAULT_PORTS = {
     "mqtt": 1883,
@@ -47,12 +48,7 @@ class Listener:
     @property
     def local(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.scheme == "unix" or self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.scheme == "unix" or is_loopback(self.host)
 
     @property
     def flight(self) -> bool:

@@ -24,6 +24,7 @@ from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.system import System
+from pyrite.endpoints import bind, new_context, trust_clients
 from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.sinks import Sinks
 from pyrite.log.upkeep import be_nice
@@ -40,7 +41,7 @@ from pyrite.server.flight import FlightProcess
 from pyrite.server.http import HttpProcess
 from pyrite.server.listeners import Listener
 from pyrite.server.log_figures import CommitWorker, Sizes
-from pyrite.server.sockets import Poller, bind, bind_unix, traffic
+from pyrite.server.sockets import Poller, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol
 from pyrite.server.websocket import WebSocketProtocol
 
@@ -405,20 +406,16 @@ def _access_list(options: AccessOptions) -> AccessList:
 def tls_context(config: Config) -> ssl.SSLContext:
     """Make the TLS settings of a listener."""
     tls = config.tls
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = (
-        ssl.TLSVersion.TLSv1_3 if tls.minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
-    )
+    context = new_context(tls.minimum_version)
     load_certificates(context, config)
     if tls.client_ca:
         try:
-            context.load_verify_locations(tls.client_ca)
+            trust_clients(context, tls.client_ca, tls.require_client_certificate)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"{config.source}: tls.client_ca = {tls.client_ca!r}: "
                 f"expected a PEM file with certificates: {error}"
             ) from None
-        context.verify_mode = ssl.CERT_REQUIRED if tls.require_client_certificate else ssl.CERT_OPTIONAL
     return context
 
 

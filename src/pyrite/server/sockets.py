@@ -363,28 +363,6 @@ def traffic(descriptor: int) -> tuple[int, int] | None:
     return received, sent
 
 
-def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Open listening sockets for every address of `host`, all at one port."""
-    found = []
-    try:
-        for family, kind, protocol, _, where in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            listening = socket.socket(family, kind, protocol)
-            found.append(listening)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind((where[0], port, *where[2:]))
-            listening.listen(backlog)
-            port = listening.getsockname()[1]
-    except OSError:
-        for listening in found:
-            listening.close()
-        raise
-    return found
-
-
 def bind_unix(path: str, backlog: int) -> socket.socket:
     """Open a listening Unix socket."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

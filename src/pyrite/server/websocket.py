@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from pyrite.endpoints import is_loopback
 from pyrite.server.listeners import Listener
 from pyrite.server.streams import StreamProtocol
 
@@ -40,12 +40,11 @@ def is_foreign(origin: str | None) -> bool:
     """Tell whether a browser was sent here by a page that is not from this machine; others say no origin."""
     if origin is None:
         return False
-    host = ""
     try:
         host = urlsplit(origin).hostname or ""
-        return not ip_address(host).is_loopback
     except ValueError:
-        return host != "localhost" and not host.endswith(".localhost")
+        return True
+    return not is_loopback(host) and not host.endswith(".localhost")
 
 
 class WebSocketProtocol(StreamProtocol):
