@@ -98,8 +98,9 @@ class Runner:
             "rows": rows,
             "seconds": round(outcome.seconds, 2),
             "rows_per_second": round(rows / outcome.seconds, 1),
-            "lag": max(0, log_end(self.broker) - end),
         }
+        with contextlib.suppress(RunError):  # what was done is done, also if the broker has gone since
+            self.figures["lag"] = max(0, log_end(self.broker) - end)
         self.tell("waiting")
         return outcome
 
