@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from pyrite.client import BlockingClient, read_log
 from pyrite.client.log import FlightLog
 from pyrite.queries import SCHEMA, DataLoss, Query, QueryError
 from tests.server.test_authenticator import PLUGIN
+from tests.support.children import assert_it_ends_with_its_broker, children
 from tests.support.process import BrokerProcess
 
 LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=flight://127.0.0.1:0")
@@ -45,13 +45,6 @@ def publish(broker: BrokerProcess, messages: list[tuple[str, str]]) -> None:
     with BlockingClient(broker.urls[0]) as client:
         for topic, payload in messages:
             client.publish(topic, payload.encode(), qos=1)
-
-
-def children(broker: BrokerProcess) -> list[int]:
-    """Return the processes that a broker has started."""
-    process = broker.process.pid
-    found = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return [int(one) for one in found.split()]
 
 
 def rows(count: int, topic: str = "sink", start: int = 0) -> pa.RecordBatch:
@@ -253,12 +246,7 @@ def test_pandas_is_not_loaded_where_no_one_needs_it(broker: BrokerProcess) -> No
 
 def test_it_ends_with_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(*LISTEN, "--data", str(tmp_path / "data"))
-    (child,) = children(broker)
-    assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
-    until = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    assert_it_ends_with_its_broker(broker)
 
 
 def test_damage_is_told(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import trustme
 from pyrite.access.users import User, hash_password, write_users
 from tests.durability.disk import CannotMount, SmallDisk
 from tests.server.test_authenticator import PLUGIN
+from tests.support.children import assert_it_ends_with_its_broker, children
 from tests.support.process import BrokerProcess
 
 from .conftest import HTTP, LISTEN
@@ -46,13 +47,6 @@ publish = ["bob/#"]
 max_packet_size = 1000
 connect_timeout = 0.5
 """
-
-
-def children(broker: BrokerProcess) -> list[int]:
-    """Return the processes that a broker has started."""
-    process = broker.process.pid
-    found = Path(f"/proc/{process}/task/{process}/children").read_text()
-    return [int(one) for one in found.split()]
 
 
 def until_it_answers(api: httpx.Client, patience: float = 30.0) -> float:
@@ -323,12 +317,7 @@ def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
 
 def test_it_ends_with_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(*LISTEN, "--data", str(tmp_path / "data"))
-    (child,) = children(broker)
-    assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
-    until = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    assert_it_ends_with_its_broker(broker)
 
 
 def test_the_broker_stops_soon_while_requests_wait(tmp_path: Path) -> None:
