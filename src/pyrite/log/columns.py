@@ -60,7 +60,6 @@ _SHORT = 64
 _KEPT = 32
 """From how many messages on and up to how many, up to which size, and for how many values what is repeated
 is kept."""
-_kept_ends: dict[int, np.ndarray[Any, Any]] = {}
 
 
 class Entry(NamedTuple):
@@ -73,6 +72,11 @@ class Entry(NamedTuple):
     """The ids of QoS 2 messages of a session that lasts."""
     later: Sequence[int] = ()
     """When each of the messages after the first came, if they did not come together."""
+
+    @property
+    def latest(self) -> int:
+        """When the last of its messages came."""
+        return self.later[-1] if self.later else self.timestamp
 
 
 def build(
@@ -184,12 +188,12 @@ def _ends(size: int, total: int) -> np.ndarray[Any, Any]:
     """Return where values of one size begin and end."""
     if not _OFTEN <= total <= _LONG or size > _MANY:
         return np.arange(total + 1, dtype=np.int32) * np.int32(size)
-    kept = _kept_ends.get(size)
-    if kept is None:
-        if len(_kept_ends) >= _KEPT:
-            _kept_ends.clear()
-        kept = _kept_ends[size] = np.arange(_LONG + 1, dtype=np.int32) * np.int32(size)
-    return kept[: total + 1]
+    return _long_ends(size)[: total + 1]
+
+
+@lru_cache(_KEPT)
+def _long_ends(size: int) -> np.ndarray[Any, Any]:
+    return np.arange(_LONG + 1, dtype=np.int32) * np.int32(size)
 
 
 def _payloads_and_topics(

@@ -120,27 +120,16 @@ class Gathering:
             self.cut()
 
     def _begin(self, entry: Entry) -> None:
-        if self._run:
-            self._end_run()
+        self._end_run()
         self._entries.append(entry)
 
     def _end_run(self) -> None:
-        """Make the last entry, and the single messages like it, one."""
+        """Make the last entry, and the single messages like it, one, if there are any."""
+        if not self._run:
+            return
         first, timestamp, _, _ = self._entries[-1]
         data = b"".join([first.data, *self._run])
-        batch = Batch(
-            first.topic,
-            data,
-            0,
-            first.retain,
-            first.properties,
-            first.expires_at,
-            first.origin,
-            1 + len(self._run),
-            first.stride,
-            first.payload_at,
-        )
-        batch.offset = first.offset
+        batch = _with_data(first, data, 1 + len(self._run), first.stride, first.payload_at)
         self._entries[-1] = Entry(batch, timestamp, None, self._later)
         self._run, self._later = [], []
 
@@ -164,8 +153,7 @@ class Gathering:
 
     def cut(self) -> None:
         """Make a record batch of what was not yet made one."""
-        if self._run:
-            self._end_run()
+        self._end_run()
         entries = self._entries
         if not entries:
             return
@@ -191,8 +179,7 @@ class Gathering:
 
     def unrouted(self) -> list[Found]:
         """Return the messages that no one waited for to be safe."""
-        if self._run:
-            self._end_run()
+        self._end_run()
         found: list[Found] = []
         for number, piece in enumerate(self.pieces):
             if isinstance(piece, list):
@@ -240,16 +227,22 @@ def _with_own_bytes(batch: Batch) -> Batch:
 
 def _with_payloads(batch: Batch, payloads: bytes) -> Batch:
     """Return the messages of a QoS 0 batch with their payloads elsewhere, one after the other."""
+    return _with_data(batch, payloads, batch.count, batch.stride - batch.payload_at, 0)
+
+
+def _with_data(batch: Batch, data: bytes, count: int, stride: int, payload_at: int) -> Batch:
+    """Return a QoS 0 batch that is like another, and begins where it does, with these messages."""
     copy = Batch(
         batch.topic,
-        payloads,
+        data,
         0,
         batch.retain,
         batch.properties,
         batch.expires_at,
         batch.origin,
-        batch.count,
-        batch.stride - batch.payload_at,
+        count,
+        stride,
+        payload_at,
     )
     copy.offset = batch.offset
     return copy
@@ -262,8 +255,7 @@ def _gather(entries: Sequence[Entry], payloads: Bytes | None = None) -> Encoded 
     """
     first = entries[0].batch.offset
     count = entries[-1].batch.offset + entries[-1].batch.count - first
-    last = entries[-1]
-    times = entries[0].timestamp, last.later[-1] if last.later else last.timestamp
+    times = entries[0].timestamp, entries[-1].latest
     frame = encode_single(entries[0], first) if len(entries) == 1 else None
     if frame is not None:
         return Encoded(frame, first, count, *times)

@@ -113,7 +113,7 @@ class SegmentWriter:
         """Write messages that came together, with the next offsets, and return how they are stored."""
         first = self.next_offset
         rows = build(entries, first)
-        times = entries[0].timestamp, entries[-1].timestamp
+        times = entries[0].timestamp, entries[-1].latest
         self.append_frames([Encoded(frames.encode(rows), first, rows.num_rows, *times)], sync)
         return rows
 

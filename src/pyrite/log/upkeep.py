@@ -35,6 +35,9 @@ def be_nice() -> None:
         pass  # where threads have no priority of their own, it is done without
 
 
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
 def give_back_memory() -> None:
     """Have the system have the memory again that is not needed any more: what was made Parquet of, or a rush.
 
@@ -43,9 +46,6 @@ def give_back_memory() -> None:
     pa.default_memory_pool().release_unused()
     if _trim is not None:
         _trim(0)
-
-
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class Upkeep:
