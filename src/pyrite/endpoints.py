@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from ipaddress import ip_address
@@ -50,3 +51,17 @@ def trust_clients(context: ssl.SSLContext, authorities: str, required: bool) -> 
     """Take certificates of clients that these authorities have signed; OSError if there are none there."""
     context.load_verify_locations(authorities)
     context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+
+
+def certificate_user(transport: asyncio.BaseTransport, where: str) -> str | None:
+    """Return the name of the user in the certificate that a client has shown; `where` is "subject" or "san".
+
+    None if it has shown none, or names are not taken from there.
+    """
+    shown = transport.get_extra_info("peercert") or {}
+    names: list[str] = []
+    if where == "san":
+        names = [value for kind, value in shown.get("subjectAltName", ()) if kind in ("email", "DNS", "URI")]
+    elif where == "subject":
+        names = [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return names[0] if names else None

@@ -13,8 +13,9 @@ import pytest
 import trustme
 
 from pyrite.access.users import User, hash_password, write_users
-from pyrite.client import BlockingClient, ConnectError
+from pyrite.client import BlockingClient, ConnectError, FlightLog
 from pyrite.client.line import LineClient, LineError
+from pyrite.queries import Query
 from tests.support.process import BrokerProcess
 
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line", "udp")]
@@ -137,3 +138,35 @@ def test_all_or_nothing(tmp_path: Path) -> None:
             pass
         with pytest.raises(ConnectError):
             BlockingClient(broker.urls[0], username="bob", password="bob-word").connect()
+
+
+def test_an_access_list_where_there_was_none(tmp_path: Path) -> None:
+    """Who gave a name was not asked whether it is theirs: now they are. And the list stays."""
+    (tmp_path / "pyrite.toml").write_text("")
+    users(tmp_path, "ann")
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line", "flight", "http")]
+    with BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=tmp_path) as broker:
+        with FlightLog(broker.urls[2]) as log:
+            assert log.table(Query()).num_rows == 0
+        somebody, impostor = (LineClient("127.0.0.1", broker.port(1)) for _ in range(2))
+        somebody.connect("somebody")
+        impostor.connect("impostor", user="ann", password="whatever")
+        listed = rules("a").replace("[access]", "[access]\nanonymous = true")
+        (tmp_path / "pyrite.toml").write_text(listed)
+        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        wait_until(lambda: impostor.closed)
+        with pytest.raises(LineError, match="not authorized"):  # the rule is for users
+            somebody.publish("a", b"1")
+        assert not somebody.closed
+        with pytest.raises(ConnectError):
+            BlockingClient(broker.urls[0], username="ann", password="whatever").connect()
+        with BlockingClient(broker.urls[0], username="ann", password="ann-word") as ann:
+            ann.publish("a", b"2", qos=1)
+        with FlightLog(broker.urls[2]) as log, pytest.raises(PermissionError, match="not authorized"):
+            log.table(Query())
+        (tmp_path / "pyrite.toml").write_text("")
+        hang_up_and_wait(broker, "there is no access list any more")
+        with pytest.raises(ConnectError):
+            BlockingClient(broker.urls[0], username="ann", password="whatever").connect()
+        for client in (somebody, impostor):
+            client.close()

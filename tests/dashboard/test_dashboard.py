@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+import jwt
 import paho.mqtt.client as paho
 import pytest
+import trustme
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -446,6 +449,32 @@ def test_who_was_let_in_without_a_name_can_log_in(open_page: OpenPage, tmp_path:
         expect(page.locator("#tree-note")).to_be_empty()
 
 
+def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
+    secret = "0123456789abcdef" * 4
+    key = {"kty": "oct", "k": jwt.utils.base64url_encode(secret.encode()).decode(), "alg": "HS256"}
+    (tmp_path / "keys").write_text(json.dumps({"keys": [key]}))
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
+        str(tmp_path / "server.pem")
+    )
+    tls = "[tls]\ncertificate = 'server.pem'\n"
+    access = ACCESS.replace('users = "users"', 'jwt_keys = "keys"', 1)
+    (tmp_path / "pyrite.toml").write_text(CONFIG + tls + access)
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "ws", "https", "wss")]
+    token = jwt.encode({"sub": "ann", "exp": time.time() + 600}, secret, "HS256")
+    with (
+        BrokerProcess("--config=pyrite.toml", "--data=data", *listen, cwd=tmp_path) as broker,
+        open_page(broker, refusals=True, ignore_https_errors=True) as page,
+    ):
+        sockets: list[str] = []
+        page.on("websocket", lambda socket: sockets.append(socket.url))
+        page.get_by_label("User name").fill("ann")
+        page.get_by_label("Password or token").fill(token)
+        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
+        expect(page.locator("#state")).to_have_text("Connected")
+        expect(page.locator("#clients td").nth(1)).to_have_text("ann")
+        assert {url.partition(":")[0] for url in sockets} == {"wss"}
+
+
 # Looks
 
 
@@ -585,22 +614,23 @@ def test_it_stays_smooth_at_five_thousand_messages_a_second(page: Page, broker: 
     show(page, "load/#")
     load = Load(broker.urls[0])
     load.start()
-    longest = 0.0
+    longest, rates = 0.0, []
     try:
         began, before = time.monotonic(), page.evaluate("window.frames_seen")
         while time.monotonic() < began + 4:
             asked = time.monotonic()
             page.evaluate("1 + 1")
             longest = max(longest, time.monotonic() - asked)
+            rates.append(number(page.locator("#plot-messages .legend dd").first.inner_text()))
             page.wait_for_timeout(100)
         frames = page.evaluate("window.frames_seen") - before
         elapsed = time.monotonic() - began
-        rate = number(page.locator("#plot-messages .legend dd").first.inner_text())
     finally:
         load.ended.set()
         load.join(10)
     assert longest < 1.0
     assert frames / elapsed > 10
+    rate = statistics.median(rates[len(rates) // 2 :])  # one reading is high when the load has caught up
     assert 0.7 * load.RATE < rate < 1.3 * load.RATE
     assert page.evaluate(SHIFTS) < 0.02
     received = page.locator("#viewer-count")

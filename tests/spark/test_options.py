@@ -18,7 +18,10 @@ BROKER = "flight://127.0.0.1:8815"
         ({"broker": BROKER, "path": "data"}, "one of the options broker"),
         ({"broker": "mqtt://127.0.0.1:1883"}, "option broker: expected flight://HOST:PORT"),
         ({"broker": "flight://127.0.0.1:x"}, "option broker: expected flight://HOST:PORT"),
-        ({"path": "data", "password": "x"}, "options username, password, token and caFile go with broker"),
+        (
+            {"path": "data", "password": "x"},
+            "options username, password, token, caFile, certFile, keyFile go with broker",
+        ),
         ({"path": "data", "topics": "a"}, "no option 'topics'; did you mean topic?"),
         ({"path": "data", "colour": "red"}, "no option 'colour'; for"),
         ({"path": "data", "topic": "a#"}, "option topic, 'a#': '#' stands alone"),

@@ -44,7 +44,11 @@ class Staged(NamedTuple):
 
 
 class FlightLog:
-    """The log of a broker. A call that is not answered is made again, for up to `retry` seconds."""
+    """The log of a broker. A call that is not answered is made again, for up to `retry` seconds.
+
+    With TLS, `ca_file` is a PEM file with the authorities that are trusted, in place of the system's;
+    `cert_file` one with a certificate to show, and its key unless `key_file` has that.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,8 @@ class FlightLog:
         password: str | None = None,
         token: str | None = None,
         ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
         retry: float = RETRY,
     ) -> None:
         parts = urlsplit(url)
@@ -68,7 +74,7 @@ class FlightLog:
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.url = url
         self._location = f"grpc{'+tls' if parts.scheme == 'flights' else ''}://{host}:{port}"
-        self._certificates = Path(ca_file).read_bytes() if ca_file is not None else None
+        self._tls = _tls_options(ca_file, cert_file, key_file)
         self._retry = retry
         headers = []
         if username is not None:
@@ -95,7 +101,7 @@ class FlightLog:
 
     def _connected(self) -> flight.FlightClient:
         if self._client is None:
-            self._client = flight.FlightClient(self._location, tls_root_certs=self._certificates)
+            self._client = flight.FlightClient(self._location, **self._tls)
         return self._client
 
     def _persist(self, call: Callable[[], T]) -> T:
@@ -117,6 +123,11 @@ class FlightLog:
         if not isinstance(error, flight.FlightUnavailableError):
             raise error
         self.close()
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):  # nor will it be trusted later
+            raise ConnectionError(
+                f"{self.url}: the broker's certificate is not trusted (certificate verify failed); "
+                "ca_file names a PEM file with the authority that has signed it"
+            ) from None
         if not pauses.wait():
             raise ConnectionError(f"{self.url}: no answer: {_text(error)}") from None
 
@@ -243,6 +254,19 @@ class FlightLog:
     def abort(self, sink: str, parts: Sequence[str]) -> None:
         """Forget parts that were staged."""
         self._act("abort", sink=sink, parts=list(parts))
+
+
+def _tls_options(ca_file: str | None, cert_file: str | None, key_file: str | None) -> dict[str, bytes]:
+    """Return what Flight wants to know of TLS."""
+    options = {}
+    if ca_file is not None:
+        options["tls_root_certs"] = Path(ca_file).read_bytes()
+    if cert_file is not None:
+        options["cert_chain"] = Path(cert_file).read_bytes()
+        options["private_key"] = Path(key_file or cert_file).read_bytes()
+    elif key_file is not None:
+        raise QueryError("a key_file goes with a cert_file")
+    return options
 
 
 class _Pauses:

@@ -43,9 +43,11 @@ def main(descriptor: int) -> int:
     start_logging(parse_levels(settings["logging"]["levels"]), settings["logging"]["format"])
     control.start()
     data = Path(settings["data"])
+    tls = settings["tls"] or {}
+    named = tls.get("certificate_user") == "san" and tls["require_client_certificate"]
     try:
         log, staging = LogFolder(data), Staging(data)
-        service = Service(log, staging, control, settings["open"], **options(settings))
+        service = Service(log, staging, control, named, **options(settings))
     except Exception as error:  # whatever gRPC says of a port
         control.say(failed=" ".join(str(error).split()))
         return 1

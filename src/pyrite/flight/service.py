@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,10 +20,6 @@ logger = logging.getLogger(__name__)
 
 MAX_PARTS = 10_000
 """Parts that a query may be split into."""
-
-KNOWN = 10.0
-"""Seconds for which someone who was let in is not asked again: checking a password takes time."""
-MAX_KNOWN = 1_000
 
 Reply = dict[str, Any]
 
@@ -94,38 +89,28 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     """The log of one data folder."""
 
     def __init__(
-        self, log: LogFolder, staging: Staging, control: Control, everyone: bool, **options: Any
+        self, log: LogFolder, staging: Staging, control: Control, named: bool, **options: Any
     ) -> None:
         super().__init__(middleware={"caller": Callers()}, **options)
-        self._everyone = everyone
+        self._named = named
+        """Whether a client's certificate says who it is. gRPC tells the first of its alternative names."""
         self._log = log
         self._staging = staging
         self._control = control
-        self._known: dict[tuple[str, str], tuple[float, str | None]] = {}
-        """By what was given, and the address, until when someone is known, and under which name."""
 
     def admit(self, context: flight.ServerCallContext) -> None:
         """Ask the broker who it is that calls, and turn strangers away."""
-        if self._everyone:
-            return
         caller: Caller = context.get_middleware("caller")
         address = context.peer().partition(":")[2].rpartition(":")[0].strip("[]") or "unknown"
-        key, now = (caller.given, address), time.monotonic()
-        until, caller.username = self._known.get(key, (0.0, None))
-        if until > now:
-            return
-        answer = self._control.ask(ask="authenticate", address=address, **credentials_in(caller.given))
+        shown = context.peer_identity().decode() or None if self._named else None
+        given = credentials_in(caller.given)
+        answer = self._control.ask(ask="authenticate", address=address, certificate=shown, **given)
         if "refused" in answer:
             raise flight.FlightUnauthenticatedError(answer["refused"])
         caller.username = answer["username"]
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[key] = (now + KNOWN, caller.username)
 
     def _check(self, context: flight.ServerCallContext, query: Query) -> None:
         """Raise an error if the caller may not read what is asked for."""
-        if self._everyone:
-            return
         who = context.get_middleware("caller").username
         answer = self._control.ask(ask="read", topics=list(query.topics) or ["#"], username=who)
         if "refused" in answer:

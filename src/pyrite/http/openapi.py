@@ -151,7 +151,10 @@ _SCHEMAS: Schema = {
             "uptime_seconds": {"type": "number", "minimum": 0},
             "listeners": _list(_text("Where the broker listens.")),
             "websocket": _or_null(_text("Where a browser can speak MQTT.")),
-            "users": {"type": "boolean", "description": "Whether one must log in."},
+            "users": {
+                "type": "boolean",
+                "description": "Whether one must log in: users exist, and no certificate was shown.",
+            },
             "user": _or_null(_text("Under which name this request was let in.")),
         }
     ),

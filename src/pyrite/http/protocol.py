@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pyrite.endpoints import certificate_user
 
 MAX_CONNECTIONS = 1_000
 """Connections at one time; each may have a body and an answer in memory."""
@@ -18,6 +20,9 @@ MAX_HEAD = 32 * 1024
 """Bytes of a request before its body: twice what most servers take, as filters and tokens may be long."""
 REQUEST_TIME = 120.0
 """Seconds for a request to come and its answer to go, whole: enough for 64 MiB at 5 Mbit/s."""
+
+CERTIFICATE = "pyrite.certificate"
+"""Where a request's scope says who has shown a certificate."""
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -36,6 +41,8 @@ class BoundedProtocol(HttpToolsProtocol):
     most_of_one = MAX_CONNECTIONS
     head_time = 10.0
     """Seconds in which the head of the first request must have come, and of each that has begun."""
+    certificate_user = ""
+    """Where in a client's certificate the name of the user is."""
     addresses: Counter[str]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -43,6 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._address = self.client[0] if self.client else "unknown"
         self.addresses[self._address] += 1
+        self._user = certificate_user(transport, self.certificate_user)
         self._head = 0
         self._in_head = True
         self._timer = self.loop.call_later(self.head_time, transport.abort)
@@ -66,6 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin a request: its head is there."""
+        cast(dict[str, Any], self.scope)[CERTIFICATE] = self._user
         self._in_head = False
         self._time(REQUEST_TIME)
         super().on_headers_complete()
@@ -100,6 +109,7 @@ def bounded(settings: dict[str, Any]) -> type[BoundedProtocol]:
             "most": min(MAX_CONNECTIONS, settings["max_connections"]),
             "most_of_one": settings["max_connections_per_address"],
             "head_time": settings["connect_timeout"],
+            "certificate_user": settings["tls"]["certificate_user"] if settings["tls"] else "",
             "addresses": Counter(),
         },
     )

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from pyrite.http.control import Control
+from pyrite.http.protocol import CERTIFICATE
 
 MAX_PAGE = 1_000
 """Entries of a page."""
@@ -64,22 +65,31 @@ def state_of(request: Request) -> State:
 # Who asks
 
 
-def who_asks(request: Request) -> tuple[str | None, str | None, str]:
-    """Return the name and the password that a request gives, and where it is from; a token has no name."""
+def who_asks(request: Request) -> Json:
+    """Return the name and password that a request gives, its certificate's name, and where it is from.
+
+    A token is a password without a name.
+    """
     address = request.client.host if request.client else "unknown"
+    name, password = _credentials(request)
+    certificate = request.scope.get(CERTIFICATE)
+    return {"username": name, "password": password, "certificate": certificate, "address": address}
+
+
+def _credentials(request: Request) -> tuple[str | None, str | None]:
     given = request.headers.get("authorization")
     if given is None:
-        return None, None, address
+        return None, None
     kind, _, value = given.strip().partition(" ")
     if kind.lower() == "bearer" and value.strip():
-        return None, value.strip(), address
+        return None, value.strip()
     if kind.lower() == "basic":
         try:
             name, colon, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
         except ValueError:
             colon = ""
         if colon:
-            return name, password, address
+            return name, password
     raise unauthorized(
         request, "the Authorization header cannot be read: expected Basic (a name and a password), or Bearer"
     )

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pyrite.broker.access import Credentials
 from pyrite.server.config import Config, Tls
 from pyrite.server.listeners import Listener
 
@@ -72,8 +73,8 @@ class Child:
         self.listener = self.listener.at_port(port)
         return self.listener
 
-    def restart(self) -> None:
-        """Have another process in place of this one: with certificates that are new."""
+    def renew(self) -> None:
+        """Have what was read again in force: with TLS, in another process, as the certificate may be new."""
         if self.listener.tls and self._process is not None:
             try:
                 self._process.terminate()
@@ -163,8 +164,21 @@ def tls_settings(tls: Tls) -> Message:
         "key": tls.key or tls.certificate,
         "client_ca": tls.client_ca,
         "require_client_certificate": tls.require_client_certificate,
+        "certificate_user": tls.certificate_user,
         "minimum_version": tls.minimum_version,
     }
+
+
+def credentials_in(who: Message) -> Credentials:
+    """Return what a process was told by a client of its own."""
+    password = who["password"]
+    return Credentials(
+        "",
+        who["username"],
+        None if password is None else password.encode(),
+        who["address"],
+        who["certificate"],
+    )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

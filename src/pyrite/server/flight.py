@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pyrite.broker.access import Accept, Access, Credentials, Refuse
+from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.log.sinks import Sinks
-from pyrite.server.child import Answer, Child, Message, Question, log_settings, tls_settings
+from pyrite.server.child import (
+    Answer,
+    Child,
+    Message,
+    Question,
+    credentials_in,
+    log_settings,
+    tls_settings,
+)
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
+from pyrite.server.questions.identity import Identity
 
 
 class FlightProcess(Child):
@@ -31,6 +40,7 @@ class FlightProcess(Child):
         self._config = config
         self._broker = broker
         self._sinks = sinks
+        self._identity = Identity(broker)
 
     def settings(self) -> Message:
         """Return what the process is to know."""
@@ -38,7 +48,6 @@ class FlightProcess(Child):
             "data": str(self._config.data),
             "host": self.listener.host,
             "port": self.listener.port,
-            "open": type(self._broker.access) is Access,
             "logging": log_settings(self._config),
             "tls": tls_settings(self._config.tls) if self.listener.tls else None,
         }
@@ -47,17 +56,19 @@ class FlightProcess(Child):
         """Return what the process may ask."""
         return {"authenticate": self._authenticate, "read": self._may_read, "commit": self._commit}
 
-    def _authenticate(self, message: Message, answer: Answer) -> None:
-        password = message["password"]
-        given = Credentials("", message["username"], password and password.encode(), message["address"])
+    def renew(self) -> None:
+        """Have everyone checked again who calls."""
+        self._identity.forget()
+        super().renew()
 
+    def _authenticate(self, message: Message, answer: Answer) -> None:
         def decided(verdict: Accept | Refuse) -> None:
             if isinstance(verdict, Refuse):
                 answer(refused=verdict.reason or "not authorized")
             else:
                 answer(username=verdict.username)
 
-        self._broker.authenticate(given, decided)
+        self._identity.admit(credentials_in(message), decided)
 
     def _may_read(self, message: Message, answer: Answer) -> None:
         access = self._broker.access

@@ -53,7 +53,7 @@ class HttpProcess(Child):
         """Return what the process may ask."""
         return self._questions.known
 
-    def restart(self) -> None:
-        """Ask everyone again who they are, and have another process if certificates are new."""
+    def renew(self) -> None:
+        """Have everyone checked again who asks."""
         self._questions.forget()
-        super().restart()
+        super().renew()

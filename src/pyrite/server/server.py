@@ -215,11 +215,7 @@ class Server:
         except ConfigError as error:
             logger.error("the settings were not read again: %s", error)
             return
-        if found is not None:
-            from pyrite.access.guard import Guard
-
-            if isinstance(self.broker.access, Guard):  # and not a plug-in
-                self.broker.access.replace(*found)
+        was_open = self._replace_access(found)
         for context in self._contexts:
             load_certificates(context, config)
         over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
@@ -227,13 +223,30 @@ class Server:
             session = connection.session
             if session is None:
                 continue
-            if self.broker.access.is_welcome(connection.credentials):
+            # Where anyone was let in, a name says nothing: who has one must come again, and prove it.
+            known = not was_open or connection.credentials.username is None
+            if known and self.broker.access.is_welcome(connection.credentials):
                 self.broker.prune(session, connection.credentials)
             else:
                 connection.ended(Reason.NOT_AUTHORIZED)
         for process in self._children:
-            process.restart()
+            process.renew()
         logger.warning("users, rules and certificates were read again")
+
+    def _replace_access(self, found: AccessList | None) -> bool:
+        """Have another access list in force; return whether there was none before."""
+        from pyrite.access.guard import Guard
+
+        before = self.broker.access
+        if isinstance(before, Guard):
+            if found is not None:
+                before.replace(*found)
+            else:
+                logger.error("there is no access list any more: the last one stays until a restart")
+        elif found is not None and not self.config.mqtt.authenticator:
+            self.broker.access = Guard(*found)
+            return True
+        return False
 
     def _tls_options(self, context: ssl.SSLContext) -> dict[str, Any]:
         return {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
+from pyrite.endpoints import certificate_user
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.listeners import Listener
 
@@ -17,18 +18,6 @@ LARGE_READ = 64 * 1024
 """Bytes after which others have their turn; uvloop would go on reading, up to 8 MiB from one client."""
 MAX_HELD = 1024 * 1024
 """Bytes that may come from a TLS client while it waits for its turn."""
-
-
-def user_in(certificate: dict[str, Any], where: str) -> str | None:
-    """Return the name of the user in a certificate that was verified."""
-    if where == "san":
-        names = [
-            value for kind, value in certificate.get("subjectAltName", ()) if kind in ("email", "DNS", "URI")
-        ]
-    else:
-        subject = certificate.get("subject", ())
-        names = [value for part in subject for kind, value in part if kind == "commonName"]
-    return names[0] if names else None
 
 
 class StreamProtocol(asyncio.Protocol):
@@ -65,10 +54,9 @@ class StreamProtocol(asyncio.Protocol):
         transport.set_write_buffer_limits(high=min(HIGH_WATER, limits.max_waiting_bytes // 2))
         where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else address
         self.connection = self.server.connection(self._listener, self, address, where)
-        if self._tls and self.server.config.tls.certificate_user:
-            shown = transport.get_extra_info("peercert")
-            name = user_in(shown or {}, self.server.config.tls.certificate_user)
-            self.connection.credentials.certificate = name
+        if self._tls:
+            named_in = self.server.config.tls.certificate_user
+            self.connection.credentials.certificate = certificate_user(transport, named_in)
         self.server.connections.add(self.connection)
 
     def data_received(self, data: bytes) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pyrite.broker.positions import parse_position
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
 
-CONNECTING = ("broker", "path", "username", "password", "token", "caFile")
+CONNECTING = ("broker", "path", "username", "password", "token", "caFile", "certFile", "keyFile")
 READING = (
     *CONNECTING,
     "stream",
@@ -52,6 +52,8 @@ class Place:
     password: str | None = None
     token: str | None = None
     ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,12 @@ class _Given:
             )
         if broker is not None:
             _check_url(broker)
-        credentials = [self.get(name) for name in ("username", "password", "token", "caFile")]
+        names = CONNECTING[2:]
+        credentials = [self.get(name) for name in names]
         if path is not None and any(each is not None for each in credentials):
-            raise OptionError("options username, password, token and caFile go with broker, not with path")
+            raise OptionError(f"options {', '.join(names)} go with broker, not with path")
+        if self.get("keyFile") is not None and self.get("certFile") is None:
+            raise OptionError("option keyFile goes with certFile")
         return Place(broker, None if path is None else _folder(path), *credentials)
 
     def topic_filter(self) -> str | None:

@@ -32,4 +32,6 @@ def open_broker(place: Place) -> FlightLog:
         password=place.password,
         token=place.token,
         ca_file=place.ca_file,
+        cert_file=place.cert_file,
+        key_file=place.key_file,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
-from pyrite.server.child import Answer, Question
+from pyrite.server.child import Answer, Question, credentials_in
 from pyrite.server.listeners import Listener
 from pyrite.server.questions.about import About
 from pyrite.server.questions.clients import Clients
@@ -61,15 +61,14 @@ class Questions:
         """Have a question answered to who may come in; with `all_may_ask`, also to who gives no name."""
 
         def question(message: Message, answer: Answer) -> None:
-            name, password, address = message["who"]
-            given = Credentials("", name, None if password is None else password.encode(), address)
-            silent = name is None and password is None
+            given = credentials_in(message["who"])
+            silent = (given.username, given.password, given.certificate) == (None, None, None)
 
             def decided(verdict: Accept | Refuse) -> None:
                 if isinstance(verdict, Accept) or (silent and all_may_ask):
                     user = verdict.username if isinstance(verdict, Accept) else None
                     reply = _reply(answer)
-                    who = Credentials("", user, None, address)
+                    who = Credentials("", user, None, given.address)
                     safely(lambda: handle(who, message, reply), reply)
                 else:
                     answer(status=401, detail=verdict.reason or "not authorized")

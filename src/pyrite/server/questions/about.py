@@ -41,7 +41,7 @@ class About:
         listening = self._listening()
         sockets = [one for one in listening if one.websocket]
         sockets.sort(key=lambda one: one.tls is not self._tls)
-        nobody = Credentials("", None, None, who.address)
+        nobody = Credentials("", None, None, who.address, message["who"]["certificate"])
         reply(
             {
                 "version": __version__,

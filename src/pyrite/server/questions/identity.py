@@ -1,4 +1,4 @@
-"""Who asks over HTTP: every request says it again, and passwords are not checked each time."""
+"""Who asks over HTTP or Flight: every request says it again, and passwords are not checked each time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Identity:
 
     def _key(self, given: Credentials) -> bytes:
         digest = hashlib.blake2b(key=self._secret)
-        for part in (given.username, given.password, given.address):
+        for part in (given.username, given.password, given.certificate, given.address):
             data = part.encode() if isinstance(part, str) else part
             digest.update(b"-" if data is None else b"%d:%s" % (len(data), data))
         return digest.digest()
