@@ -96,6 +96,24 @@ def test_a_run_of_messages_is_one_batch(core: Core) -> None:
     assert [one.payload for one in reader.came()] == [b"%04d" % number for number in range(3_000)]
 
 
+@pytest.mark.parametrize("different", [0, 1, 40, 99])
+def test_one_that_differs_among_many_keeps_its_topic(core: Core, different: int) -> None:
+    reader, writer = LineClient(core), LineClient(core)
+    reader.say("Subscribe +")
+    topics = [b"b" if number == different else b"a" for number in range(100)]
+    writer.send(b"".join(b"Publish %s 4\n%04d\n" % (topic, number) for number, topic in enumerate(topics)))
+    expected = [(f"Message {topic.decode()} 4", b"%04d" % number) for number, topic in enumerate(topics)]
+    came = reader.came()
+    assert list(zip(texts(came), [one.payload for one in came], strict=True)) == expected
+
+
+def test_a_payload_that_is_longer_than_said_among_many_is_an_error(core: Core) -> None:
+    writer = LineClient(core)
+    frames = [b"Publish a 4\n%04d\n" % number for number in range(100)]
+    frames[50] = b"Publish a 4\n00050\n"
+    assert "bad-frame" in texts(writer.send(b"".join(frames)))[-1]
+
+
 def test_topics_with_spaces_and_others(core: Core) -> None:
     reader, writer = LineClient(core), LineClient(core)
     assert texts(reader.say("Subscribe living%20room/+")) == ["SubAck living%20room/+"]

@@ -26,6 +26,7 @@ from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, split_
 from pyrite.protocols.conversation import TURN, Conversation
 from pyrite.protocols.line.frames import MAX_LINE, FrameError, Line, error, escape, line, parse
 from pyrite.protocols.line.options import LineOptions
+from pyrite.protocols.runs import MANY, count_alike, words
 from pyrite.protocols.states import CLOSED, CONNECTED
 
 if TYPE_CHECKING:
@@ -787,8 +788,11 @@ def _run_end(shape: Shape, data: bytes, at: int) -> int:
     between = b"\n" + shape.prefix  # the end of one frame, and the beginning of the next
     at += size
     first, last = at, len(data) - size
-    while at <= last and data[at - 1 : at + length] == between:
-        at += size
+    if last - at >= MANY * size and data[at - 1 : at + length] == between:
+        at += count_alike(data, at, size, words(between, -1)) * size
+    else:
+        while at <= last and data[at - 1 : at + length] == between:
+            at += size
     if at > first and data[at - 1] != _LF:
         at -= size
     return at

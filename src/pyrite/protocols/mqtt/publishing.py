@@ -23,6 +23,7 @@ from pyrite.protocols.mqtt.fields import Reader, check_utf8
 from pyrite.protocols.mqtt.packets import Ack
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, violation
 from pyrite.protocols.mqtt.requests import REQUESTS, Request
+from pyrite.protocols.runs import MANY, Word, count_alike, words
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
@@ -49,6 +50,7 @@ class Shape:
         "retain",
         "size",
         "topic",
+        "words",
     )
 
     prefix: bytes
@@ -69,6 +71,8 @@ class Shape:
     """0, or the reason for which messages of this shape are not taken."""
     plain: bool
     """Whether such packets may be part of a mixed batch: nothing about them but topic and payload."""
+    words: list[Word]
+    """What all of them have, to look for it in many at once; empty until that is wanted."""
 
 
 def read_shape(connection: Connection, data: bytes, start: int, body: int, stop: int) -> Shape:
@@ -86,6 +90,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         raise malformed("the packet ends within a field")
     topic = data[topic_at:topic_end]
     shape = Shape()
+    shape.words = []
     shape.qos = qos
     shape.retain = bool(first & 1)
     shape.properties = None
@@ -201,6 +206,10 @@ def run_end(shape: Shape, data: bytes, start: int) -> int:
     at = start + size
     last = len(data) - size
     follows = shape.property_bytes
+    if last - at >= MANY * size and data[at : at + length] == prefix:
+        if not shape.words:
+            shape.words = [*words(prefix, 0), *words(follows, shape.id_at + 2)]
+        return at + count_alike(data, at, size, shape.words) * size
     if not follows:
         while at <= last and data[at : at + length] == prefix:
             at += size

@@ -1,0 +1,51 @@
+"""Long runs of packets that look alike, and where they end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyrite.protocols.mqtt.packets import V5, V311, Publish
+from pyrite.protocols.runs import MANY, count_alike, words
+from tests.support.core import Core
+
+LONG = 3 * MANY
+
+
+@given(
+    data=st.data(), head=st.binary(min_size=1, max_size=30), rest=st.integers(0, 9), count=st.integers(1, 99)
+)
+def test_any_byte_that_differs_ends_a_run(data: st.DataObject, head: bytes, rest: int, count: int) -> None:
+    size = len(head) + rest
+    packets = bytearray((head + bytes(rest)) * count)
+    for _ in range(data.draw(st.integers(0, 3))):
+        packets[data.draw(st.integers(0, len(packets) - 1))] ^= data.draw(st.integers(1, 255))
+    alike = [packets[at : at + len(head)] == head for at in range(0, count * size, size)]
+    before, after = data.draw(st.binary(max_size=5)), bytes(data.draw(st.integers(0, size - 1)))
+    found = count_alike(before + packets + after, len(before), size, words(head, 0))
+    assert found == (alike.index(False) if False in alike else count)
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("different", [0, 1, MANY, LONG - 1])
+def test_a_message_that_differs_among_many_keeps_what_is_its_own(
+    core: Core, version: int, qos: int, different: int
+) -> None:
+    """In its topic, which is as long as that of the others; and, in MQTT 5, in a property."""
+    subscriber = core.connect("subscriber", version, receive_maximum=1_000)
+    subscriber.subscribe("topics/#", qos=qos)
+    publisher = core.connect("publisher", version)
+    expected, packets = [], []
+    for number in range(LONG):
+        own = number == different
+        topic = b"topics/longer/b" if own else b"topics/longer/a"
+        values = {"content_type": "text/csv" if own else "text/xml"} if version == V5 else {}
+        payload = b"%04d" % number
+        expected.append((topic, payload, values.get("content_type")))
+        packet_id = number + 1 if qos else 0
+        packets.append(Publish(topic, payload, qos, packet_id=packet_id, properties=values))
+    publisher.send(*packets)
+    found = [(one.topic, one.payload, one.properties.get("content_type")) for one in subscriber.messages()]
+    assert found == expected
