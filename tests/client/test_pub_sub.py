@@ -38,6 +38,8 @@ async def test_every_kind_of_connection_works(
     async with Client(urls[scheme], tls=tls) as client, client.subscribe(topic, qos=1) as messages:
         await asyncio.gather(*(client.publish(topic, b"%d" % number, qos=1) for number in range(500)))
         await client.publish(topic, large, qos=1)
+        async with asyncio.timeout(20):  # less than the ping that would wake it up
+            await client.drained(everything=True)
         received = [(await messages.get(10)).payload for _ in range(501)]
     assert received == [*(b"%d" % number for number in range(500)), large]
 

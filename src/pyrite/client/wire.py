@@ -120,6 +120,8 @@ class Wire(asyncio.Protocol):
         """Return when there is room for more, or `everything` is sent, or the connection is gone."""
         assert self._transport is not None
         if everything:
+            if not self._transport.get_write_buffer_size():
+                return  # with TLS, one that has nothing to send would be paused until there is something
             self._transport.set_write_buffer_limits(0)
         try:
             await self._writable.wait()
