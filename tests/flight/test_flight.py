@@ -226,6 +226,21 @@ def test_a_broker_that_dies_under_a_read(tmp_path: Path) -> None:
     assert offsets == list(range(count))
 
 
+def test_a_sink_that_was_given_up_takes_nothing_more(tmp_path: Path) -> None:
+    with (
+        BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker,
+        FlightLog(broker.urls[1]) as log,
+    ):
+        log.stage("s", "early", rows(0).schema, [rows(3)])
+        log.abort("s")
+        with pytest.raises(QueryError, match="sink 's' was given up"):
+            log.stage("s", "late", rows(0).schema, [rows(3)])
+        assert [path for path in (tmp_path / "data" / "staging").rglob("*") if path.is_file()] == []
+        staged = log.stage("another", "part", rows(0).schema, [rows(3)])
+        assert log.commit("another", 0, staged.parts)
+        assert log.table(Query()).num_rows == 3
+
+
 def test_a_flight_process_that_dies_is_started_again(tmp_path: Path) -> None:
     with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
         publish(broker, [("a", "1")])

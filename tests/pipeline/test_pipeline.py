@@ -19,6 +19,7 @@ import psutil  # type: ignore[import-untyped]
 import pyspark
 import pytest
 
+from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, read_log
 from pyrite.pipeline.project import Project, make_project
 from pyrite.pipeline.tables import read_table, row_counts
@@ -29,6 +30,21 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 PATIENCE = 300.0
 """Seconds for a run, on a machine that has much else to do."""
+PLANT = {"PYRITE_USERNAME": "plant", "PYRITE_PASSWORD": "plant-word"}
+"""Who the pipeline is."""
+RULES = """
+[access]
+users = "users"
+anonymous = true
+[[access.rule]]
+users = ["anonymous"]
+publish = ["#"]
+subscribe = ["#", "$pipelines/#"]
+[[access.rule]]
+users = ["plant"]
+pull = ["#"]
+publish = ["alerts/#", "$pipelines/#"]
+"""
 WINDOW = 10
 """Seconds of a window in topic_windows, and of its watermark."""
 
@@ -40,6 +56,7 @@ class Running:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pyrite", "pipeline", "run", *options],
             cwd=project.folder,
+            env=os.environ | PLANT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -126,22 +143,23 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     except NoJava as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("pipeline")
-    data = ("--data", str(folder / "data"))
+    write_users(folder / "users", [User("plant", hash_password("plant-word"))])
+    (folder / "pyrite.toml").write_text(RULES)
+    data = ("--config=pyrite.toml", "--data=data")
     listen = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
-    with BrokerProcess(*data, *listen) as broker:
+    with BrokerProcess(*data, *listen, cwd=folder) as broker:
         again = ("--listen", broker.urls[0], "--listen", broker.urls[1])
         story = Story(make_project(folder / "plant", broker.urls[1]))
         _make_quick(story.project)
         with BlockingClient(broker.urls[0], client_id="ear", session_expiry=600) as client:
             client.subscribe("alerts/#", qos=1)
         _live(story, broker, folder)
-    with BrokerProcess(*data, *again) as broker:
+    with BrokerProcess(*data, *again, cwd=folder) as broker:
         # The run that was killed is ended by Spark's own command.
         story.elsewhere = _spark_pipelines(story.project)
         story.counts.append(row_counts(story.project))
-        story.log = [
-            row for row in read_log(broker.urls[1]).to_pylist() if not row["topic"].startswith("alerts/")
-        ]
+        rows = read_log(broker.urls[1], username="plant", password="plant-word").to_pylist()
+        story.log = [row for row in rows if not row["topic"].startswith("alerts/")]
         with BlockingClient(broker.urls[0], client_id="ear", session_expiry=0) as client:
             alerts = client.subscribe([], unclaimed=True)
             while True:
@@ -163,8 +181,8 @@ def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
         running.wait_for_rows("bronze", sent)
         story.counts.append(row_counts(story.project))
         with BlockingClient(broker.urls[0]) as client:
-            kept = client.topics("$pipelines/+")
-            story.said = {one.name: json.loads(one.kept or b"") for one in kept}
+            kept = client.subscribe("$pipelines/+").get(10)
+            story.said = {kept.topic: json.loads(kept.payload)}
         # It comes late: nothing is judged by it, but it is there.
         late = json.dumps({"time": faults[0]["time"], "temperature": 1.0})
         fresh = "devices/new/telemetry"
@@ -187,7 +205,9 @@ def _make_quick(project: Project) -> None:
 def _spark_pipelines(project: Project) -> str:
     command = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
     java = find_java()
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(command.parents[1])}
+    environment = (
+        os.environ | PLANT | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(command.parents[1])}
+    )
     if java is not None:
         environment["JAVA_HOME"] = str(java)
     for _ in range(3):

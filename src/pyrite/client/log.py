@@ -123,7 +123,7 @@ class FlightLog:
         if not isinstance(error, flight.FlightUnavailableError):
             raise error
         self.close()
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):  # nor will it be trusted later
+        if "certificate verify failed" in str(error).lower().replace("_", " "):  # nor will it be later
             raise ConnectionError(
                 f"{self.url}: the broker's certificate is not trusted (certificate verify failed); "
                 "ca_file names a PEM file with the authority that has signed it"
@@ -251,9 +251,9 @@ class FlightLog:
         committed: bool = self._act("commit", sink=sink, batch=batch, parts=list(parts))["committed"]
         return committed
 
-    def abort(self, sink: str, parts: Sequence[str]) -> None:
-        """Forget parts that were staged."""
-        self._act("abort", sink=sink, parts=list(parts))
+    def abort(self, sink: str, parts: Sequence[str] | None = None) -> None:
+        """Forget parts that were staged; or all of a sink, and what someone may still be about to stage."""
+        self._act("abort", sink=sink, parts=None if parts is None else list(parts))
 
 
 def _tls_options(ca_file: str | None, cert_file: str | None, key_file: str | None) -> dict[str, bytes]:

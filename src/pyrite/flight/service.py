@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PARTS = 10_000
 """Parts that a query may be split into."""
+MAX_GIVEN_UP = 1_000
+"""Sinks that were given up and are remembered; what is staged for others is removed after a day."""
 
 Reply = dict[str, Any]
 
@@ -97,6 +99,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self._log = log
         self._staging = staging
         self._control = control
+        self._given_up: dict[str, None] = {}
+        """Sinks for which nothing is staged any more, the last ones."""
 
     def admit(self, context: flight.ServerCallContext) -> None:
         """Ask the broker who it is that calls, and turn strangers away."""
@@ -185,9 +189,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Stage a part of a sink; who sent it is told how many rows are safe."""
         asked = _json(descriptor.command)
+        sink = _text(asked, "sink")
         rows = self._staging.write(
-            _text(asked, "sink"), _text(asked, "part"), reader.schema, (chunk.data for chunk in reader)
+            sink, _text(asked, "part"), reader.schema, (chunk.data for chunk in reader)
         )
+        if sink in self._given_up:
+            self._staging.clear(sink)
+            raise QueryError(f"sink {sink!r} was given up")
         writer.write(json.dumps({"rows": rows}).encode())
 
     # The rest
@@ -245,12 +253,22 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise QueryError(answer["wrong"])
         return {"committed": answer["committed"]}
 
+    def _give_up(self, sink: str) -> None:
+        """Have nothing staged for a sink from now on: some tasks do not know yet that others have failed."""
+        if len(self._given_up) >= MAX_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[sink] = None
+
     def _abort(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
-        """Forget what was staged: {sink, parts} -> {}."""
-        parts = asked.get("parts")
-        if not isinstance(parts, list):
+        """Forget what was staged: {sink, parts} -> {}. Without parts all of it, and what is yet to come."""
+        sink, parts = _text(asked, "sink"), asked.get("parts")
+        if parts is None:
+            self._give_up(sink)
+            self._staging.clear(sink)
+        elif isinstance(parts, list):
+            self._staging.remove(sink, [str(part) for part in parts])
+        else:
             raise QueryError("abort: expected a list for parts")
-        self._staging.remove(_text(asked, "sink"), [str(part) for part in parts])
         return {}
 
 

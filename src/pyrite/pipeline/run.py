@@ -22,6 +22,7 @@ from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, star
 from pyspark.sql import SparkSession
 
 from pyrite.client.log import FlightLog
+from pyrite.pipeline.connection import credentials
 from pyrite.pipeline.project import Project
 from pyrite.pipeline.schemas import read_schemas
 from pyrite.pipeline.session import pipeline_session
@@ -60,10 +61,13 @@ class Outcome:
 def log_end(broker: str) -> int:
     """Return the offset after the last message of the log; BrokerGone if no one answers."""
     try:
-        with FlightLog(broker, retry=0) as log:
+        with FlightLog(broker, retry=0, **credentials()) as log:
             return log.bounds(STREAM).end
     except PermissionError as error:
-        raise RunError(f"the broker refuses: {error}") from None
+        raise RunError(
+            f"the broker refuses: {error}. Who the pipeline is comes from the environment: PYRITE_USERNAME "
+            "and PYRITE_PASSWORD, or PYRITE_TOKEN"
+        ) from None
     except (ConnectionError, TimeoutError, OSError) as error:
         raise BrokerGone(
             f"no broker answers at {broker}. Start one with `pyrite serve`, or name another with --broker "

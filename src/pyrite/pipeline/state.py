@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyrite.client.log import FlightLog
+from pyrite.pipeline.connection import credentials
 from pyrite.queries import SCHEMA, QueryError
 
 TOPIC = "$pipelines/"
@@ -35,7 +36,7 @@ def announce(broker: str, name: str, state: str, **figures: Any) -> None:
     sink = "pipeline-" + re.sub(r"[^A-Za-z0-9_-]", "_", name)
     with (
         contextlib.suppress(OSError, QueryError),
-        FlightLog(broker, retry=0) as log,
+        FlightLog(broker, retry=0, **credentials()) as log,
     ):
         staged = log.stage(sink, "state", _COLUMNS, [pa.RecordBatch.from_pylist([row], _COLUMNS)])
         log.commit(sink, time.time_ns() // 1_000_000, staged.parts)

@@ -86,12 +86,13 @@ class BatchWriter(DataSourceArrowWriter):
         commit(self._options, 0, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget what is staged, also by tasks of which there is no message: a sink that has nothing is done.
+        """Forget what is staged, also by tasks of which there is no message, or that go on: it is over.
 
         This is no way for a stream: its batch is to be done again.
         """
-        abort(self._options, messages)
-        open_broker(self._options.place).commit(self._sink, 0, [])
+        broker = open_broker(self._options.place)
+        broker.commit(self._sink, 0, [])
+        broker.abort(self._sink)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -6,6 +6,8 @@ Alerts are published to the same log. They are left out here, or the pipeline wo
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
+from pyrite.pipeline.connection import spark_options
+
 spark = SparkSession.active()
 
 
@@ -14,7 +16,7 @@ def bronze() -> DataFrame:
     """Read on from where the last run ended; at first, from the beginning of the log."""
     messages = (
         spark.readStream.format("pyrite")
-        .option("broker", str(spark.conf.get("pyrite.broker")))
+        .options(**spark_options(str(spark.conf.get("pyrite.broker"))))
         .option("startingOffsets", "earliest")
         .load()
     )
