@@ -135,15 +135,17 @@ def serving(data: Path) -> Iterator[tuple[str, str]]:
             process.terminate()
 
 
-def best(call: Callable[[], object], runs: int) -> float:
-    """Return the seconds of the quickest run, after one that is not counted."""
-    call()
-    taken = []
-    for _ in range(runs):
-        start = time.perf_counter()
+def best(runs: int, *calls: Callable[[], object]) -> list[float]:
+    """Return the seconds of the quickest run of each, after one that is not counted; they take turns."""
+    for call in calls:
         call()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+    taken: list[list[float]] = [[] for _ in calls]
+    for _ in range(runs):
+        for call, times in zip(calls, taken, strict=True):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return [min(times) for times in taken]
 
 
 def scan(frame: DataFrame) -> None:
@@ -216,20 +218,19 @@ def main() -> None:
         files = str(data / "streams" / "default" / "*.parquet")
         parquet = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(files)
         in_parquet = parquet.count()
-        ceiling = messages / best(lambda: scan(ready), runs)
-        note("a source with its batches ready", ceiling)
-        rate = messages / best(lambda: scan(source), runs)
-        note("format('pyrite'), a batch", rate, rate / ceiling, "0.8")
-        native = in_parquet / best(lambda: scan(parquet), runs)
+        least, taken = best(runs, lambda: scan(ready), lambda: scan(source))
+        note("a source with its batches ready", messages / least)
+        note("format('pyrite'), a batch", messages / taken, least / taken, "0.8")
+        least, taken = best(runs, lambda: scan(parquet), lambda: scan(table(spark, path=data)))
+        native, rate = in_parquet / least, messages / taken
         note("Spark's own Parquet scan", native)
-        rate = messages / best(lambda: scan(table(spark, path=data)), runs)
         note("pyrite.spark.table", rate, rate / native, "0.8")
-        rate = messages / best(lambda: stream(spark, path=str(data)), runs)
-        note("format('pyrite'), AvailableNow, no-op sink", rate, rate / 1_000_000, "1")
+        (taken,) = best(runs, lambda: stream(spark, path=str(data)))
+        note("format('pyrite'), AvailableNow, no-op sink", messages / taken, messages / taken / 1e6, "1")
         with serving(data / "broker") as (mqtt, flight):
             count = messages // 5
-            rate = count / best(lambda: publish(spark, flight, count), runs)
-            note("the sink, into the log", rate, rate / 300_000, "1")
+            (taken,) = best(runs, lambda: publish(spark, flight, count))
+            note("the sink, into the log", count / taken, count / taken / 300_000, "1")
             median = statistics.median(delays(spark, flight, mqtt, 20))
     shown = Table("64-byte payloads, local[2]", "messages/s", "ratio", "wanted")
     for name, rate, ratio, wanted in found:
