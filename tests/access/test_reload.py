@@ -170,3 +170,19 @@ def test_an_access_list_where_there_was_none(tmp_path: Path) -> None:
             BlockingClient(broker.urls[0], username="ann", password="whatever").connect()
         for client in (somebody, impostor):
             client.close()
+
+
+def test_who_is_gone_reads_no_more_with_flight(tmp_path: Path) -> None:
+    """Also if they were let in a moment ago, and would not be asked again so soon."""
+    (tmp_path / "pyrite.toml").write_text(rules("#") + "pull = ['#']\n")
+    users(tmp_path, "ann")
+    listen = ("--listen=mqtt://127.0.0.1:0", "--listen=flight://127.0.0.1:0")
+    with (
+        BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=tmp_path) as broker,
+        FlightLog(broker.urls[1], username="ann", password="ann-word") as log,
+    ):
+        assert log.table(Query()).num_rows == 0
+        users(tmp_path, "bob")
+        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        with pytest.raises(PermissionError, match="is wrong"):
+            log.streams()

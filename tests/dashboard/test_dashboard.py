@@ -14,7 +14,6 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-import jwt
 import paho.mqtt.client as paho
 import pytest
 import trustme
@@ -25,6 +24,7 @@ from playwright.sync_api import Page, expect
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient
+from tests.access.test_tokens import keys, token
 from tests.dashboard.conftest import ACCESS, CONFIG, LISTEN, OpenPage
 from tests.support.process import BrokerProcess
 
@@ -450,9 +450,7 @@ def test_who_was_let_in_without_a_name_can_log_in(open_page: OpenPage, tmp_path:
 
 
 def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
-    secret = "0123456789abcdef" * 4
-    key = {"kty": "oct", "k": jwt.utils.base64url_encode(secret.encode()).decode(), "alg": "HS256"}
-    (tmp_path / "keys").write_text(json.dumps({"keys": [key]}))
+    keys(tmp_path / "keys", "hs")
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
         str(tmp_path / "server.pem")
     )
@@ -460,7 +458,6 @@ def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
     access = ACCESS.replace('users = "users"', 'jwt_keys = "keys"', 1)
     (tmp_path / "pyrite.toml").write_text(CONFIG + tls + access)
     listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "ws", "https", "wss")]
-    token = jwt.encode({"sub": "ann", "exp": time.time() + 600}, secret, "HS256")
     with (
         BrokerProcess("--config=pyrite.toml", "--data=data", *listen, cwd=tmp_path) as broker,
         open_page(broker, refusals=True, ignore_https_errors=True) as page,
@@ -468,7 +465,7 @@ def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
         sockets: list[str] = []
         page.on("websocket", lambda socket: sockets.append(socket.url))
         page.get_by_label("User name").fill("ann")
-        page.get_by_label("Password or token").fill(token)
+        page.get_by_label("Password or token").fill(token("hs"))
         page.get_by_role("dialog").get_by_role("button", name="Log in").click()
         expect(page.locator("#state")).to_have_text("Connected")
         expect(page.locator("#clients td").nth(1)).to_have_text("ann")

@@ -339,6 +339,6 @@ def test_tls(tmp_path: Path) -> None:
         trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
         with (
             FlightLog(broker.urls[0], ca_file=str(tmp_path / "other.pem"), retry=0.5) as log,
-            pytest.raises(ConnectionError),
+            pytest.raises(ConnectionError, match="certificate is not trusted"),
         ):
             log.streams()

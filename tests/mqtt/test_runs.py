@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,21 +29,27 @@ def test_any_byte_that_differs_ends_a_run(data: st.DataObject, head: bytes, rest
     assert found == (alike.index(False) if False in alike else count)
 
 
-@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize(
+    ("version", "topic_differs", "property_differs"),
+    [(V311, True, False), (V5, True, False), (V5, False, True), (V5, True, True)],
+)
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("different", [0, 1, MANY, LONG - 1])
 def test_a_message_that_differs_among_many_keeps_what_is_its_own(
-    core: Core, version: int, qos: int, different: int
+    core: Core, version: int, topic_differs: bool, property_differs: bool, qos: int, different: int
 ) -> None:
-    """In its topic, which is as long as that of the others; and, in MQTT 5, in a property."""
+    """In its topic, which is as long as that of the others, or in a property."""
     subscriber = core.connect("subscriber", version, receive_maximum=1_000)
-    subscriber.subscribe("topics/#", qos=qos)
+    # With an identifier, nothing can be passed on as it came.
+    asked: dict[str, Any] = {"subscription_identifier": [7]} if version == V5 else {}
+    subscriber.subscribe("topics/#", qos=qos, **asked)
     publisher = core.connect("publisher", version)
     expected, packets = [], []
     for number in range(LONG):
         own = number == different
-        topic = b"topics/longer/b" if own else b"topics/longer/a"
-        values = {"content_type": "text/csv" if own else "text/xml"} if version == V5 else {}
+        topic = b"topics/longer/b" if own and topic_differs else b"topics/longer/a"
+        kind = "text/csv" if own and property_differs else "text/xml"
+        values = {"content_type": kind} if version == V5 else {}
         payload = b"%04d" % number
         expected.append((topic, payload, values.get("content_type")))
         packet_id = number + 1 if qos else 0

@@ -41,7 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
     most_of_one = MAX_CONNECTIONS
     head_time = 10.0
     """Seconds in which the head of the first request must have come, and of each that has begun."""
-    certificate_user = ""
+    named_in = ""
     """Where in a client's certificate the name of the user is."""
     addresses: Counter[str]
 
@@ -50,7 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._address = self.client[0] if self.client else "unknown"
         self.addresses[self._address] += 1
-        self._user = certificate_user(transport, self.certificate_user)
+        self._user = certificate_user(transport, self.named_in)
         self._head = 0
         self._in_head = True
         self._timer = self.loop.call_later(self.head_time, transport.abort)
@@ -109,7 +109,7 @@ def bounded(settings: dict[str, Any]) -> type[BoundedProtocol]:
             "most": min(MAX_CONNECTIONS, settings["max_connections"]),
             "most_of_one": settings["max_connections_per_address"],
             "head_time": settings["connect_timeout"],
-            "certificate_user": settings["tls"]["certificate_user"] if settings["tls"] else "",
+            "named_in": settings["tls"]["certificate_user"] if settings["tls"] else "",
             "addresses": Counter(),
         },
     )

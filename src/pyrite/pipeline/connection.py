@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
-VARIABLES = {
-    "PYRITE_USERNAME": ("username", "username"),
-    "PYRITE_PASSWORD": ("password", "password"),
-    "PYRITE_TOKEN": ("token", "token"),
-    "PYRITE_CA_FILE": ("ca_file", "caFile"),
-    "PYRITE_CERT_FILE": ("cert_file", "certFile"),
-    "PYRITE_KEY_FILE": ("key_file", "keyFile"),
-}
-"""Variables, and what each is called by `FlightLog` and by Spark's source and sink."""
+NAMES = ("username", "password", "token", "ca_file", "cert_file", "key_file")
+"""What `FlightLog` is told; PYRITE_USERNAME and so on are the variables."""
 
 
 def credentials() -> dict[str, Any]:
     """Return who a pipeline is, for `FlightLog`."""
-    return {name: os.environ[variable] for variable, (name, _) in VARIABLES.items() if variable in os.environ}
+    variables = {name: f"PYRITE_{name.upper()}" for name in NAMES}
+    return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
 
 
 def spark_options(broker: str) -> dict[str, str]:
-    """Return the options with which Spark's source and sink reach a broker."""
-    who = {name: os.environ[variable] for variable, (_, name) in VARIABLES.items() if variable in os.environ}
-    return {"broker": broker, **who}
+    """Return the options with which Spark's source and sink reach a broker: caFile is cafile to them."""
+    return {"broker": broker, **{name.replace("_", ""): value for name, value in credentials().items()}}

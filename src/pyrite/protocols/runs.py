@@ -1,8 +1,8 @@
 """Runs of packets that look alike: how many there are, found out for all of them at once. HOT.
 
 A publisher's packets mostly have the same size and the same bytes in the same places: all but the payload. To
-look at one after the other takes Python 100 ns each. numpy takes 10: it compares eight bytes of all of them,
-and then the next eight.
+look at one after the other takes Python 130 to 220 ns each. numpy takes 14, and 45 where 80 bytes are the
+same: it compares eight bytes of all of them, and then the next eight.
 """
 
 from __future__ import annotations
