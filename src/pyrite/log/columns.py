@@ -235,8 +235,7 @@ def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, An
     out = np.empty((total, size), np.uint8)
     at = 0
     for batch in batches:
-        rows = np.frombuffer(batch.data, np.uint8).reshape(batch.count, batch.stride)
-        out[at : at + batch.count] = rows[:, batch.payload_at :]
+        out[at : at + batch.count].view(f"V{size}")[:, 0] = spaced(batch)
         at += batch.count
     return out.reshape(-1)
 
@@ -252,10 +251,15 @@ def _binary(ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any] | bytes) -> p
     return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
+def spaced(batch: Batch) -> np.ndarray[Any, Any]:
+    """Return the payloads where they lie, each as one item: faster to copy than rows of bytes."""
+    size = batch.stride - batch.payload_at
+    return np.ndarray((batch.count,), f"V{size}", batch.data, batch.payload_at, (batch.stride,))
+
+
 def _packed(batch: Batch) -> np.ndarray[Any, Any]:
     """Copy the payloads of a batch together, without what lies between them."""
-    rows = np.frombuffer(batch.data, np.uint8).reshape(batch.count, batch.stride)
-    return np.ascontiguousarray(rows[:, batch.payload_at :]).reshape(-1)
+    return np.ascontiguousarray(spaced(batch)).view(np.uint8)
 
 
 def _strided(batch: Batch) -> pa.Array:

@@ -145,8 +145,7 @@ class Gathering:
             self._buffer = _free.pop() if _free else np.empty(LARGE, np.uint8)
             self._buffers.append(self._buffer)
         target = self._buffer[self._filled : self._filled + size]
-        rows = np.frombuffer(batch.data, np.uint8).reshape(batch.count, batch.stride)
-        target.reshape(batch.count, each)[:] = rows[:, batch.payload_at :]
+        target.view(f"V{each}")[:] = columns.spaced(batch)
         self._filled += size
         self._copied += batch.count
         return Entry(_with_payloads(batch, cast(bytes, target.data)), entry.timestamp, None)
