@@ -123,6 +123,8 @@ some = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(some, min_size=1, max_size=8) | st.lists(singles, min_size=1, max_size=50))
 @example([strided(WORTH_IT, 4), strided(3, 4)])
+@example([strided(3, 0), strided(2, 0)])
+@example([strided(WORTH_IT, 0)])
 def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
     """Whether payloads are copied early, or not, or some of them."""
     one = gathered(batches)

@@ -81,6 +81,23 @@ def test_any_parquet_library_reads_it(tmp_path: Path, compression: str) -> None:
     assert column.compression == ("UNCOMPRESSED" if compression == "none" else compression.upper())
 
 
+@pytest.mark.parametrize("little", [64 * 1024, 0], ids=["once each", "once a message"])
+def test_texts_are_read_in_either_way(
+    tmp_path: Path, little: int, monkeypatch: pytest.MonkeyPatch, small_row_groups: None
+) -> None:
+    """Topics and clients, some of which are not there; as a reader of a few columns wants them, too."""
+    monkeypatch.setattr(parquet, "_LITTLE", little)
+    folder = tmp_path / "s"
+    rows = rows_of(write_segments(folder, [30]))
+    segment = ParquetSegment("s", convert(folder)[0])
+    assert {row["client_id"] for row in rows} == {None, "ann", "bob"}
+    for names in (None, ["offset", "topic"], ["offset", "client_id"]):
+        batches = [piece for piece in segment.read(0, FOREVER, names) if isinstance(piece, pa.RecordBatch)]
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert found == [{name: row[name] for name in names or row} for row in rows]
+        assert all(batch.schema.equals(batches[0].schema) for batch in batches)
+
+
 def test_row_groups_have_statistics(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     rows = rows_of(write_segments(folder, [30]))

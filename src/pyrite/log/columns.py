@@ -227,6 +227,8 @@ def _payloads(batches: list[Batch], runs: _Runs, payloads: np.ndarray[Any, Any] 
 
 def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, Any]:
     """Copy payloads of one size from several batches to one place: many small ones at once, if possible."""
+    if not size:
+        return np.empty(0, np.uint8)
     first = batches[0]
     stride, payload_at = first.stride, first.payload_at
     if len(batches) > 32 and all(b.stride == stride and b.payload_at == payload_at for b in batches):
@@ -252,19 +254,20 @@ def _binary(ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any] | bytes) -> p
 
 
 def spaced(batch: Batch) -> np.ndarray[Any, Any]:
-    """Return the payloads where they lie, each as one item: faster to copy than rows of bytes."""
+    """Return the payloads, not empty ones, where they lie, each as one item: faster to copy than rows."""
     size = batch.stride - batch.payload_at
     return np.ndarray((batch.count,), f"V{size}", batch.data, batch.payload_at, (batch.stride,))
 
 
 def _packed(batch: Batch) -> np.ndarray[Any, Any]:
     """Copy the payloads of a batch together, without what lies between them."""
+    if batch.stride == batch.payload_at:
+        return np.empty(0, np.uint8)
     return np.ascontiguousarray(spaced(batch)).view(np.uint8)
 
 
 def _strided(batch: Batch) -> pa.Array:
-    size = batch.stride - batch.payload_at
-    return _binary(_ends(size, batch.count), _packed(batch) if size else b"")
+    return _binary(_ends(batch.stride - batch.payload_at, batch.count), _packed(batch))
 
 
 def _mixed_gap(batch: Batch) -> int:

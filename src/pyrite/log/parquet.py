@@ -52,6 +52,10 @@ _END = b"pyrite.end"
 _PAIRS = ["user_properties.list.element.key", "user_properties.list.element.value"]
 _DISTINCT = ("offset", "timestamp", "payload", "retain", "correlation_data", "user_properties")
 _OPTIONAL = [field.name for field in SCHEMA if field.nullable]
+_TEXTS = {number: field.name for number, field in enumerate(SCHEMA) if field.name in ("topic", "client_id")}
+"""The texts that every message has, by the number of their column."""
+_LITTLE = 64 * 1024
+"""Bytes of distinct texts up to which they are read once each, and not once for each message."""
 _MEASURED = [name for name in SCHEMA.names if name not in ("payload", "user_properties")] + _PAIRS
 
 
@@ -385,6 +389,7 @@ def decode(
             metadata=metadata,
             pre_buffer=False,
             page_checksum_verification=not one["synced"],
+            read_dictionary=_repeated(group),
         )
         fields = list(SCHEMA) if wanted is None else [SCHEMA.field(name) for name in wanted]
         names = [field.name for field in fields if field.name not in absent]
@@ -406,8 +411,20 @@ def decode(
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array; Arrow's own way copies one that is already."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    """Return a column as one array of values; Arrow's own way copies one that is already."""
+    joined = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return joined.dictionary_decode() if pa.types.is_dictionary(joined.type) else joined
+
+
+def _repeated(group: pq.RowGroupMetaData) -> list[str]:
+    """Return the columns of few texts: to read those once each takes a third of the time."""
+    few = []
+    for number, name in _TEXTS.items():
+        column = group.column(number)
+        start = column.dictionary_page_offset
+        if start is not None and column.data_page_offset - start <= _LITTLE:
+            few.append(name)
+    return few
 
 
 def _absent(group: pq.RowGroupMetaData) -> set[str]:

@@ -28,13 +28,14 @@ def table(spark: SparkSession, stream: str = "default", *, path: str | Path) -> 
     bounds = LogFolder(data).bounds(stream)
     snapshot = take(data, stream)
     start = bounds.first if snapshot is None else snapshot.end
+    stop = max(start, bounds.end)
     source = spark.read.format("pyrite").options(path=str(data), stream=stream)
-    rest = source.options(startingOffsets=str(start), endingOffsets=str(max(start, bounds.end))).load()
+    rest = source.options(startingOffsets=str(start), endingOffsets=str(stop))
     if snapshot is None:
-        return rest
+        return rest.load()
     sealed = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(_literal, snapshot.files))
     _keep(spark, sealed, snapshot)
-    return sealed.union(rest)
+    return sealed.union(rest.load()) if start < stop else sealed
 
 
 def _literal(path: Path) -> str:
