@@ -174,6 +174,23 @@ def test_a_table_is_what_the_source_reads(spark: SparkSession, folder: Path, row
     ]
 
 
+def test_a_table_of_sealed_segments_alone_needs_no_python(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    path = folder.parents[1]
+    assert "BatchScan pyrite" in plan_of(table(spark, path=path)), "the end is not in Parquet yet"
+    convert(folder)
+    history = table(spark, path=path)
+    assert "BatchScan" not in plan_of(history)
+    assert shown(history) == utc(rows)
+
+
+def plan_of(frame: DataFrame) -> str:
+    """Return what Spark is going to do."""
+    plan: str = frame._jdf.queryExecution().executedPlan().toString()
+    return plan
+
+
 def test_a_table_of_a_folder_with_any_name(spark: SparkSession, folder: Path, rows: Rows) -> None:
     data = folder.parents[2] / "data [2026] {a,b}*?"
     folder.parents[1].rename(data)
