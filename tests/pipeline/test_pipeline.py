@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -60,6 +61,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # as in a terminal, where Ctrl-C is for all that was started there
         )
         self.lines: list[str] = []
         self._over = False
@@ -86,6 +88,13 @@ class Running:
     def wait_for_rows(self, table: str, rows: int) -> None:
         """Return after a run that left a table with so many rows."""
         self.wait_for(lambda line: line.startswith("run ") and f"{table} {rows:,}" in line)
+
+    def interrupt(self) -> tuple[int, int]:
+        """Press Ctrl-C, and return with which code it ended, and how many processes it left behind."""
+        others = psutil.Process(self._process.pid).children(recursive=True)
+        os.killpg(self._process.pid, signal.SIGINT)
+        code = self._process.wait(PATIENCE)
+        return code, len(psutil.wait_procs(others, 20)[1])
 
     def kill(self) -> None:
         """Kill it, as the kernel does when memory is short, and wait until its Java is gone as well."""
@@ -114,6 +123,12 @@ class Story:
     counts: list[dict[str, int]] = field(default_factory=list)
     """The rows of all tables after each round."""
     elsewhere: str = ""
+    interrupted: tuple[int, int] = (-1, -1)
+    """With which code a run ended after Ctrl-C, and how many processes it left behind."""
+    last_words: list[str] = field(default_factory=list)
+    """What it said after that."""
+    counts_after: dict[str, int] = field(default_factory=dict)
+    """The rows of all tables then."""
     said: dict[str, Any] = field(default_factory=dict)
     """What the pipeline said of itself after the first round."""
 
@@ -167,7 +182,21 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
                     story.heard.append(json.loads(alerts.get(timeout=3).payload))
                 except TimeoutError:
                     break
+        _interrupt(story)
     return story
+
+
+def _interrupt(story: Story) -> None:
+    """Press Ctrl-C in the middle of a run."""
+    running = Running(story.project, "--continuous")
+    try:
+        running.wait_for(lambda line: "bronze" in line)
+        said = len(running.lines)
+        story.interrupted = running.interrupt()
+        story.last_words = running.lines[said:]
+        story.counts_after = row_counts(story.project)
+    finally:
+        running.kill()
 
 
 def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
@@ -344,6 +373,14 @@ def test_the_alerts_at_a_subscriber_are_the_faults_each_once(story: Story) -> No
 
 def test_spark_pipelines_runs_the_project_as_it_is(story: Story) -> None:
     assert "Run is COMPLETED" in story.elsewhere
+
+
+def test_ctrl_c_ends_the_run_and_with_it_everything(story: Story) -> None:
+    assert story.interrupted == (0, 0), "\n".join(story.last_words)
+    assert any("ending after this run" in line for line in story.last_words)
+    assert any(line.startswith("run ") for line in story.last_words), "it was not cut off"
+    assert not any("Traceback" in line for line in story.last_words)
+    assert story.counts_after == story.counts[-1], "there was nothing new"
 
 
 def test_a_pipeline_says_what_it_does(story: Story) -> None:
