@@ -13,7 +13,7 @@ from pyrite.broker.session import Session
 from pyrite.broker.subscriptions import Route, Subscription, SubscriptionTree
 from pyrite.broker.topics import (
     InvalidTopic,
-    TopicTree,
+    OrderedTopicTree,
     check_filter,
     check_topic,
     matches,
@@ -81,15 +81,21 @@ def test_the_examples_of_the_specification(topic_filter: str, topic: str, expect
 def test_a_topic_tree_finds_the_topics_that_match(
     put: list[bytes], removed: list[bytes], topic_filter: bytes
 ) -> None:
-    tree: TopicTree[int] = TopicTree()
+    tree: OrderedTopicTree[int] = OrderedTopicTree()
     for number, topic in enumerate(put):
         tree[topic] = number
     for topic in removed:
         assert (tree.pop(topic) is not None) is (topic in put)
         put = [other for other in put if other != topic]
     found = list(tree.matching(topic_filter))
-    assert sorted(found) == sorted({topic for topic in put if matches(topic_filter, topic)})
+    right = sorted({topic for topic in put if matches(topic_filter, topic)})
+    assert sorted(found) == right
     assert len(tree) == len(set(put))
+    for after in (None, b"", *put, *removed):
+        following = list(tree.following(after, topic_filter))
+        assert following == sorted(following)
+        rest = [topic for topic in right if after is None or topic > after]
+        assert [topic for topic in following if matches(topic_filter, topic)] == rest
 
 
 Change = tuple[str, int, bytes, int, str | None]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyrite.broker.topics import TopicTree
+from pyrite.broker.topics import OrderedTopicTree
 
 if TYPE_CHECKING:
     from pyrite.broker.journal import Journal
@@ -39,7 +39,7 @@ class Catalog:
         self.restricts = options.policy != ANY
         """Whether some topics may not be used."""
         self._fixed = {name.encode() for name in options.names}
-        self.created: TopicTree[bool] = TopicTree()
+        self.created: OrderedTopicTree[bool] = OrderedTopicTree()
         for topic in self._fixed:
             self.created[topic] = True
 

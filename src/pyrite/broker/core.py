@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from sortedcontainers import SortedList
+
 from pyrite.broker.access import Accept, Access, Credentials, Refuse
 from pyrite.broker.catalog import Catalog, TopicOptions
 from pyrite.broker.consumers import Consumer
@@ -26,7 +28,7 @@ from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
-from pyrite.broker.topics import TopicTree, matches
+from pyrite.broker.topics import OrderedTopicTree, matches
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +96,8 @@ class Broker:
         """The time, in seconds from some point in the past; as `tick` told it."""
         self.timers = Timers()
         self.sessions: dict[str, Session] = {}
+        self.client_ids: SortedList[str] = SortedList()
+        """Those of all sessions, in order: for lists of them, some at a time."""
         self.journal = journal or Journal()
         self.subscriptions = SubscriptionTree(self.journal.stream_for)
         self.consumers: dict[str, Consumer] = {}
@@ -102,7 +106,7 @@ class Broker:
         """Changes whenever a client comes or goes."""
         self.groups_behind: set[SharedGroup] = set()
         """Shared subscriptions that wait for a member with room."""
-        self.retained: TopicTree[Batch] = TopicTree()
+        self.retained: OrderedTopicTree[Batch] = OrderedTopicTree()
         self._system_retained = 0
         self._wake = wake
         self._aside = aside or _at_once
@@ -587,8 +591,12 @@ class Broker:
         if session is not None:
             session.expires_at = None
             return session, True
+        return self._new_session(client_id), False
+
+    def _new_session(self, client_id: str) -> Session:
         session = self.sessions[client_id] = Session(self, client_id)
-        return session, False
+        self.client_ids.add(client_id)
+        return session
 
     def set_expiry(self, session: Session, expiry: int) -> None:
         """Set for how long a session outlives its connection, and note it if it outlives the process too."""
@@ -601,7 +609,7 @@ class Broker:
 
     def restore_session(self, client_id: str, expiry: int) -> Session:
         """Make a session that a broker before this one had."""
-        session = self.sessions[client_id] = Session(self, client_id)
+        session = self._new_session(client_id)
         session.expiry = expiry
         return session
 
@@ -686,6 +694,7 @@ class Broker:
         """Forget a session and all that belongs to it."""
         self.timers.cancel(session)
         del self.sessions[session.client_id]
+        self.client_ids.remove(session.client_id)
         groups = [one.group for one in session.subscriptions.values() if one.group is not None]
         for subscription in session.subscriptions.values():
             self._end_replay(subscription)

@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from sortedcontainers import SortedList
+
 Value = TypeVar("Value")
 
 SHARE_PREFIX = b"$share/"
+_LAST = b"\xff"
+"""Comes after everything that is UTF-8."""
 
 
 class InvalidTopic(ValueError):
@@ -170,3 +174,42 @@ class TopicTree(Generic[Value]):
             child = branch.children.get(level)
             if child is not None:
                 waiting.append((child, depth + 1))
+
+
+class OrderedTopicTree(TopicTree[Value]):
+    """One that also knows its topics in order: for lists of them, some at a time, however many there are."""
+
+    __slots__ = ("_order",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order: SortedList[bytes] = SortedList()
+
+    def __setitem__(self, topic: bytes, value: Value) -> None:
+        if topic in self.values:
+            self.values[topic] = value
+        else:
+            self._order.add(topic)
+            super().__setitem__(topic, value)
+
+    def pop(self, topic: bytes) -> Value | None:
+        """Remove `topic` and return its value, or None if it was not there."""
+        value = super().pop(topic)
+        if value is not None:
+            self._order.remove(topic)
+        return value
+
+    def following(self, after: bytes | None, topic_filter: bytes) -> Iterator[bytes]:
+        """Yield, in order, the topics after one, or all, that begin as a filter does before its wildcards.
+
+        Not all of them match the filter, but no others do. The tree must not change meanwhile.
+        """
+        stem = topic_filter.partition(b"+")[0].partition(b"#")[0]
+        first = stem.removesuffix(b"/") if stem != topic_filter else stem  # "sport/#" asks for "sport" too
+        last = stem + _LAST if stem != topic_filter else stem
+        found: Iterator[bytes]
+        if after is None or after < first:
+            found = self._order.irange(first, last)
+        else:
+            found = self._order.irange(after, last, (False, True))
+        return found

@@ -178,7 +178,7 @@ def _summary(seen: Seen, seconds: float) -> Table:
 def _broker(folder: Path) -> Iterator[tuple[str, str]]:
     """Start a broker; yield where it speaks MQTT, and where Flight."""
     listen = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
-    with _process(folder, "serve", "--data", "data", *listen) as process:
+    with _process(folder, "serve", "--data", "data", "--log-level", "warning", *listen) as process:
         assert process.stdout is not None
         urls: dict[str, str] = {}
         for line in process.stdout:

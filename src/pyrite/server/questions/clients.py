@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
@@ -41,7 +42,12 @@ class Clients:
             there = [self._about(sessions[one]) for one in page if wanted(one)]
             reply({"clients": there, "next": page[-1] if more else None})
 
-        Page(self._broker, list(sessions), message["after"], message["limit"], wanted, found, reply)
+        Page(self._broker, self._following, message["after"], message["limit"], wanted, found, reply)
+
+    def _following(self, after: str | None) -> Iterator[str]:
+        """Yield the clients after one, or all, in order; whether they are connected or not."""
+        ids: Iterator[str] = self._broker.client_ids.irange(after, None, (False, True))
+        return ids
 
     def one(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell of one client, and its subscriptions."""

@@ -1,13 +1,14 @@
 """Pages of what there may be very much of: the first names after a given one, in order.
 
-Names are kept by hash, not in order. So all of them are looked at, but a few at a time, with the others'
-turns in between: however many there are, no one waits long.
+Names that are not wanted are passed over a few at a time, with the others' turns in between: however many
+there are, no one waits long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Generic, TypeVar
 
 from pyrite.broker.core import Broker
 from pyrite.server.questions.problem import Reply, safely
@@ -21,14 +22,15 @@ STEP = 2_000
 class Page(Generic[Name]):
     """Finds the `limit` first of the names that are wanted and come after `after`.
 
-    A name may be there twice. `then` is told them, in order, and whether there are more; `reply` only of what
-    goes wrong.
+    `following` yields names in order, after a given one or from the first; they may have changed between two
+    calls, and one may be there twice. `then` is told those that were found, and whether there are more;
+    `reply` only of what goes wrong.
     """
 
     def __init__(
         self,
         broker: Broker,
-        names: Sequence[Name],
+        following: Callable[[Name | None], Iterator[Name]],
         after: Name | None,
         limit: int,
         wanted: Callable[[Name], bool],
@@ -36,15 +38,13 @@ class Page(Generic[Name]):
         reply: Reply,
     ) -> None:
         self._broker = broker
-        self._names: Sequence[Name] = names
-        self._after: Name | None = after
+        self._following: Callable[[Name | None], Iterator[Name]] = following
+        self._at: Name | None = after
         self._limit = limit
         self._wanted: Callable[[Name], bool] = wanted
         self._then: Callable[[list[Name], bool], None] = then
         self._reply = reply
-        self._at = 0
-        self._best: list[Any] = []
-        """The first that were found so far: one more than the page has tells that there are more."""
+        self._found: list[Name] = []
         self.go_on()
 
     def go_on(self) -> None:
@@ -52,16 +52,19 @@ class Page(Generic[Name]):
         safely(self._look, self._reply)
 
     def _look(self) -> None:
-        some: Sequence[Any] = self._names[self._at : self._at + STEP]
-        self._at += STEP
-        if self._after is not None:
-            some = [one for one in some if one > self._after]
-        if len(self._best) > self._limit:
-            last = self._best[-1]
-            some = [one for one in some if one < last]
-        self._best = sorted({*self._best, *(one for one in some if self._wanted(one))})
-        del self._best[self._limit + 1 :]
-        if self._at < len(self._names):
-            self._broker.interrupted(self)
+        looked_at = 0
+        for name in islice(self._following(self._at), STEP):
+            looked_at += 1
+            if name == self._at:
+                continue
+            self._at = name
+            if not self._wanted(name):
+                continue
+            if len(self._found) == self._limit:
+                self._then(self._found, True)
+                return
+            self._found.append(name)
+        if looked_at < STEP:
+            self._then(self._found, False)
         else:
-            self._then(self._best[: self._limit], len(self._best) > self._limit)
+            self._broker.interrupted(self)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import merge
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
@@ -52,12 +53,12 @@ class Topics:
         topic_filter = checked_filter(broker, message["filter"])
         if access.checks_topics and not access.may_subscribe(who, message["filter"]):
             raise refused("subscribe", message["filter"])
-        created, kept = broker.catalog.created.values, broker.retained.values
-        if b"+" in topic_filter or b"#" in topic_filter:
-            names = [*created, *kept]
-        else:
-            names = [topic_filter] if topic_filter in created or topic_filter in kept else []
+        created = broker.catalog.created.values
         after = message["after"]
+
+        def following(after: bytes | None) -> Iterator[bytes]:
+            trees = (broker.catalog.created, broker.retained)
+            return merge(*(tree.following(after, topic_filter) for tree in trees))
 
         def found(page: list[bytes], more: bool) -> None:
             left = ALL_SHOWN
@@ -71,7 +72,7 @@ class Topics:
 
         Page(
             broker,
-            names,
+            following,
             None if after is None else after.encode("utf-8", "replace"),
             message["limit"],
             lambda topic: matches(topic_filter, topic),
