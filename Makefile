@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Most tests wait for something more often than they compute: one worker more than there are cores.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: help run demo test lint bench soak fuzz clean
@@ -17,7 +19,7 @@ demo: $(VENV)/.demo-ready ## broker, 50 devices with faults, Spark pipeline and 
 	$(BIN)/pyrite pipeline demo $(ARGS)
 
 test: lint       ## set up, check style, types and dependency direction, and run the whole suite
-	$(BIN)/pytest -n auto --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

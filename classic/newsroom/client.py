@@ -89,7 +89,7 @@ class Client:
                     subject, _, content = message.partition(" ")
                     with self._came:
                         self.received.append((subject, content))
+                        connected.sendall(f"ACK {number}\n".encode())  # before anyone sees it, and leaves
                         self._came.notify_all()
-                    connected.sendall(f"ACK {number}\n".encode())
         except (OSError, ValueError):
             pass  # the connection is over
