@@ -10,9 +10,10 @@ import httpx
 import pytest
 import trustme
 
-from pyrite.access.users import User, hash_password, write_users
+from pyrite.access.users import User, write_users
 from pyrite.client import BlockingClient, ClientError, FlightLog
 from pyrite.queries import Query
+from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
 RULES = """
@@ -33,7 +34,7 @@ def make_files(folder: Path, **tls: object) -> None:
     chain.write_to_path(str(folder / "server.pem"))
     shown = authority.issue_cert("ann@example.org", common_name="Ann").private_key_and_cert_chain_pem
     shown.write_to_path(str(folder / "ann.pem"))
-    write_users(folder / "users", [User("bob", hash_password("secret"))])
+    write_users(folder / "users", [User("bob", quick_hash("secret"))])
     settings = "".join(f"{name} = {str(value).lower()}\n" for name, value in tls.items())
     files = "certificate = 'server.pem'\nclient_ca = 'ca.pem'\n"
     (folder / "pyrite.toml").write_text(f"[tls]\n{files}{settings}{RULES}")

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from pyrite.access.users import User, hash_password, write_users
+from pyrite.access.users import User, write_users
 from pyrite.client import BlockingClient, ConnectError, FlightLog
 from pyrite.client.line import LineClient, LineError
 from pyrite.queries import Query
+from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line", "udp")]
@@ -27,7 +28,7 @@ def rules(*subscribe: str) -> str:
 
 
 def users(folder: Path, *names: str) -> None:
-    write_users(folder / "users", [User(name, hash_password(f"{name}-word")) for name in names])
+    write_users(folder / "users", [User(name, quick_hash(f"{name}-word")) for name in names])
 
 
 def hang_up_and_wait(broker: BrokerProcess, said: str) -> None:

@@ -213,6 +213,30 @@ async def collisions(ports: Ports, until: float, done: Done) -> None:
     await in_parallel(50, collide)
 
 
+async def api_requests(ports: Ports, until: float, done: Done) -> None:
+    """Ask the HTTP API for all it has, again and again, in pages as large as they may be."""
+    paths = [
+        "/api/v1/topics?limit=1000",
+        "/api/v1/clients?limit=1000",
+        "/api/v1/streams/default/messages?limit=1000",
+        "/api/v1/streams/default/messages?limit=1000&filter=nothing/%23",
+        "/metrics",
+    ]
+
+    async def insist(which: int) -> None:
+        number = which
+        while time.monotonic() < until:
+            path = paths[number % len(paths)]
+            number += 1
+            reader, writer = await dial(ports["http"])
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            answer = await asyncio.wait_for(reader.read(), 60)
+            done["answers" if answer.startswith(b"HTTP/1.1 200 ") else "refusals"] += 1
+            await hang_up((reader, writer))
+
+    await in_parallel(8, insist)
+
+
 async def random_bytes(ports: Ports, until: float, done: Done) -> None:
     """Say anything, on every port."""
     chosen = random.Random(7)
@@ -252,6 +276,7 @@ ATTACKS = {
         retained_bomb,
         huge_topics,
         collisions,
+        api_requests,
         random_bytes,
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pyrite.log.columns import Entry
 from pyrite.log.parquet import ParquetSegment
 from pyrite.log.segment import SegmentWriter
 from pyrite.log.stream import StreamReader
-from pyrite.queries import COLUMNS
+from pyrite.queries import COLUMNS, QueryError
 from pyrite.spark import snapshot, table
 from tests.log.samples import FILES, START, convert, no_damage, rows_of, write_segment, write_segments
 from tests.spark.conftest import wait_until
@@ -189,6 +190,14 @@ def plan_of(frame: DataFrame) -> str:
     """Return what Spark is going to do."""
     plan: str = frame._jdf.queryExecution().executedPlan().toString()
     return plan
+
+
+def test_a_folder_without_a_log_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    said = f"option path: there is no log in {tmp_path}"
+    with pytest.raises(PySparkException, match=re.escape(said)):
+        spark.read.format("pyrite").load(str(tmp_path)).count()
+    with pytest.raises(QueryError, match=re.escape(said)):
+        table(spark, path=tmp_path)
 
 
 def test_a_table_of_a_folder_with_any_name(spark: SparkSession, folder: Path, rows: Rows) -> None:

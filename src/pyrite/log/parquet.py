@@ -53,7 +53,7 @@ _PAIRS = ["user_properties.list.element.key", "user_properties.list.element.valu
 _DISTINCT = ("offset", "timestamp", "payload", "retain", "correlation_data", "user_properties")
 _OPTIONAL = [field.name for field in SCHEMA if field.nullable]
 _TEXTS = {number: field.name for number, field in enumerate(SCHEMA) if field.name in ("topic", "client_id")}
-"""The texts that every message has, by the number of their column."""
+"""The texts that nearly every message has, by the number of their column."""
 _LITTLE = 64 * 1024
 """Bytes of distinct texts up to which they are read once each, and not once for each message."""
 _MEASURED = [name for name in SCHEMA.names if name not in ("payload", "user_properties")] + _PAIRS

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from pyrite.log.bulk import LogFolder
+from pyrite.queries import QueryError
 from pyrite.spark.options import Place
 
 if TYPE_CHECKING:
@@ -17,7 +19,14 @@ Log: TypeAlias = Union[LogFolder, "FlightLog"]
 @lru_cache(maxsize=16)
 def open_log(place: Place) -> Log:
     """Return the log at a place; a process that is asked again uses what it has."""
-    return LogFolder(place.path) if place.path is not None else open_broker(place)
+    return open_folder(place.path) if place.path is not None else open_broker(place)
+
+
+def open_folder(path: Path) -> LogFolder:
+    """Return the log in a folder; QueryError if there is none."""
+    if not (path / "streams").is_dir():
+        raise QueryError(f"option path: there is no log in {path}; expected the data folder of a broker")
+    return LogFolder(path)
 
 
 @lru_cache(maxsize=16)

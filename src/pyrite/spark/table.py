@@ -10,22 +10,22 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pyrite.log.bulk import LogFolder
 from pyrite.queries import SCHEMA
+from pyrite.spark.places import open_folder
 from pyrite.spark.snapshot import Snapshot, take
 
 _kept: list[tuple[Any, Snapshot]] = []
 """Weak references to what knows the files in Spark, and the files."""
 
 
-def table(spark: SparkSession, stream: str = "default", *, path: str | Path) -> DataFrame:
+def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "pyrite-data") -> DataFrame:
     """Return all messages that a stream has now, as a DataFrame; `path` is the log's folder.
 
     What comes later is not in it. What retention drops later of the sealed segments still is.
     """
     _remove_unused()
     data = Path(path).absolute()
-    bounds = LogFolder(data).bounds(stream)
+    bounds = open_folder(data).bounds(stream)
     snapshot = take(data, stream)
     start = bounds.first if snapshot is None else snapshot.end
     stop = max(start, bounds.end)
