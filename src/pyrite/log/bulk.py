@@ -242,17 +242,18 @@ def _gathered(
     for batch, after in batches:
         if not batch.num_rows:
             continue
-        waiting.append(_projected(batch, query))
+        waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= ROWS or size >= BYTES:
-            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting), after
+            yield _joined(waiting, query), after
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting), after
+        yield _joined(waiting, query), after
 
 
-def _projected(batch: pa.RecordBatch, query: Query) -> pa.RecordBatch:
+def _joined(batches: list[pa.RecordBatch], query: Query) -> pa.RecordBatch:
+    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     return pa.RecordBatch.from_arrays([batch.column(name) for name in query.columns], schema=query.schema)
 
 
