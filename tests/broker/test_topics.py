@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -115,6 +117,33 @@ def who(route: Route) -> tuple[set[Session], dict[tuple[str, frozenset[Session]]
         key = (group.name, frozenset(member.session for member in group.members))
         groups[key] = groups.get(key, 0) + 1
     return {target.session for target in route.targets}, groups
+
+
+def test_a_filter_costs_what_it_is_long_whatever_its_levels() -> None:
+    """A thousand filters of a hundred levels each, no two of which have much in common."""
+    chosen = random.Random(1)
+    tree = SubscriptionTree()
+    session = Session(Broker(), "c")
+    filters_ = [b"/".join(chosen.choices([b"+", b"a", b"b"], k=100)) for _ in range(1_000)]
+    tracemalloc.start()
+    try:
+        held = [Subscription(session, one, 0) for one in filters_]
+        before, _ = tracemalloc.get_traced_memory()
+        for subscription in held:
+            tree.add(subscription)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1_000 * 3_000, "bytes a filter"
+    topic = b"/".join(chosen.choices([b"a", b"b"], k=100))
+    filters_.append(b"/".join([*topic.split(b"/")[:99], b"#"]))
+    held.append(Subscription(session, filters_[-1], 1))
+    tree.add(held[-1])
+    assert [target.qos for target in tree.route(topic).targets] == [1]
+    for subscription in held:
+        tree.remove(subscription)
+    assert tree.count == 0
+    assert tree.route(topic).targets == ()
 
 
 @settings(max_examples=200, deadline=None)

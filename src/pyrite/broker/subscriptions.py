@@ -185,14 +185,45 @@ def _no_stream(topic: bytes) -> Stream | None:
 
 
 class _Node:
-    """One level of the filters' tree. Its parts are made when needed: most nodes have one of the three."""
+    """One level of the filters' tree. Its parts are made when needed: most nodes have one of them.
 
-    __slots__ = ("children", "groups", "subscriptions")
+    Levels that only one filter has are no nodes, but the `rest` of the last node: so a filter costs about as
+    much as it is long, however many levels it has.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("children", "groups", "rest", "subscriptions")
+
+    def __init__(self, rest: bytes | None = None) -> None:
         self.children: dict[bytes, _Node] | None = None
         self.subscriptions: dict[Session, Subscription] | None = None
         self.groups: dict[str, SharedGroup] | None = None
+        self.rest = rest
+        """The levels that follow to the end of the only filter here; there are no children then."""
+
+    def split(self) -> None:
+        """Make a node of the first level of the rest."""
+        assert self.rest is not None
+        level, slash, more = self.rest.partition(b"/")
+        below = _Node(more if slash else None)
+        below.subscriptions, below.groups = self.subscriptions, self.groups
+        self.subscriptions = self.groups = self.rest = None
+        self.children = {level: below}
+
+
+def _rest(levels: list[bytes], at: int) -> bytes | None:
+    """Return the levels from one on; None if there are none."""
+    return b"/".join(levels[at:]) if at < len(levels) else None
+
+
+def _rest_matches(rest: bytes, levels: list[bytes]) -> bool:
+    """Tell whether the rest of a filter matches the levels that are left of a topic."""
+    wanted = rest.split(b"/")
+    for at, level in enumerate(wanted):
+        if level == b"#":
+            return True  # "sport/#" asks for "sport" too
+        if at == len(levels) or (level != b"+" and level != levels[at]):
+            return False
+    return len(wanted) == len(levels)
 
 
 class SubscriptionTree:
@@ -227,14 +258,7 @@ class SubscriptionTree:
 
     def add(self, subscription: Subscription, group_name: str | None = None) -> bool:
         """Add a subscription, replacing one of the same session and filter; tell whether it was new."""
-        node = self._root
-        for level in subscription.topic_filter.split(b"/"):
-            if node.children is None:
-                node.children = {}
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = _Node()
-            node = child
+        node = self._node_of(subscription.topic_filter)
         if group_name is None:
             if node.subscriptions is None:
                 node.subscriptions = {}
@@ -256,15 +280,38 @@ class SubscriptionTree:
         self._forget_routes(subscription.topic_filter)
         return new
 
+    def _node_of(self, topic_filter: bytes) -> _Node:
+        """Return the node at which a filter ends; it is made if it is not there."""
+        node = self._root
+        levels = topic_filter.split(b"/")
+        for at, level in enumerate(levels, 1):
+            if node.children is None:
+                node.children = {}
+            child = node.children.get(level)
+            if child is None:
+                child = node.children[level] = _Node(_rest(levels, at))
+                return child
+            if child.rest is not None:
+                if child.rest == _rest(levels, at):
+                    return child
+                child.split()
+            node = child
+        return node
+
     def remove(self, subscription: Subscription) -> None:
         """Remove a subscription that `add` was given."""
         levels = subscription.topic_filter.split(b"/")
         path = [self._root]
-        for level in levels:
+        for at, level in enumerate(levels, 1):
             children = path[-1].children
             if children is None or level not in children:
                 return
             path.append(children[level])
+            rest = path[-1].rest
+            if rest is not None:
+                if rest != _rest(levels, at):
+                    return
+                break
         node = path[-1]
         group = subscription.group
         if group is None:
@@ -279,7 +326,7 @@ class SubscriptionTree:
                 node.groups.pop(group.name, None)
                 node.groups = node.groups or None
         self.count -= 1
-        for depth in range(len(levels), 0, -1):
+        for depth in range(len(path) - 1, 0, -1):
             node = path[depth]
             if node.children or node.subscriptions or node.groups:
                 break
@@ -334,19 +381,22 @@ class SubscriptionTree:
         found: list[_Node] = []
         nodes = [self._root]
         wild = not topic.startswith(b"$")  # [MQTT-4.7.2-1]
-        for level in topic.split(b"/"):
+        levels = topic.split(b"/")
+        for at, level in enumerate(levels, 1):
             below: list[_Node] = []
             for node in nodes:
                 children = node.children
                 if children is None:
                     continue
-                child = children.get(level)
-                if child is not None:
-                    below.append(child)
-                if wild:
-                    child = children.get(b"+")
-                    if child is not None:
+                for name in (level, b"+") if wild else (level,):
+                    child = children.get(name)
+                    if child is None:
+                        continue
+                    if child.rest is None:
                         below.append(child)
+                    elif _rest_matches(child.rest, levels[at:]):
+                        found.append(child)
+                if wild:
                     child = children.get(b"#")
                     if child is not None:
                         found.append(child)
