@@ -119,6 +119,24 @@ def who(route: Route) -> tuple[set[Session], dict[tuple[str, frozenset[Session]]
     return {target.session for target in route.targets}, groups
 
 
+def test_a_topic_costs_what_it_is_long_whatever_its_levels() -> None:
+    """A thousand topics of a hundred levels each, no two of which have much in common."""
+    chosen = random.Random(1)
+    topics = [b"/".join(chosen.choices([b"a", b"b", b"c"], k=100)) for _ in range(1_000)]
+    tracemalloc.start()
+    try:
+        tree: OrderedTopicTree[int] = OrderedTopicTree()
+        before, _ = tracemalloc.get_traced_memory()
+        for number, topic in enumerate(topics):
+            tree[topic] = number
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1_000 * 1_500, "bytes a topic"
+    assert sorted(tree.matching(b"/".join([b"+"] * 100))) == sorted(topics)
+    assert list(tree.matching(topics[0][:-2] + b"/#")) == [topics[0]]
+
+
 def test_a_filter_costs_what_it_is_long_whatever_its_levels() -> None:
     """A thousand filters of a hundred levels each, no two of which have much in common."""
     chosen = random.Random(1)

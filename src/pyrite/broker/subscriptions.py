@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from pyrite.broker.topics import TopicTree
+from pyrite.broker.topics import TopicTree, levels_match
 
 if TYPE_CHECKING:
     from pyrite.broker.followers import GroupReader, Replay
@@ -215,17 +215,6 @@ def _rest(levels: list[bytes], at: int) -> bytes | None:
     return b"/".join(levels[at:]) if at < len(levels) else None
 
 
-def _rest_matches(rest: bytes, levels: list[bytes]) -> bool:
-    """Tell whether the rest of a filter matches the levels that are left of a topic."""
-    wanted = rest.split(b"/")
-    for at, level in enumerate(wanted):
-        if level == b"#":
-            return True  # "sport/#" asks for "sport" too
-        if at == len(levels) or (level != b"+" and level != levels[at]):
-            return False
-    return len(wanted) == len(levels)
-
-
 class SubscriptionTree:
     """All subscriptions, by filter; and the routes already found, by topic."""
 
@@ -394,7 +383,7 @@ class SubscriptionTree:
                         continue
                     if child.rest is None:
                         below.append(child)
-                    elif _rest_matches(child.rest, levels[at:]):
+                    elif levels_match(child.rest.split(b"/"), levels[at:]):
                         found.append(child)
                 if wild:
                     child = children.get(b"#")

@@ -5,7 +5,7 @@ Topics are kept as the UTF-8 bytes that travelled, so that no message is ever de
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from sortedcontainers import SortedList
@@ -66,11 +66,14 @@ def matches(topic_filter: bytes, topic: bytes) -> bool:
     """Tell whether `topic` is among those that `topic_filter` asks for."""
     if topic.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
         return False  # [MQTT-4.7.2-1]
-    names = topic.split(b"/")
-    levels = topic_filter.split(b"/")
+    return levels_match(topic_filter.split(b"/"), topic.split(b"/"))
+
+
+def levels_match(levels: Sequence[bytes], names: Sequence[bytes]) -> bool:
+    """Tell whether levels of a filter, from the first or a later one on, ask for those of a topic."""
     for number, level in enumerate(levels):
         if level == b"#":
-            return True
+            return True  # "sport/#" asks for "sport" too
         if number >= len(names) or level not in (b"+", names[number]):
             return False
     return len(names) == len(levels)
@@ -90,13 +93,21 @@ def covers(topic_filter: bytes, other: bytes) -> bool:
 
 
 class _Branch:
-    """One level of the tree: what lies below it, and whether a topic ends here."""
+    """One level of the tree: what lies below it, and the topic that ends here.
+
+    Or the only one that goes on from here: its other levels are no branches then, and nothing else is below.
+    So a topic costs about as much as it is long, however many levels it has.
+    """
 
     __slots__ = ("children", "topic")
 
-    def __init__(self) -> None:
-        self.children: dict[bytes, _Branch] = {}
-        self.topic: bytes | None = None
+    def __init__(self, topic: bytes | None = None) -> None:
+        self.children: dict[bytes, _Branch] | None = None
+        self.topic = topic
+
+    def goes_on(self, depth: int) -> bool:
+        """Tell whether the topic here has more levels than there are down to here."""
+        return self.topic is not None and self.topic.count(b"/") >= depth
 
 
 class TopicTree(Generic[Value]):
@@ -117,14 +128,24 @@ class TopicTree(Generic[Value]):
 
     def __setitem__(self, topic: bytes, value: Value) -> None:
         if topic not in self.values:
-            branch = self._root
-            for level in topic.split(b"/"):
-                below = branch.children.get(level)
-                if below is None:
-                    below = branch.children[level] = _Branch()
-                branch = below
-            branch.topic = topic
+            self._place(topic)
         self.values[topic] = value
+
+    def _place(self, topic: bytes) -> None:
+        branch = self._root
+        for depth, level in enumerate(topic.split(b"/"), 1):
+            if branch.children is None:
+                branch.children = {}
+            below = branch.children.get(level)
+            if below is None:
+                branch.children[level] = _Branch(topic)
+                return
+            if below.goes_on(depth):
+                other, below.topic = below.topic, None
+                assert other is not None
+                below.children = {other.split(b"/")[depth]: _Branch(other)}
+            branch = below
+        branch.topic = topic
 
     def pop(self, topic: bytes) -> Value | None:
         """Remove `topic` and return its value, or None if it was not there."""
@@ -134,13 +155,18 @@ class TopicTree(Generic[Value]):
         path = [self._root]
         levels = topic.split(b"/")
         for level in levels:
-            path.append(path[-1].children[level])
+            children = path[-1].children
+            assert children is not None
+            path.append(children[level])
+            if path[-1].topic == topic:
+                break
         path[-1].topic = None
-        for depth in range(len(levels), 0, -1):
-            branch = path[depth]
+        for depth in range(len(path) - 1, 0, -1):
+            branch, children = path[depth], path[depth - 1].children
             if branch.children or branch.topic is not None:
                 break
-            del path[depth - 1].children[levels[depth - 1]]
+            assert children is not None
+            del children[levels[depth - 1]]
         return value
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
@@ -150,30 +176,35 @@ class TopicTree(Generic[Value]):
                 yield topic_filter
             return
         levels = topic_filter.split(b"/")
-        last = len(levels)
         waiting = [(self._root, 0)]
         while waiting:
             branch, depth = waiting.pop()
-            if depth == last:
-                if branch.topic is not None:
-                    yield branch.topic
-                continue
-            level = levels[depth]
-            if level == b"#":
-                if branch.topic is not None:  # "sport/#" asks for "sport" too
-                    yield branch.topic
-                for name, below in reversed(branch.children.items()):
-                    if branch is not self._root or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
-                        waiting.append((below, depth))
-                continue
-            if level == b"+":
-                for name, below in reversed(branch.children.items()):
-                    if branch is not self._root or not name.startswith(b"$"):  # [MQTT-4.7.2-1]
-                        waiting.append((below, depth + 1))
-                continue
-            child = branch.children.get(level)
-            if child is not None:
-                waiting.append((child, depth + 1))
+            topic = branch.topic
+            level = levels[depth] if depth < len(levels) else None
+            if level == b"#":  # of "sport/#": "sport", and all below it
+                if topic is not None:
+                    yield topic
+                waiting.extend((below, depth) for below in self._below(branch))
+            elif topic is not None and branch.goes_on(depth):
+                if levels_match(levels[depth:], topic.split(b"/")[depth:]):
+                    yield topic
+            elif level is None:
+                if topic is not None:
+                    yield topic
+            elif level == b"+":
+                waiting.extend((below, depth + 1) for below in self._below(branch))
+            elif branch.children is not None and level in branch.children:
+                waiting.append((branch.children[level], depth + 1))
+
+    def _below(self, branch: _Branch) -> list[_Branch]:
+        """Return what wildcards match below a branch, the last first."""
+        if branch.children is None:
+            return []
+        if branch is not self._root:
+            return list(reversed(branch.children.values()))
+        return [  # [MQTT-4.7.2-1]
+            below for name, below in reversed(branch.children.items()) if not name.startswith(b"$")
+        ]
 
 
 class OrderedTopicTree(TopicTree[Value]):
