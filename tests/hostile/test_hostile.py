@@ -37,7 +37,7 @@ LEAST = {
     "retained_bomb": {"topics": 1_000},
     "huge_topics": {"topics": 20},
     "collisions": {"connections": 100},
-    "api_requests": {"answers": 50},
+    "api_requests": {"answers": 8},
     "random_bytes": {"mqtt": 10, "ws": 10, "line": 10, "udp": 10, "http": 10, "flight": 10},
 }
 """What an attack must have done at least to be one."""
