@@ -216,12 +216,9 @@ class OrderedTopicTree(TopicTree[Value]):
         super().__init__()
         self._order: SortedList[bytes] = SortedList()
 
-    def __setitem__(self, topic: bytes, value: Value) -> None:
-        if topic in self.values:
-            self.values[topic] = value
-        else:
-            self._order.add(topic)
-            super().__setitem__(topic, value)
+    def _place(self, topic: bytes) -> None:
+        super()._place(topic)
+        self._order.add(topic)
 
     def pop(self, topic: bytes) -> Value | None:
         """Remove `topic` and return its value, or None if it was not there."""

@@ -417,7 +417,7 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _repeated(group: pq.RowGroupMetaData) -> list[str]:
-    """Return the columns of few texts: to read those once each takes a third of the time."""
+    """Return the columns of few texts: to read those once each takes less than half the time."""
     few = []
     for number, name in _TEXTS.items():
         column = group.column(number)
