@@ -137,6 +137,17 @@ def test_a_topic_costs_what_it_is_long_whatever_its_levels() -> None:
     assert list(tree.matching(topics[0][:-2] + b"/#")) == [topics[0]]
 
 
+@pytest.mark.parametrize("absent", [b"a/b/x", b"a/b", b"a/b/c/d", b"a/x", b"x"])
+def test_removing_what_is_not_there_removes_nothing(absent: bytes) -> None:
+    tree = SubscriptionTree()
+    session = Session(Broker(), "c")
+    there = Subscription(session, b"a/b/c", 1)
+    tree.add(there)
+    tree.remove(Subscription(session, absent, 1))
+    assert tree.count == 1
+    assert tree.route(b"a/b/c").targets == (there,)
+
+
 def test_a_filter_costs_what_it_is_long_whatever_its_levels() -> None:
     """A thousand filters of a hundred levels each, no two of which have much in common."""
     chosen = random.Random(1)

@@ -400,6 +400,7 @@ def decode(
             else _joined(table.column(field.name))
             for field in fields
         ]
+        # Which also makes texts of what was read once each.
         batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"a row group cannot be decoded: {error}") from None
@@ -411,9 +412,8 @@ def decode(
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array of values; Arrow's own way copies one that is already."""
-    joined = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return joined.dictionary_decode() if pa.types.is_dictionary(joined.type) else joined
+    """Return a column as one array; Arrow's own way copies one that is already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _repeated(group: pq.RowGroupMetaData) -> list[str]:
