@@ -72,18 +72,18 @@ def test_pull(broker: BrokerProcess) -> None:
 
 def test_pull_and_follow(broker: BrokerProcess) -> None:
     url = f"mqtt://127.0.0.1:{broker.port()}"
-    words = ["pull", "-L", url, "tail", "-t", "tail/#", "--from", "latest", "--follow"]
+    words = ["pull", "-L", url, "tail", "-t", "tail/#", "--follow"]
+    pyrite(broker, "pub", "-t", "tail/a", "-m", "too early", "-q", "1")
+    made = pyrite(broker, "pull", "tail", "-t", "tail/#", "--from", "latest")
+    assert (made.returncode, made.stdout) == (0, "")
     process = subprocess.Popen(
         [sys.executable, "-m", "pyrite", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
-        for _ in range(50):  # until the consumer is there
-            pyrite(broker, "pub", "-t", "tail/a", "-m", "hello", "-q", "1")
-            if pyrite(broker, "pull", "tail", "-t", "wrong").returncode == 1:
-                break
-        pyrite(broker, "pub", "-t", "tail/a", "-m", "hello", "-q", "1")
-        assert process.stdout.readline() == "tail/a hello\n"
+        for text in ("hello", "again"):
+            pyrite(broker, "pub", "-t", "tail/a", "-m", text, "-q", "1")
+            assert process.stdout.readline() == f"tail/a {text}\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
         assert process.stderr is not None
