@@ -100,3 +100,22 @@ def test_each_is_due_once_within_a_tenth_of_a_second_of_the_first_look(
                 del wanted[number]
             elif due_at is not None:
                 assert max(due_at, clock.now - pause) + 0.2 > clock.now, "late"
+
+
+def test_what_is_enough_is_left_for_the_next_time_and_may_be_taken_out_until_then() -> None:
+    clock = Clock()
+    bells = [Bell(clock) for _ in range(40)]
+    for number, bell in enumerate(bells):
+        clock.timers.set(bell, 5.0 + number // 20)
+    assert clock.timers.advance(6.0, lambda: True)
+    rung = [bell for bell in bells if bell.rung]
+    assert 0 < len(rung) < 10
+    again = rung[0]
+    clock.timers.set(again, 6.0)  # its time has come already: at the next moment, then
+    gone = next(bell for bell in bells if not bell.rung)
+    clock.timers.cancel(gone)
+    while clock.timers.advance(6.0, lambda: True):
+        pass
+    assert [len(bell.rung) for bell in bells] == [0 if bell is gone else 1 for bell in bells]
+    clock.timers.advance(6.2)
+    assert len(again.rung) == 2

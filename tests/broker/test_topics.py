@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrite.broker.core import Broker
+from pyrite.broker.core import FEW_MESSAGES, Broker
 from pyrite.broker.session import Session
-from pyrite.broker.subscriptions import Route, Subscription, SubscriptionTree
+from pyrite.broker.subscriptions import (
+    FEW_ROUTES,
+    MAX_CACHED_ROUTES,
+    Route,
+    Subscription,
+    SubscriptionTree,
+)
 from pyrite.broker.topics import (
     InvalidTopic,
     OrderedTopicTree,
@@ -173,6 +180,33 @@ def test_a_filter_costs_what_it_is_long_whatever_its_levels() -> None:
         tree.remove(subscription)
     assert tree.count == 0
     assert tree.route(topic).targets == ()
+
+
+def test_the_oldest_routes_make_room_for_new_ones() -> None:
+    tree = SubscriptionTree()
+    for number in range(MAX_CACHED_ROUTES + 20_000):
+        tree.route(b"%d" % number)
+        assert len(tree.routes) <= MAX_CACHED_ROUTES
+    assert len(tree.routes) > MAX_CACHED_ROUTES * 0.9
+    first, *_, last = tree.routes
+    assert int(last) == MAX_CACHED_ROUTES + 19_999
+    assert int(first) == MAX_CACHED_ROUTES + 20_000 - len(tree.routes)
+
+
+def test_routes_are_forgotten_when_few_messages_come() -> None:
+    broker = Broker()
+    for number in range(20_000):
+        broker.subscriptions.route(b"%d" % number)
+    held, size = broker.subscriptions.routes, sys.getsizeof(broker.subscriptions.routes)
+    for second in range(1, 6):  # more messages than there is time to find routes for
+        broker.figures.publish_received += FEW_MESSAGES
+        broker.tick(second)
+    assert len(held) == 20_000
+    for second in range(6, 40):
+        broker.tick(second)
+    assert broker.subscriptions.routes is held
+    assert list(held) == [b"%d" % number for number in range(20_000 - FEW_ROUTES, 20_000)]
+    assert sys.getsizeof(held) < size / 10
 
 
 @settings(max_examples=200, deadline=None)

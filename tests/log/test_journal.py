@@ -20,7 +20,7 @@ from pyrite.log.options import StreamOptions
 from pyrite.log.segment import index_of, read_index
 from pyrite.log.workers import Worker
 from pyrite.protocols.mqtt import fields
-from pyrite.protocols.mqtt.packets import V5, V311, Ack, Connack, Publish, Suback, Subscribe, Wish
+from pyrite.protocols.mqtt.packets import V5, V311, Ack, Connack, Publish, Suback, Subscribe, Wish, encode
 from tests.line.client import LineClient
 from tests.support.core import Client
 from tests.support.durable import (
@@ -544,6 +544,55 @@ def test_what_was_there_before_is_read_while_the_disk_fails(folder: Path) -> Non
     reader.connect()
     reader.finish()
     assert sorted(reader.payloads()) == [b"1", b"2"]
+
+
+def retained_rows(machine: Machine) -> int:
+    """Return how many retained messages the state has on disk."""
+    with sqlite3.connect(machine.data / "state.sqlite") as state:
+        number: int = state.execute("SELECT count(*) FROM retained").fetchone()[0]
+        return number
+
+
+def test_many_changes_of_the_state_are_written_without_waiting_longer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "MANY_CHANGES", 5)
+    machine = Machine(folder)
+    client = machine.core.connect("c")
+    for number in range(4):
+        client.publish(f"b/{number}", b"x", retain=True)
+    assert retained_rows(machine) == 0
+    client.publish("b/4", b"x", retain=True)
+    assert retained_rows(machine) == 5
+    client.publish("b/5", b"x", retain=True)
+    assert retained_rows(machine) == 5
+    machine.core.tick(2)
+    assert retained_rows(machine) == 6
+
+
+def test_who_makes_many_changes_of_the_state_waits_for_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "MAX_PENDING", 10 * journal_module.CHANGE)
+    machine = deferred(folder)
+    client = machine.core.connect("c")
+    while write(machine):
+        pass
+    packets = b"".join(encode(Publish(b"b/%d" % n, b"x", retain=True), V5) for n in range(40))
+    client.send(packets)
+    write(machine)  # the messages: now they are retained, and that is still to be written
+    assert machine.journal.full
+    client.send(Publish(b"b/more", b"x", retain=True))
+    assert client.transport.paused
+    machine.core.tick(2)
+    while write(machine):
+        pass
+    assert not machine.journal.full
+    assert not client.transport.paused
+    machine.core.tick(2)
+    while write(machine):
+        pass
+    assert retained_rows(machine) == 41
 
 
 def fail_state(machine: Machine) -> Callable[[], None]:

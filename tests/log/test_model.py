@@ -47,6 +47,8 @@ SMALL: list[tuple[Any, str, int]] = [
     (reading, "GATHER", 2),
     (journal, "MAX_ROWS", 2),  # of a session's steps before they are written anew
     (journal, "MAX_PENDING", 200),  # bytes that wait to be written before no more is read
+    (journal, "CHANGE", 20),  # bytes that a change of the state counts for
+    (journal, "MANY_CHANGES", 3),  # changes that are written at once
 ]
 
 clients = st.sampled_from(CLIENTS)

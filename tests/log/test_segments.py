@@ -16,7 +16,7 @@ from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.log import frames
 from pyrite.log.columns import SCHEMA, STORED, Entry, build, plain, runs
 from pyrite.log.frames import HEADER
-from pyrite.log.segment import ROOM, ArrowSegment, SegmentWriter, index_of, read_index, recover
+from pyrite.log.segment import ROOM, ArrowSegment, Decoded, SegmentWriter, index_of, read_index, recover
 from pyrite.log.stream import StreamReader
 from pyrite.log.verify import verify
 
@@ -340,6 +340,19 @@ def test_what_is_written_while_it_is_read_is_seen(tmp_path: Path) -> None:
         written.append(append(writer, False))
         assert rows_of(list(reader.read(0))) == rows_of(written)
     writer.close()
+
+
+def test_decoded_batches_are_let_go_when_no_one_reads() -> None:
+    decoded = Decoded()
+    batch = pa.RecordBatch.from_pydict({"a": [1]})
+    decoded.put("s", 1, batch)
+    decoded.forget_unused()
+    assert decoded.get("s", 1) is batch
+    decoded.forget_unused()
+    assert decoded.get("s", 1) is batch
+    decoded.forget_unused()
+    decoded.forget_unused()
+    assert decoded.get("s", 1) is None
 
 
 def test_a_segment_without_its_index_is_read(tmp_path: Path) -> None:

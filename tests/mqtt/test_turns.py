@@ -6,7 +6,8 @@ from itertools import count
 
 import pytest
 
-from pyrite.protocols.conversation import STEPS, TURN
+from pyrite.broker.core import TURN
+from pyrite.protocols.conversation import STEPS
 from pyrite.protocols.mqtt.packets import Ping, Publish, Subscribe, Wish, encode
 from tests.support.core import V5, V311, Core
 
@@ -84,3 +85,25 @@ def test_a_client_that_goes_while_it_waits_for_its_turn_is_forgotten(core: Core)
     flooder.connection.lost()
     finish(core)
     assert "flooder" not in core.broker.sessions
+
+
+def test_sessions_that_end_at_one_time_are_ended_a_turn_at_a_time(core: Core) -> None:
+    for number in range(100):
+        core.connect(f"c{number}", clean_start=False, session_expiry=10).connection.lost()
+    other = core.connect("other")
+    core.tick(11)
+    assert 1 < len(core.broker.sessions) < 101
+    other.send(Ping(12))
+    assert other.transport.written.endswith(PINGRESP)
+    assert finish(core) > 1
+    assert list(core.broker.sessions) == ["other"]
+
+
+def test_what_is_due_has_one_turn_however_often_the_clock_is_looked_at(core: Core) -> None:
+    for number in range(100):
+        core.connect(f"c{number}", clean_start=False, session_expiry=10).connection.lost()
+    for _ in range(3):
+        core.tick(11)
+    left = len(core.broker.sessions)
+    core.broker.take_turns()
+    assert left - len(core.broker.sessions) < 20

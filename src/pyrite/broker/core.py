@@ -46,6 +46,10 @@ def _no_clock() -> float:
     return 0.0
 
 
+TURN = 0.002
+"""Seconds that one client, or one piece of work, is attended to at a time, while the others wait."""
+FEW_MESSAGES = 100
+"""Messages between two ticks below which there is time to find routes anew."""
 MANY = 16
 """Receivers of a topic from which on it pays to know which of them are there."""
 SYSTEM = b"$SYS/"
@@ -114,6 +118,9 @@ class Broker:
         """A fine clock, only to see how long something takes."""
         self.alert: Callable[[], object] = _no_wake
         """Called when something happened that whoever watches the broker should know at once."""
+        self._more_is_due = False
+        self._received = 0
+        """Messages that had come at the last tick."""
         self._interrupted: list[Turn] = []
         self._choked: list[Turn] = []
         self._dirty: list[Link] = []
@@ -123,7 +130,21 @@ class Broker:
     def tick(self, now: float) -> None:
         """Tell the time, and do what is due."""
         self.now = now
-        self.timers.advance(now)
+        self._do_what_is_due()
+        received, self._received = self._received, self.figures.publish_received
+        if self._received - received < FEW_MESSAGES:
+            self.subscriptions.forget_oldest()  # scattered as they are, they keep much memory in use
+
+    def _do_what_is_due(self) -> None:
+        """Do it for a turn: sessions of many may end at one time."""
+        until = self.clock() + TURN
+        if self.timers.advance(self.now, lambda: self.clock() > until) and not self._more_is_due:
+            self._more_is_due = True
+            self.soon(self._do_more_that_is_due)
+
+    def _do_more_that_is_due(self) -> None:
+        self._more_is_due = False
+        self._do_what_is_due()
 
     def wake(self) -> None:
         """Have `flush` called soon, unless whoever is at work calls it anyway."""

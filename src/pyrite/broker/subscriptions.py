@@ -7,6 +7,7 @@ changes. So routing costs one dictionary look-up, however many filters there are
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pyrite.broker.session import Session
 
 MAX_CACHED_ROUTES = 100_000
+FEW_ROUTES = 64
+"""So many are not forgotten to save memory."""
+FORGOTTEN_ROUTES = 1_024
+"""How many are forgotten at a time, the oldest: finding the first of a dictionary takes time."""
 MAX_CACHED_SIZE = 256
 MAX_CACHED_LEVELS = 16
 
@@ -331,9 +336,19 @@ class SubscriptionTree:
             route = self._find(topic)
             if len(topic) <= MAX_CACHED_SIZE and topic.count(b"/") < MAX_CACHED_LEVELS:
                 if len(self.routes) >= MAX_CACHED_ROUTES:
-                    self._cache.pop(next(iter(self.routes)))
+                    self.forget_oldest()
                 self._cache[topic] = route
         return route
+
+    def forget_oldest(self) -> None:
+        """Make room for other routes, or memory for anything; a few remain.
+
+        A dictionary looks for its first entry among all that were removed before it, and those may be as many
+        as there are entries: so not for one route at a time.
+        """
+        number = min(FORGOTTEN_ROUTES, len(self.routes) - FEW_ROUTES)
+        for topic in list(islice(self.routes, max(0, number))):
+            self._cache.pop(topic)
 
     def _forget_routes(self, topic_filter: bytes) -> None:
         self.version += 1

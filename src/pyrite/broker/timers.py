@@ -7,6 +7,7 @@ from a wheel it is removed at once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from math import ceil
 from typing import Protocol
 
@@ -28,11 +29,13 @@ class Due(Protocol):
 class Timers:
     """The wheel. It has no clock: `advance` tells it the time."""
 
-    __slots__ = ("_reached", "_slots")
+    __slots__ = ("_late", "_reached", "_slots")
 
     def __init__(self) -> None:
         self._slots: dict[int, set[Due]] = {}
         self._reached = 0
+        self._late: list[int] = []
+        """Slots whose time has come, in which things wait still."""
 
     def set(self, thing: Due, when: float) -> None:
         """Have `thing.due()` called at `when`, and not at the time it waited for before."""
@@ -55,19 +58,29 @@ class Timers:
                     del self._slots[thing.slot]
             thing.slot = NO_SLOT
 
-    def advance(self, now: float) -> None:
-        """Call everything that is due at `now`."""
+    def advance(self, now: float, enough: Callable[[], bool] = bool) -> bool:
+        """Call everything that is due at `now`; or, if that was `enough`, some of it, and tell that."""
         reached = int(now * SLOTS_PER_SECOND)
         if reached - self._reached > len(self._slots):
             slots = sorted(slot for slot in self._slots if slot <= reached)
         else:
             slots = [slot for slot in range(self._reached + 1, reached + 1) if slot in self._slots]
         self._reached = max(self._reached, reached)
-        for slot in slots:
+        self._late += slots
+        count = 0
+        while self._late:
+            slot = self._late[0]
             while waiting := self._slots.get(slot):  # what is due may take others out
-                thing = next(iter(waiting))
-                self.cancel(thing)
+                if count % 8 == 7 and enough():
+                    return True
+                count += 1
+                thing = waiting.pop()
+                thing.slot = NO_SLOT
+                if not waiting:
+                    del self._slots[slot]
                 try:
                     thing.due()
                 except Exception:  # a mistake with one must not keep the others from their time
                     logger.exception("internal error in what was due")
+            del self._late[0]
+        return False

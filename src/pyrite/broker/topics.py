@@ -13,6 +13,10 @@ from sortedcontainers import SortedList
 Value = TypeVar("Value")
 
 SHARE_PREFIX = b"$share/"
+SMALL = 8_192
+"""Topics whose dictionary is not worth making smaller."""
+MUCH_LESS = 64
+"""By how much there must have been more of them: what is left is copied, and that must not take long."""
 _LAST = b"\xff"
 """Comes after everything that is UTF-8."""
 
@@ -117,10 +121,13 @@ class TopicTree(Generic[Value]):
     filters, and costs what it finds, not what it holds.
     """
 
-    __slots__ = ("_root", "values")
+    __slots__ = ("_most", "_root", "values")
 
     def __init__(self) -> None:
         self.values: dict[bytes, Value] = {}
+        """It stays the same one, so that others may hold on to it."""
+        self._most = SMALL
+        """How many there have been at most since the dictionary was made smaller."""
         self._root = _Branch()
 
     def __len__(self) -> int:
@@ -129,6 +136,7 @@ class TopicTree(Generic[Value]):
     def __setitem__(self, topic: bytes, value: Value) -> None:
         if topic not in self.values:
             self._place(topic)
+            self._most = max(self._most, len(self.values))
         self.values[topic] = value
 
     def _place(self, topic: bytes) -> None:
@@ -167,7 +175,16 @@ class TopicTree(Generic[Value]):
                 break
             assert children is not None
             del children[levels[depth - 1]]
+        if len(self.values) < self._most // MUCH_LESS:
+            self._shrink()
         return value
+
+    def _shrink(self) -> None:
+        """Give memory back: a dictionary keeps that of all the entries it ever had."""
+        values = dict(self.values)
+        self.values.clear()
+        self.values.update(values)
+        self._most = max(SMALL, len(values))
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
         """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""

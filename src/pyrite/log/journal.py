@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from pyrite.broker.consumers import Consumer
+from pyrite.broker.core import TURN
 from pyrite.broker.journal import Done, Fault, Journal, Piece, Stream, Wanted
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Session
@@ -56,6 +57,10 @@ GATHER = 8 * 1024 * 1024
 """Bytes of them that are written without waiting longer."""
 MAX_PENDING = 64 * 1024 * 1024
 """Bytes that may wait to be written before no more is read from clients."""
+CHANGE = 16 * 1024
+"""Bytes that a change of the state counts for among those that wait: writing it takes about as long."""
+MANY_CHANGES = 1_024
+"""Changes of the state that are written without waiting longer."""
 LEAP = 1 << 24
 """Offsets that are left out after the power failed: so many messages may have been read that are lost."""
 LAZY = 1.0
@@ -68,8 +73,6 @@ SWEEP = 60.0
 """Seconds between two notes of how far sessions have come that are connected and were sent nothing."""
 MAX_ROWS = 32
 """Rows of a session's steps after which they are written anew, as one."""
-TURN = 0.002
-"""Seconds that a group is settled for at a time."""
 
 
 class Waiter(NamedTuple):
@@ -93,6 +96,9 @@ class Group:
         self.changes: list[Change] | None = None
         """Changes of the state, if any are written with this group."""
         self.size = 0
+        """Bytes of its messages."""
+        self.weight = 0
+        """What its changes of the state count for."""
         self.since = 0.0
         self.waits = False
         """Whether someone waits for it."""
@@ -178,6 +184,8 @@ class DiskJournal(Journal):
         self._settling: deque[tuple[Group, Waiter]] = deque()
         self._turn_comes = False
         self._changes: list[Change] = self._mended
+        self._weight = 0
+        """What they count for among the bytes that wait."""
         self._incoming: dict[Session, None] = {}
         self._deliveries: dict[Session, None] = {}
         self._groups: dict[SharedGroup, None] = {}
@@ -284,6 +292,8 @@ class DiskJournal(Journal):
     def kick(self) -> None:
         """Write what has gathered, unless something is being written, or no one waits for it yet."""
         group = self._group
+        if self._changes and (self.full or len(self._changes) >= MANY_CHANGES) and self.fault is None:
+            group.with_state = True
         if self._busy or not group:
             return
         if not group.waits and self._later is not None and group.size < GATHER and not group.with_state:
@@ -349,7 +359,7 @@ class DiskJournal(Journal):
         self._unsettled.remove(group)
         for gathering in group.gathered.values():
             gathering.release()
-        self._pending -= group.size
+        self._pending -= group.size + group.weight
         if self.full and self._pending < MAX_PENDING // 2:
             self.full = False
             self.broker.unchoke()
@@ -422,6 +432,8 @@ class DiskJournal(Journal):
     def _keep_up(self, busy: bool) -> None:
         for upkeep in self._upkeep:
             upkeep.work(self._wall(), busy)
+        for reader in (*self._readers.values(), *self._readers_here.values()):
+            reader.forget_unused()
         if not busy:
             give_back_memory()
 
@@ -465,6 +477,7 @@ class DiskJournal(Journal):
     def _take_changes(self, group: Group) -> list[Change]:
         """Return everything that is to be written of the state with a group, as it is now."""
         changes, self._changes = self._changes, []
+        group.weight, self._weight = self._weight, 0
         for session in self._deliveries:
             if session.noted is None:
                 continue
@@ -520,12 +533,20 @@ class DiskJournal(Journal):
         ]
         return json.dumps({"positions": self._numbers(positions), "returned": returned})
 
+    def _note(self, change: Change) -> None:
+        """Note a change of the state; whoever makes many of them waits for them like for messages."""
+        self._changes.append(change)
+        self._weight += CHANGE
+        self._pending += CHANGE
+        if self._pending > MAX_PENDING:
+            self.full = True
+
     def save_session(self, session: Session) -> None:
         """Note that there is a session, and when it expires."""
         expires_at = None
         if session.expires_at is not None:
             expires_at = self._wall() + session.expires_at - self.broker.now
-        self._changes.append((database.SAVE_SESSION, (session.client_id, session.expiry, expires_at)))
+        self._note((database.SAVE_SESSION, (session.client_id, session.expiry, expires_at)))
 
     def drop_session(self, session: Session) -> None:
         """Note that a session is over, with all that belongs to it."""
@@ -541,7 +562,7 @@ class DiskJournal(Journal):
             database.DROP_STEPS,
             database.DROP_INCOMING,
         ):
-            self._changes.append((statement, (client_id,)))
+            self._note((statement, (client_id,)))
 
     def save_subscription(self, session: Session, key: bytes, subscription: Subscription) -> None:
         """Note a subscription."""
@@ -557,11 +578,11 @@ class DiskJournal(Journal):
         }
         if subscription.replay is not None:
             options["replay"] = self._numbers(subscription.replay.reached)
-        self._changes.append((database.SAVE_SUBSCRIPTION, (session.client_id, key, json.dumps(options))))
+        self._note((database.SAVE_SUBSCRIPTION, (session.client_id, key, json.dumps(options))))
 
     def drop_subscription(self, session: Session, key: bytes) -> None:
         """Note that a subscription is over."""
-        self._changes.append((database.DROP_SUBSCRIPTION, (session.client_id, key)))
+        self._note((database.DROP_SUBSCRIPTION, (session.client_id, key)))
 
     def save_incoming(self, session: Session) -> None:
         """Note that the ids of a session's unfinished QoS 2 messages have changed."""
@@ -578,7 +599,7 @@ class DiskJournal(Journal):
     def drop_group(self, group: SharedGroup) -> None:
         """Note that a shared subscription has no members left."""
         self._groups.pop(group, None)
-        self._changes.append((database.DROP_GROUP, (group.name, group.topic_filter)))
+        self._note((database.DROP_GROUP, (group.name, group.topic_filter)))
 
     def save_retained(self, batch: Batch) -> None:
         """Note a retained message."""
@@ -589,11 +610,11 @@ class DiskJournal(Journal):
             message["expires_at"] = self._wall() + batch.expires_at - self.broker.now
         if batch.properties is not None:
             message["properties"] = dump_properties(batch.properties)
-        self._changes.append((database.SAVE_RETAINED, (batch.topic, json.dumps(message), batch.payload())))
+        self._note((database.SAVE_RETAINED, (batch.topic, json.dumps(message), batch.payload())))
 
     def drop_retained(self, topic: bytes) -> None:
         """Note that nothing is retained on a topic."""
-        self._changes.append((database.DROP_RETAINED, (topic,)))
+        self._note((database.DROP_RETAINED, (topic,)))
 
     def save_consumer(self, consumer: Consumer) -> None:
         """Note a consumer, and how far it has come."""
@@ -603,27 +624,27 @@ class DiskJournal(Journal):
             "pending": [[place.stream.number, place.offset] for place in consumer.pending],
             "within": consumer.within,
         }
-        self._changes.append((database.SAVE_CONSUMER, (consumer.name, json.dumps(state))))
+        self._note((database.SAVE_CONSUMER, (consumer.name, json.dumps(state))))
 
     def drop_consumer(self, name: str) -> None:
         """Note that a consumer is over."""
-        self._changes.append((database.DROP_CONSUMER, (name,)))
+        self._note((database.DROP_CONSUMER, (name,)))
 
     def save_topic(self, topic: bytes) -> None:
         """Note that a topic was created."""
-        self._changes.append((database.SAVE_TOPIC, (topic,)))
+        self._note((database.SAVE_TOPIC, (topic,)))
 
     def drop_topic(self, topic: bytes) -> None:
         """Note that a topic was deleted."""
-        self._changes.append((database.DROP_TOPIC, (topic,)))
+        self._note((database.DROP_TOPIC, (topic,)))
 
     def save_sink(self, sink: SinkState) -> None:
         """Note what is known of a sink."""
-        self._changes.append((database.SAVE_SINK, (sink.name, json.dumps(sink.dump()))))
+        self._note((database.SAVE_SINK, (sink.name, json.dumps(sink.dump()))))
 
     def drop_sink(self, name: str) -> None:
         """Note that a sink is forgotten."""
-        self._changes.append((database.DROP_SINK, (name,)))
+        self._note((database.DROP_SINK, (name,)))
 
     # Reading
 

@@ -264,9 +264,11 @@ class Decoded:
 
     def __init__(self) -> None:
         self._batches: dict[tuple[str, int], pa.RecordBatch] = {}
+        self._used = False
 
     def get(self, name: str, number: int) -> pa.RecordBatch | None:
         """Return a batch, if it is here."""
+        self._used = True
         batch = self._batches.pop((name, number), None)
         if batch is not None:
             self._batches[name, number] = batch
@@ -274,6 +276,7 @@ class Decoded:
 
     def put(self, name: str, number: int, batch: pa.RecordBatch) -> None:
         """Keep a batch, and as many others as there is room for."""
+        self._used = True
         room = KEPT - batch.nbytes
         kept = {(name, number): batch}
         for key, each in reversed(list(self._batches.items())):
@@ -282,6 +285,12 @@ class Decoded:
                 break
             kept[key] = each
         self._batches = dict(reversed(kept.items()))
+
+    def forget_unused(self) -> None:
+        """Keep nothing more, if nothing was asked for or kept since the last time."""
+        if not self._used:
+            self._batches = {}
+        self._used = False
 
 
 class ArrowSegment:

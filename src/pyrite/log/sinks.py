@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyrite.broker.core import SYSTEM
+from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.topics import InvalidTopic, check_topic
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TURN = 0.002
-"""Seconds that messages are published for at a time."""
 FORGET = 90 * 86_400.0
 """Seconds after which a sink that has committed nothing is forgotten."""
 

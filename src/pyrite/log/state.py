@@ -12,6 +12,8 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from struct import pack, unpack
 from typing import Any, NamedTuple
@@ -78,6 +80,8 @@ DROP_TOPIC = "DELETE FROM topics WHERE topic = ?"
 SAVE_SINK = "INSERT OR REPLACE INTO sinks VALUES (?, ?, ?)"
 DROP_SINK = "DELETE FROM sinks WHERE name = ?"
 
+_TOGETHER = (128, 16, 1)
+"""How many rows are changed by one statement: few numbers, so that the statements are prepared already."""
 WAL_HEADER = 32
 WAL_FRAME_HEADER = 24
 
@@ -264,7 +268,7 @@ class State:
                 rows = [values for _, values in changes[at:stop]]
                 if statement.startswith("INSERT"):
                     rows = [(*values, proof(values)) for values in rows]
-                database.executemany(statement, rows)
+                self._execute(statement, rows)
                 at = stop
             database.execute("COMMIT")
         except sqlite3.Error:
@@ -272,9 +276,32 @@ class State:
                 database.execute("ROLLBACK")
             raise
 
+    def _execute(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Make changes of one kind."""
+        at = 0
+        for size in _TOGETHER:
+            while len(rows) - at >= size:
+                together = chain.from_iterable(rows[at : at + size])
+                self._database.execute(_for_many(statement, size), tuple(together))
+                at += size
+
     def close(self) -> None:
         """Close the database, its changes all in one file."""
         self._database.close()
+
+
+@cache
+def _for_many(statement: str, number: int) -> str:
+    """Return what does to so many rows what a statement does to one.
+
+    SQLite lets go of the interpreter's lock at every statement, and with a busy event loop it takes long to
+    have it again.
+    """
+    if number == 1:
+        return statement
+    word, joint = (" VALUES ", ", ") if statement.startswith("INSERT") else (" WHERE ", " OR ")
+    head, _, one = statement.partition(word)
+    return head + word + joint.join([one] * number)
 
 
 def _has_bad_wal_header(path: Path) -> bool:

@@ -81,6 +81,10 @@ class StreamReader:
             return ParquetSegment(self.name, path, self._decoded)
         return ArrowSegment(self.name, path, self._decoded)
 
+    def forget_unused(self) -> None:
+        """Let go of decoded batches, if none was used since the last time. From any thread."""
+        self._decoded.forget_unused()
+
     def read(
         self, offset: int, stop: int = FOREVER, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch | Damage]:

@@ -68,6 +68,7 @@ class Upkeep:
                 self._merge()
         except OSError as error:
             logger.warning("stream %s: upkeep: %s", self._reader.name, error.strerror or error)
+        self._reader.forget_unused()
 
     def _sealed(self) -> list[Segment]:
         """Return the segments that nothing more is written to."""

@@ -14,6 +14,7 @@ from pyrite.broker.access import (
     Credentials,
     Refuse,
 )
+from pyrite.broker.core import TURN
 from pyrite.broker.link import NOTHING, Link, Transport
 from pyrite.broker.timers import NO_SLOT
 from pyrite.protocols.events import ACCESS, CONNECTIONS, events
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TURN = 0.002
-"""Seconds that one client's input is handled at a time, while the others wait."""
 STEPS = 64
 """Steps of a long piece of work between two looks at the clock."""
 CLOSING_TIME = 1.0

@@ -7,6 +7,7 @@ batch, which is one slice of what was read.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyrite.broker import consumers
 from pyrite.broker.access import NOT_AUTHORIZED, Accept, Refuse
 from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, Fetched, Place
-from pyrite.broker.core import SYSTEM
+from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.link import Transport
 from pyrite.broker.message import Batch
@@ -23,7 +24,7 @@ from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, split_shared
-from pyrite.protocols.conversation import TURN, Conversation
+from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line.frames import MAX_LINE, FrameError, Line, error, escape, line, parse
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.runs import MANY, count_alike, words
@@ -101,7 +102,7 @@ class LineConnection(Conversation):
         self._next_number = FIRST_NUMBER
         self._under_way: dict[bytes, Batch] = {}
         """By topic, of filters that want the latest message only: the one that waits for its Ack."""
-        self._due: dict[bytes, None] = {}
+        self._due: OrderedDict[bytes, None] = OrderedDict()
         """Topics of such filters whose latest message is to be sent, in this order."""
         self._pulling = 0
         """How many Pulls are not answered yet."""
@@ -282,7 +283,7 @@ class LineConnection(Conversation):
         self.tell_connected("line", present)
         session.resume()
         if session.latest is not None:
-            self._due = dict.fromkeys(session.latest.values)
+            self._due = OrderedDict.fromkeys(session.latest.values)
             self._send_due()
 
     @property
@@ -679,8 +680,7 @@ class LineConnection(Conversation):
         if latest is None:
             return
         while self._due and len(self._under_way) < self.window:
-            topic = next(iter(self._due))
-            del self._due[topic]
+            topic, _ = self._due.popitem(last=False)
             newest = latest.values.get(topic)
             if newest is None:
                 continue

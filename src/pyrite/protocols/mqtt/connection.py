@@ -12,12 +12,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker.access import Exchange
+from pyrite.broker.core import TURN
 from pyrite.broker.link import Transport
 from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.topics import InvalidTopic, check_filter, split_shared
-from pyrite.protocols.conversation import TURN
 from pyrite.protocols.mqtt import fields, handshake, publishing
 from pyrite.protocols.mqtt.delivery import FORM_V3, Delivery
 from pyrite.protocols.mqtt.options import MqttOptions
