@@ -155,6 +155,14 @@ def test_removing_what_is_not_there_removes_nothing(absent: bytes) -> None:
     assert tree.route(b"a/b/c").targets == (there,)
 
 
+@pytest.mark.parametrize("topic_filter", [b"a/", b"a//", b"a/+", b"a/#", b"a/x", b"a/xy", b"a/x/", b"a"])
+@pytest.mark.parametrize("topic", [b"a", b"a/", b"a//", b"a/x", b"a/xy", b"a/x/", b"a/x/y"])
+def test_a_filter_alone_in_the_tree_gets_what_it_matches(topic_filter: bytes, topic: bytes) -> None:
+    tree = SubscriptionTree()
+    tree.add(Subscription(Session(Broker(), "c"), topic_filter, 1))
+    assert bool(tree.route(topic).targets) is matches(topic_filter, topic)
+
+
 def test_a_filter_costs_what_it_is_long_whatever_its_levels() -> None:
     """A thousand filters of a hundred levels each, no two of which have much in common."""
     chosen = random.Random(1)

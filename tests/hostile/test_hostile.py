@@ -24,7 +24,7 @@ from tests.support.process import BrokerProcess
 SECONDS = float(os.environ.get("PYRITE_SOAK", "3"))
 ROOT = Path(__file__).parents[2]
 SCHEMES = ("mqtt", "ws", "line", "udp", "http", "flight")
-FLOOR = 0.02 if "PYRITE_SOAK" in os.environ else 0.1
+FLOOR = 0.01 if "PYRITE_SOAK" in os.environ else 0.1
 """Seconds that the slowest of 100 messages may take with nothing else to do; other tests run beside these."""
 GROWTH = 64 * 1024 * 1024
 """Bytes that the broker may have more than before: what Python and the allocator keep for the next time."""
@@ -100,5 +100,7 @@ def test_the_others_do_not_notice(broker: BrokerProcess, idle: float, attack: st
     until = time.monotonic() + 30
     while memory(broker) > before + GROWTH and time.monotonic() < until:
         time.sleep(0.2)
+    taken = f"p50 {found['p50'] * 1e3:5.1f} ms, p99 {found['p99'] * 1e3:5.1f} ms (idle: {idle * 1e3:.1f} ms)"
+    print(f"{attack:18} {taken}, memory {before >> 20} -> {memory(broker) >> 20} MiB")
     assert memory(broker) <= before + GROWTH, f"{memory(broker):,} bytes, {before:,} before"
     assert [line for line in broker.log if "internal error" in line or "Traceback" in line] == []

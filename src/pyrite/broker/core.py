@@ -119,6 +119,8 @@ class Broker:
         self.alert: Callable[[], object] = _no_wake
         """Called when something happened that whoever watches the broker should know at once."""
         self._more_is_due = False
+        self.is_quiet = False
+        """Whether few messages come, and nothing is left of a time when there were many."""
         self._received = 0
         """Messages that had come at the last tick."""
         self._interrupted: list[Turn] = []
@@ -132,8 +134,9 @@ class Broker:
         self.now = now
         self._do_what_is_due()
         received, self._received = self._received, self.figures.publish_received
-        if self._received - received < FEW_MESSAGES:
-            self.subscriptions.forget_oldest()  # scattered as they are, they keep much memory in use
+        few = self._received - received < FEW_MESSAGES
+        forgotten = few and self.subscriptions.forget_oldest()  # scattered, they keep much memory in use
+        self.is_quiet = few and not forgotten
 
     def _do_what_is_due(self) -> None:
         """Do it for a turn: sessions of many may end at one time."""

@@ -340,15 +340,16 @@ class SubscriptionTree:
                 self._cache[topic] = route
         return route
 
-    def forget_oldest(self) -> None:
-        """Make room for other routes, or memory for anything; a few remain.
+    def forget_oldest(self) -> int:
+        """Make room for other routes, or memory for anything; a few remain. Return how many were forgotten.
 
         A dictionary looks for its first entry among all that were removed before it, and those may be as many
         as there are entries: so not for one route at a time.
         """
-        number = min(FORGOTTEN_ROUTES, len(self.routes) - FEW_ROUTES)
-        for topic in list(islice(self.routes, max(0, number))):
+        oldest = list(islice(self.routes, max(0, min(FORGOTTEN_ROUTES, len(self.routes) - FEW_ROUTES))))
+        for topic in oldest:
             self._cache.pop(topic)
+        return len(oldest)
 
     def _forget_routes(self, topic_filter: bytes) -> None:
         self.version += 1
@@ -388,17 +389,22 @@ class SubscriptionTree:
         levels = topic.split(b"/")
         for at, level in enumerate(levels, 1):
             below: list[_Node] = []
+            names = (level, b"+") if wild else (level,)
+            following = levels[at] if at < len(levels) else b""
             for node in nodes:
                 children = node.children
                 if children is None:
                     continue
-                for name in (level, b"+") if wild else (level,):
+                for name in names:
                     child = children.get(name)
                     if child is None:
                         continue
-                    if child.rest is None:
+                    rest = child.rest
+                    if rest is None:
                         below.append(child)
-                    elif levels_match(child.rest.split(b"/"), levels[at:]):
+                    elif (rest.startswith(following) or rest[:1] in (b"+", b"#")) and levels_match(
+                        rest.split(b"/"), levels, at
+                    ):
                         found.append(child)
                 if wild:
                     child = children.get(b"#")

@@ -46,12 +46,10 @@ def check_filter(topic_filter: bytes, max_levels: int) -> None:
     levels = topic_filter.split(b"/")
     if len(levels) > max_levels:
         raise InvalidTopic(f"a topic filter has at most {max_levels} levels here")
-    last = len(levels) - 1
-    for number, level in enumerate(levels):
-        if b"#" in level and (level != b"#" or number != last):
-            raise InvalidTopic("'#' stands alone, in the last level")  # [MQTT-4.7.1-1]
-        if b"+" in level and level != b"+":
-            raise InvalidTopic("'+' fills a whole level")  # [MQTT-4.7.1-2]
+    if topic_filter.count(b"#") != (levels[-1] == b"#"):
+        raise InvalidTopic("'#' stands alone, in the last level")  # [MQTT-4.7.1-1]
+    if topic_filter.count(b"+") != levels.count(b"+"):
+        raise InvalidTopic("'+' fills a whole level")  # [MQTT-4.7.1-2]
 
 
 def split_shared(topic_filter: bytes) -> tuple[str | None, bytes]:
@@ -70,17 +68,21 @@ def matches(topic_filter: bytes, topic: bytes) -> bool:
     """Tell whether `topic` is among those that `topic_filter` asks for."""
     if topic.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
         return False  # [MQTT-4.7.2-1]
+    if topic_filter == b"#":
+        return True
     return levels_match(topic_filter.split(b"/"), topic.split(b"/"))
 
 
-def levels_match(levels: Sequence[bytes], names: Sequence[bytes]) -> bool:
-    """Tell whether levels of a filter, from the first or a later one on, ask for those of a topic."""
-    for number, level in enumerate(levels):
+def levels_match(levels: Sequence[bytes], names: Sequence[bytes], at: int = 0) -> bool:
+    """Tell whether levels of a filter ask for those of a topic from number `at` on."""
+    end = len(names)
+    for level in levels:
         if level == b"#":
             return True  # "sport/#" asks for "sport" too
-        if number >= len(names) or level not in (b"+", names[number]):
+        if at == end or (level != names[at] and level != b"+"):
             return False
-    return len(names) == len(levels)
+        at += 1
+    return at == end
 
 
 def covers(topic_filter: bytes, other: bytes) -> bool:
@@ -203,7 +205,7 @@ class TopicTree(Generic[Value]):
                     yield topic
                 waiting.extend((below, depth) for below in self._below(branch))
             elif topic is not None and branch.goes_on(depth):
-                if levels_match(levels[depth:], topic.split(b"/")[depth:]):
+                if levels_match(levels[depth:], topic.split(b"/"), depth):
                     yield topic
             elif level is None:
                 if topic is not None:

@@ -59,7 +59,7 @@ MAX_PENDING = 64 * 1024 * 1024
 """Bytes that may wait to be written before no more is read from clients."""
 CHANGE = 16 * 1024
 """Bytes that a change of the state counts for among those that wait: writing it takes about as long."""
-MANY_CHANGES = 1_024
+MANY_CHANGES = 512
 """Changes of the state that are written without waiting longer."""
 LEAP = 1 << 24
 """Offsets that are left out after the power failed: so many messages may have been read that are lost."""

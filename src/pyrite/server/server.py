@@ -23,7 +23,6 @@ from pyrite.access.options import AccessError, AccessOptions
 from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
-from pyrite.broker.subscriptions import FEW_ROUTES
 from pyrite.broker.system import System
 from pyrite.endpoints import bind, new_context, trust_clients
 from pyrite.log.journal import DiskJournal, open_journal
@@ -42,6 +41,7 @@ from pyrite.server.flight import FlightProcess
 from pyrite.server.http import HttpProcess
 from pyrite.server.listeners import Listener
 from pyrite.server.log_figures import CommitWorker, Sizes
+from pyrite.server.memory import Memory
 from pyrite.server.sockets import Poller, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol
 from pyrite.server.websocket import WebSocketProtocol
@@ -57,10 +57,6 @@ BACKLOG = 8_192
 """Connections that may wait to be accepted; with asyncio's 100, 9,000 clients take 20 s to connect."""
 SWITCH = 0.000_1
 """Seconds after which the thread that writes the log gives way to the event loop; Python's own is 5 ms."""
-RUSH = 10_000
-"""Topics in use that are many."""
-FEW_SESSIONS = 1_000
-"""Sessions with which all objects can be looked through in some milliseconds."""
 RESERVE = 200
 """Descriptors that are kept for the log, the listeners and the processes beside the broker."""
 GOODBYE = 1.0
@@ -83,8 +79,7 @@ class Server:
         self.awake = False
         """Whether someone is at work who will flush the broker when done."""
         self._turn_comes = False
-        self._rush = False
-        """Whether there were many topics, and what they took has not been given back."""
+        self._memory = Memory()
         self.connections: set[Conversation] = set()
         self._per_address: dict[str, int] = {}
         self._most_connections = most_connections(config.limits.max_connections)
@@ -348,22 +343,8 @@ class Server:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK, self._tick)
         self.broker.tick(self._loop.time())
-        self._collect()
+        self._memory.tick(self.broker)
         events.settle()
-
-    def _collect(self) -> None:
-        """After a rush of topics, when it is quiet, have Python let go of the little that it keeps for later.
-
-        That is scattered over all of the memory that was needed, and keeps half of it from being given back.
-        It takes milliseconds, or as many more as there are sessions: those of many would notice.
-        """
-        routes = len(self.broker.subscriptions.routes)
-        if routes > RUSH:
-            self._rush = True
-        elif self._rush and routes <= FEW_ROUTES:
-            self._rush = False
-            if len(self.broker.sessions) <= FEW_SESSIONS:
-                gc.collect()
 
     # What connections ask
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from pathlib import Path
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
 from pyrite.broker.figures import Figures
+from pyrite.server.memory import resident
 from pyrite.server.questions.about import About
 from pyrite.server.questions.problem import Message, Problem, Reply, refused
 from pyrite.server.questions.topics import checked_filter
@@ -84,7 +83,7 @@ class Log:
                 "log_fault": journal.fault is not None,
                 "uptime": self._about.uptime,
                 "cpu": used.ru_utime + used.ru_stime,
-                "memory": _resident(),
+                "memory": resident(),
                 "streams": self._streams(),
             }
         )
@@ -93,11 +92,3 @@ class Log:
         """Return a figure of $SYS, if it is there."""
         batch = self._broker.retained.values.get(topic)
         return None if batch is None else float(batch.payload())
-
-
-def _resident() -> int | None:
-    """Return the bytes of memory that the process has; None where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None

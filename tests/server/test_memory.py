@@ -1,0 +1,77 @@
+"""After a rush, when it is quiet, Python is asked to let go of what it keeps."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from pyrite.broker.core import FEW_MESSAGES, Broker
+from pyrite.broker.session import Session
+from pyrite.server import memory
+from pyrite.server.memory import Memory
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """Note the collections of all objects."""
+    found: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            found.append(1)
+
+    gc.disable()
+    gc.callbacks.append(note)
+    yield found
+    gc.callbacks.remove(note)
+    gc.enable()
+
+
+def a_second(broker: Broker, watched: Memory, messages: int = 0) -> None:
+    for _ in range(memory.TICKS):
+        broker.figures.publish_received += messages
+        broker.tick(broker.now + 0.1)
+        watched.tick(broker)
+
+
+def rush() -> list[float]:
+    return [float(number) for number in range(2 * memory.MANY)]
+
+
+def test_once_after_a_rush(collections: list[int]) -> None:
+    broker, watched = Broker(), Memory()
+    a_second(broker, watched)
+    many = rush()
+    a_second(broker, watched)
+    assert collections == []  # it is not over
+    many.clear()
+    a_second(broker, watched)
+    assert collections == [1]
+    a_second(broker, watched)
+    assert collections == [1]
+
+
+def test_not_while_many_messages_come(collections: list[int]) -> None:
+    broker, watched = Broker(), Memory()
+    many = rush()
+    a_second(broker, watched)
+    many.clear()
+    a_second(broker, watched, FEW_MESSAGES)
+    assert collections == []
+    a_second(broker, watched)
+    assert collections == [1]
+
+
+def test_not_with_many_sessions_who_would_notice(
+    collections: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "FEW_SESSIONS", 1)
+    broker, watched = Broker(), Memory()
+    broker.sessions = {name: Session(broker, name) for name in ("a", "b")}
+    many = rush()
+    a_second(broker, watched)
+    many.clear()
+    a_second(broker, watched)
+    assert collections == []
