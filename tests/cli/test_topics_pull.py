@@ -61,11 +61,14 @@ def test_pull(broker: BrokerProcess) -> None:
     found = [json.loads(line) for line in rest.stdout.splitlines()]
     assert [one["payload"] for one in found] == ["order 2", "order 3", "order 4"]
     assert all(one["topic"] == "orders/a" and ":" in one["place"] for one in found)
-    assert pyrite(broker, "pull", "billing", "-t", "orders/#").stdout == ""
+    assert pyrite(broker, "pull", "billing").stdout == ""  # it has the filter that it was made with
     other = pyrite(broker, "pull", "billing", "-t", "others/#")
     assert other.returncode == 1
     assert "with the filter 'orders/#'" in other.stderr
-    assert pyrite(broker, "pull", "billing", "-t", "orders/#", "--delete").returncode == 0
+    assert pyrite(broker, "pull", "billing", "--delete").returncode == 0
+    gone = pyrite(broker, "pull", "billing", "--delete")
+    assert gone.returncode == 1
+    assert "there is no consumer 'billing'" in gone.stderr
     again = pyrite(broker, "pull", "billing", "-t", "orders/#", "-n", "1")
     assert again.stdout == "orders/a order 0\n"
 

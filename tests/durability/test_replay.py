@@ -120,6 +120,13 @@ def test_a_wrong_position_is_refused_and_said(broker: Broker, client: Client, po
     assert client.received_before_fence(broker.client()) == []
 
 
+def test_a_shared_subscription_has_no_past(broker: Broker, client: Client) -> None:
+    fill(broker)
+    suback = client.subscribe("$share/team/a", qos=1, **since("earliest"))
+    assert suback.reasons == (0x83,)
+    assert "shared subscription" in suback.properties["reason_string"]
+
+
 def test_the_past_of_a_wildcard_keeps_properties(broker: Broker, client: Client) -> None:
     values = {"content_type": "text/plain", "user_property": [("a", "1"), ("a", "2")]}
     publisher = broker.client("bob")

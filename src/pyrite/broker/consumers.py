@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker.journal import Piece, Stream, Wanted
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
+from pyrite.broker.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -23,6 +24,11 @@ MAX_FETCH = 10_000
 """Messages in one fetch."""
 MAX_PENDING = 100_000
 """Messages of one consumer that may be fetched and not acknowledged."""
+MAX_WITHIN = 7 * 86_400.0
+"""Seconds that may be asked for to acknowledge a message in."""
+MAX_CONSUMERS = 10_000
+MAX_NAME = 256
+"""Consumers that there may be, and characters of a name."""
 
 
 class Place(NamedTuple):
@@ -151,6 +157,10 @@ class ConsumerError(Exception):
     """What was asked of a consumer cannot be; the text says why."""
 
 
+class TooManyConsumers(ConsumerError):
+    """There is no room for one more."""
+
+
 def create(
     broker: Broker,
     name: str,
@@ -161,11 +171,22 @@ def create(
 ) -> None:
     """Make a consumer, or find it there; `done` is called when it is safe.
 
-    Raise ConsumerError if there is one of that name with another filter, or no log to fetch from.
+    Raise ConsumerError if there is one of that name with another filter, or no log to fetch from, or if it
+    cannot be had like this.
     """
     streams = broker.journal.streams
     if not streams:
         raise ConsumerError("there is no log to fetch messages from")
+    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise ConsumerError(f"the name of a consumer is of 1 to {MAX_NAME} printable characters")
+    if topic_filter.startswith(SHARE_PREFIX):
+        raise ConsumerError(
+            "a consumer's filter is not shared: those who pull under its name share its messages"
+        )
+    if not 0 < within <= MAX_WITHIN:
+        raise ConsumerError(
+            f"messages are acknowledged within at most {MAX_WITHIN:.0f} seconds, and more than 0"
+        )
     there = broker.consumers.get(name)
     if there is not None:
         if there.topic_filter != topic_filter:
@@ -174,6 +195,8 @@ def create(
             )
         broker.journal.after(done)
         return
+    if len(broker.consumers) >= MAX_CONSUMERS:
+        raise TooManyConsumers("there are too many consumers")
     positions: dict[Stream, int] = {}
 
     def found(stream: Stream, offset: int) -> None:

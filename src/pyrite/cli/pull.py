@@ -42,7 +42,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     add_connection_options(parser)
     parser.add_argument("name", help="the consumer's name")
-    parser.add_argument("-t", "--topic", default="#", help="its filter, when it is made (default: #)")
+    parser.add_argument("-t", "--topic", help="its filter (default: the one it has; # when it is made)")
     parser.add_argument(
         "--from",
         dest="start",
@@ -74,10 +74,10 @@ async def _pull(args: argparse.Namespace) -> int:
     connection = Connection(PROGRAM, args)
 
     async def work() -> int:
-        consumer = await connection.client.consumer(args.name, args.topic, start=args.start)
         if args.delete:
-            await consumer.delete()
+            await connection.client.delete_consumer(args.name)
             return 0
+        consumer = await connection.client.consumer(args.name, args.topic, start=args.start)
         left: int | None = args.count
         while left is None or left > 0:
             messages = await consumer.pull(PIECE if left is None else min(left, PIECE))

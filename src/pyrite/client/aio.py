@@ -338,11 +338,21 @@ class Client(Publishing):
         await self.request("$pyrite/topics/delete", topic.encode())
 
     async def consumer(
-        self, name: str, topic_filter: str, *, start: str | int = "earliest", within: float = 30.0
+        self,
+        name: str,
+        topic_filter: str | None = None,
+        *,
+        start: str | int = "earliest",
+        within: float = 30.0,
     ) -> Consumer:
         """Make a consumer, a place in the log that lasts, or find it there.
 
         It is given the messages that match the filter, from `start` on (see `subscribe`). What is not
-        acknowledged `within` so many seconds is given out again.
+        acknowledged `within` so many seconds is given out again. Without a filter it is the consumer that is
+        there, or a new one of all messages; with another filter than it has, it is an error.
         """
         return await requests.consumer(self, name, topic_filter, start, within)
+
+    async def delete_consumer(self, name: str) -> None:
+        """Have the broker forget a consumer and its place."""
+        await requests.delete_consumer(self, name)

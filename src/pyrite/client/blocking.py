@@ -213,7 +213,7 @@ class BlockingClient:
     def consumer(
         self,
         name: str,
-        topic_filter: str,
+        topic_filter: str | None = None,
         *,
         start: str | int = "earliest",
         within: float = 30.0,
@@ -222,6 +222,10 @@ class BlockingClient:
         """Make a consumer, a place in the log that lasts, or find it there (Pyrite only)."""
         made = self.request(self._asyncio.consumer(name, topic_filter, start=start, within=within), timeout)
         return BlockingConsumer(self, made)
+
+    def delete_consumer(self, name: str, timeout: float | None = None) -> None:
+        """Have the broker forget a consumer and its place (Pyrite only)."""
+        self.request(self._asyncio.delete_consumer(name), timeout)
 
 
 class BlockingSubscription:

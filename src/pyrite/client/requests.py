@@ -107,9 +107,10 @@ def _pass_on(error: asyncio.Future[str], sent: asyncio.Future[None]) -> None:
 class Consumer:
     """A place in the log that lasts, under a name; messages are pulled from it, and acknowledged."""
 
-    def __init__(self, asker: Asker, name: str, topic_filter: str) -> None:
+    def __init__(self, asker: Asker, name: str, topic_filter: str | None) -> None:
         self.name = name
         self.filter = topic_filter
+        """The filter it was asked for with; None if it was to be whatever it had."""
         self._asker = asker
 
     async def pull(self, count: int = 100) -> list[Pulled]:
@@ -124,17 +125,26 @@ class Consumer:
 
     async def delete(self) -> None:
         """Have the broker forget the consumer and its place."""
-        await self._ask("delete", b"")
+        await delete_consumer(self._asker, self.name)
 
     async def _ask(self, action: str, payload: bytes) -> list[Message]:
         return await self._asker.request(f"$pyrite/consumers/{self.name}/{action}", payload)
 
 
-async def consumer(asker: Asker, name: str, topic_filter: str, start: str | int, within: float) -> Consumer:
+async def consumer(
+    asker: Asker, name: str, topic_filter: str | None, start: str | int, within: float
+) -> Consumer:
     """Make a consumer, or find it there."""
-    wishes = {"filter": topic_filter, "from": str(start), "within": within}
+    wishes: dict[str, str | float] = {"from": str(start), "within": within}
+    if topic_filter is not None:
+        wishes["filter"] = topic_filter
     await asker.request(f"$pyrite/consumers/{name}/create", json.dumps(wishes).encode())
     return Consumer(asker, name, topic_filter)
+
+
+async def delete_consumer(asker: Asker, name: str) -> None:
+    """Have the broker forget a consumer and its place."""
+    await asker.request(f"$pyrite/consumers/{name}/delete", b"")
 
 
 async def topics(asker: Asker, topic_filter: str) -> list[Topic]:

@@ -17,7 +17,7 @@ from pyrite.broker.link import Transport
 from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import InvalidTopic, check_filter, split_shared
+from pyrite.broker.topics import SHARE_PREFIX, InvalidTopic, check_filter, split_shared
 from pyrite.protocols.mqtt import fields, handshake, publishing
 from pyrite.protocols.mqtt.delivery import FORM_V3, Delivery
 from pyrite.protocols.mqtt.options import MqttOptions
@@ -319,6 +319,10 @@ class Connection(Delivery):
             elif name == "pyrite-from":
                 if not self.broker.journal.streams:
                     return Extras(None, lossless, "there is no log to send the past from")
+                if any(wish.topic_filter.startswith(SHARE_PREFIX) for wish in packet.wishes):
+                    return Extras(
+                        None, lossless, "pyrite-from: members of a shared subscription have no past"
+                    )
                 try:
                     start = parse_position(value)
                 except ValueError as error:

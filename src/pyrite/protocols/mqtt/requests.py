@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
 
 REQUESTS = b"$pyrite/"
+MAX_DIGITS = 19
+"""Digits of an offset."""
 EXPECTED = (
     "expected $pyrite/consumers/NAME/ and create, fetch, ack or delete, "
     "or $pyrite/topics/ and create, delete or list"
@@ -85,6 +87,8 @@ class Request:
             wishes = json.loads(payload) if payload else {}
         except ValueError as error:
             raise Wrong(f"the payload is not JSON: {error}") from None
+        except RecursionError:
+            raise Wrong("the payload is not JSON that is expected here: it is too deep") from None
         if action == "create":
             self._create(name, wishes)
             return
@@ -140,20 +144,25 @@ class Request:
             raise Wrong("not authorized for the consumer's topics")
 
     def _create(self, name: str, wishes: Any) -> None:
-        if not isinstance(wishes, dict) or not isinstance(wishes.get("filter"), str):
-            raise Wrong('expected {"filter": a topic filter, ...}')
         broker = self._connection.broker
-        topic_filter = wishes["filter"].encode()
+        there = broker.consumers.get(name)
+        default = "#" if there is None else there.topic_filter.decode()
+        if not isinstance(wishes, dict) or not isinstance(wishes.get("filter", default), str):
+            raise Wrong('expected {"filter": a topic filter, ...}')
+        try:
+            topic_filter = wishes.get("filter", default).encode()
+        except UnicodeEncodeError:
+            raise Wrong("the filter is not UTF-8") from None
         check_filter(topic_filter, broker.limits.max_topic_levels)
         self._check_access(topic_filter)
         within = wishes.get("within", ACKNOWLEDGE_WITHIN)
-        if not isinstance(within, int | float) or isinstance(within, bool) or within <= 0:
+        if not isinstance(within, int | float) or isinstance(within, bool):
             raise Wrong('expected "within" to be a number of seconds')
         try:
             start = parse_position(str(wishes.get("from", "earliest")))
         except ValueError as error:
             raise Wrong(str(error)) from None
-        consumers.create(broker, name, topic_filter, start, float(within), self._done)
+        consumers.create(broker, name, topic_filter, start, within, self._done)
 
     def _fetch(self, consumer: Consumer, wishes: Any) -> None:
         count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes
@@ -183,9 +192,10 @@ class Request:
         streams = {stream.name: stream for stream in self._connection.broker.journal.streams}
         places = []
         for text in texts:
-            name, _, offset = str(text).rpartition(":")
-            if name not in streams or not offset.isdecimal():
-                raise Wrong(f"{text!r} is no place: expected the pyrite-place of a message that was fetched")
+            name, _, offset = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+            if name not in streams or not offset.isdecimal() or len(offset) > MAX_DIGITS:
+                wrong = repr(text) if isinstance(text, str) and len(text) < 64 else "one of them"
+                raise Wrong(f"{wrong} is no place: expected the pyrite-place of a message that was fetched")
             places.append(Place(streams[name], int(offset)))
         consumer.acknowledge(places, lambda known: self._end(("pyrite-count", str(known))))
 

@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from pyrite.broker import consumers
 from pyrite.broker.access import Credentials
-from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, Consumer, ConsumerError, Fetched, Place
+from pyrite.broker.consumers import (
+    ACKNOWLEDGE_WITHIN,
+    Consumer,
+    ConsumerError,
+    Fetched,
+    Place,
+    TooManyConsumers,
+)
 from pyrite.broker.core import Broker
 from pyrite.broker.positions import Earliest
 from pyrite.server.questions.problem import Later, Message, Problem, Reply, refused
@@ -19,8 +26,6 @@ LOOK = 0.1
 """Seconds between two looks whether something has come, for who waits."""
 OVERDUE = 1.0
 """Seconds between two looks whether something is to be given out again."""
-MAX_CONSUMERS = 10_000
-"""Consumers that may be made over HTTP."""
 
 
 class Pulling:
@@ -58,12 +63,10 @@ class Pulling:
         refusal = self._broker.catalog.filter_refusal(topic_filter)
         if refusal:
             raise Problem(409, refusal)
-        if name not in self._broker.consumers and len(self._broker.consumers) >= MAX_CONSUMERS:
-            raise Problem(507, "there are too many consumers")
         try:
             consumers.create(self._broker, name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, there)
         except ConsumerError as wrong:
-            raise Problem(409, str(wrong)) from None
+            raise Problem(507 if isinstance(wrong, TooManyConsumers) else 409, str(wrong)) from None
 
     def _watch(self, consumer: Consumer, until: float, overdue: float, then: Callable[[], None]) -> None:
         """Wait until there may be something to give out: numbers are compared, and nothing is read."""

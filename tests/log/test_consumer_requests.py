@@ -1,0 +1,111 @@
+"""Pull over MQTT 5, `$pyrite/consumers/NAME/ACTION`: whatever is asked, there is an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyrite.broker import consumers
+from tests.support.core import Client
+from tests.support.durable import Machine
+
+Answer = tuple[list[bytes], dict[str, str]]
+
+
+@pytest.fixture
+def machine(folder: Path) -> Iterator[Machine]:
+    machine = Machine(folder)
+    yield machine
+    machine.abandon()
+
+
+@pytest.fixture
+def client(machine: Machine) -> Client:
+    return machine.core.connect("c")
+
+
+def ask(client: Client, name: str, action: str, payload: bytes = b"") -> Answer:
+    """Make a request; return the payloads that came but for the last, and what that said."""
+    client.publish(f"$pyrite/consumers/{name}/{action}", payload, response_topic="answers")
+    client.core.flush()
+    messages = client.messages()
+    assert messages, "there was no answer"
+    return [one.payload for one in messages[:-1]], dict(messages[-1].properties["user_property"])
+
+
+def test_a_consumer_is_found_without_its_filter(client: Client) -> None:
+    client.publish("a/1", b"one", qos=1)
+    client.publish("b/1", b"other", qos=1)
+    client.received()
+    assert ask(client, "team", "create", b'{"filter": "a/#"}') == ([], {"pyrite-count": "0"})
+    assert ask(client, "team", "create") == ([], {"pyrite-count": "0"})
+    assert ask(client, "team", "fetch", b'{"count": 9}') == ([b"one"], {"pyrite-count": "1"})
+    assert "with the filter 'a/#'" in ask(client, "team", "create", b'{"filter": "#"}')[1]["pyrite-error"]
+    assert ask(client, "everything", "create") == ([], {"pyrite-count": "0"})
+    assert ask(client, "everything", "fetch", b'{"count": 9}')[0] == [b"one", b"other"]
+
+
+@pytest.mark.parametrize(
+    ("action", "payload", "text"),
+    [
+        ("create", b'{"within": 1' + b"0" * 400 + b"}", "within at most 604800 seconds"),
+        ("create", b'{"within": NaN}', "within at most"),
+        ("create", b'{"within": 1e999}', "within at most"),
+        ("create", b'{"within": 0}', "more than 0"),
+        ("create", b'{"within": true}', "a number of seconds"),
+        ("create", b'{"filter": "\\ud800"}', "not UTF-8"),
+        ("create", b'{"filter": "$share/g/x"}', "is not shared"),
+        ("create", b'{"filter": 7}', "expected"),
+        ("create", b"[" * 100_000, "too deep"),
+        ("create", b"[]", "expected"),
+        ("ack", b'["default:' + b"9" * 5_000 + b'"]', "is no place"),
+        ("ack", b"[[[]]]", "is no place"),
+        ("ack", b'["default:"]', "'default:' is no place"),
+        ("fetch", b'{"count": 1.5}', "a number from 1"),
+        ("fetch", b"\xff", "not JSON"),
+    ],
+)
+def test_what_is_wrong_is_told(client: Client, action: str, payload: bytes, text: str) -> None:
+    ask(client, "there", "create")
+    name = "new" if action == "create" else "there"
+    found, end = ask(client, name, action, payload)
+    assert found == []
+    assert text in end["pyrite-error"]
+    assert not client.closed
+
+
+def test_names_and_numbers_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "256 printable" in ask(client, "x" * 257, "create")[1]["pyrite-error"]
+    monkeypatch.setattr(consumers, "MAX_CONSUMERS", 2)
+    for name in ("one", "two", "one"):
+        assert ask(client, name, "create") == ([], {"pyrite-count": "0"})
+    assert ask(client, "three", "create") == ([], {"pyrite-error": "there are too many consumers"})
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["create", "fetch", "ack"]),
+    st.one_of(
+        st.binary(max_size=64),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(["filter", "from", "within", "count", "places"]) | st.text(), inner
+                )
+            ),
+            max_leaves=5,
+        ).map(lambda value: json.dumps(value).encode()),
+    ),
+)
+def test_whatever_is_asked_is_answered(client: Client, action: str, payload: bytes) -> None:
+    ask(client, "any", "create")
+    _, end = ask(client, "any", action, payload)
+    assert end.keys() == {"pyrite-count"} or end.keys() == {"pyrite-error"}
+    assert not client.closed
