@@ -29,7 +29,9 @@ class BrokerProcess:
     def __init__(
         self, *arguments: str, cwd: Path | None = None, before: Sequence[str] = (), wait: bool = True
     ) -> None:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(cwd)] if cwd else [])}
+        inherited = os.environ.get("PYTHONPATH", "")
+        folders = [one for one in (str(cwd or ""), inherited) if one]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
         self.process = subprocess.Popen(
             [*before, sys.executable, "-m", "pyrite", "serve", *arguments],
             stdout=subprocess.PIPE,
