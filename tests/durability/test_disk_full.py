@@ -130,6 +130,54 @@ def test_messages_are_refused_until_there_is_room(disk: SmallDisk, broker: Broke
     assert kept == [b"before", b"after 1", b"after 2"]
 
 
+def test_that_it_is_full_is_said_until_there_is_room(disk: SmallDisk, broker: Broker) -> None:
+    """Though no one publishes any more; and then it is no longer said, though no one does."""
+    watcher, publisher = broker.client(), broker.client()
+    watcher.subscribe(ERROR)
+    assert watcher.receive().payload == b"none"
+    accepted(publisher, b"before")
+    disk.fill()
+    refused(publisher, b"refused")
+    assert b"No space left" in watcher.receive(PATIENCE).payload
+    with pytest.raises(TimeoutError):
+        watcher.receive(3.5)  # the broker looks every second
+    disk.make_room()
+    assert watcher.receive(PATIENCE).payload == b"none"
+    assert len(broker.complaints) == 1
+    assert broker.logged("a") == [b"before"]
+
+
+def test_retained_messages_do_not_pile_up_without_room(disk: SmallDisk, broker: Broker) -> None:
+    """They are routed as ever; and the last of each topic is kept when there is room."""
+    watcher, publisher = broker.client(), broker.client()
+    disk.fill()
+    refused(publisher, b"x")
+    topics, rounds, size = 20, 800, 10_000
+    watcher.subscribe("end")
+
+    def publish(numbers: range) -> int:
+        """Return the memory that the broker takes after it."""
+        for number in numbers:
+            payload = b"%d:" % number + bytes(size)
+            publisher.send(
+                b"".join(publish_packet(f"r/{one}", payload, retain=True) for one in range(topics))
+            )
+        publisher.publish("end", b"end", qos=0)
+        assert watcher.receive(PATIENCE).payload == b"end"
+        return broker.memory()
+
+    before = publish(range(rounds // 4))
+    grown = publish(range(rounds // 4, rounds)) - before
+    assert grown < topics * rounds * size // 4, f"{grown} bytes more"
+    disk.make_room()
+    broker.settle()
+    broker.restart("kill")
+    reader = broker.client()
+    reader.subscribe("r/+")
+    kept = {message.topic: message.payload for message in (reader.receive() for _ in range(topics))}
+    assert kept == {f"r/{one}": b"%d:" % (rounds - 1) + bytes(size) for one in range(topics)}
+
+
 def test_lost_messages_with_qos_0_are_counted(disk: SmallDisk, broker: Broker) -> None:
     watcher, publisher = broker.client(), broker.client()
     watcher.subscribe(LOST)

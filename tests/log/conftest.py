@@ -19,8 +19,16 @@ class _Alarm(logging.Handler):
             raise AssertionError(record.getMessage()) from record.exc_info[1]
 
 
+@pytest.fixture
+def internal_errors() -> None:
+    """Lets a test have internal errors, which it makes on purpose."""
+
+
 @pytest.fixture(autouse=True)
-def _no_internal_errors() -> Iterator[None]:
+def _no_internal_errors(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "internal_errors" in request.fixturenames:
+        yield
+        return
     alarm = _Alarm(logging.ERROR)
     logger = logging.getLogger("pyrite")
     logger.addHandler(alarm)

@@ -27,7 +27,7 @@ from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.options import StreamOptions
 from pyrite.log.segment import Damage
 from pyrite.log.stream import StreamReader
-from pyrite.log.workers import Worker
+from pyrite.log.workers import Worker, attempt, raised
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, Ack, Connack, Connect, Disconnect, Packet, Publish, Suback
 from tests.support.core import Client, Core
@@ -68,9 +68,14 @@ class Deferred(Worker):
     def __init__(self) -> None:
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], object]]] = deque()
 
-    def run(self, job: Callable[[], Result], then: Callable[[Result], object]) -> None:
+    def run(
+        self,
+        job: Callable[[], Result],
+        then: Callable[[Result], object],
+        failed: Callable[[Exception], Result] = raised,
+    ) -> None:
         """Keep a job."""
-        self._jobs.append((job, then))
+        self._jobs.append((lambda: attempt(job, failed), then))
 
     @property
     def waiting(self) -> int:

@@ -8,14 +8,12 @@ routed and acknowledged, and whoever waited for state to be safe goes on.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import sqlite3
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -31,6 +29,8 @@ from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.topics import matches
 from pyrite.log import state as database
+from pyrite.log.changes import Changes
+from pyrite.log.faults import STATE, Faults, fault_of
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder
 from pyrite.log.gathering import Gathering
@@ -71,6 +71,8 @@ BUSY = 32 * 1024 * 1024
 """Bytes that come between two looks from which on what can wait does."""
 SWEEP = 60.0
 """Seconds between two notes of how far sessions have come that are connected and were sent nothing."""
+AGAIN = 0.1
+"""Seconds after which a part of the log that could not be read is read again."""
 MAX_ROWS = 32
 """Rows of a session's steps after which they are written anew, as one."""
 
@@ -93,7 +95,7 @@ class Group:
         self.unsafe: list[tuple[Stream, Batch, Sequence[int]]] = []
         """QoS 2 messages of sessions that last, with their ids."""
         self.waiters: list[Waiter] = []
-        self.changes: list[Change] | None = None
+        self.changes: Changes | None = None
         """Changes of the state, if any are written with this group."""
         self.size = 0
         """Bytes of its messages."""
@@ -152,7 +154,7 @@ class DiskJournal(Journal):
         """Bytes that came since the last look at what is to be done to sealed segments."""
         self._keeps_up = False
         self._applied: dict[Stream, int] = {}
-        self._mended: list[Change] = []
+        self._changes = Changes()
         rebooted = folder.note_boot()
         for one in options:
             where = folder.streams / one.name
@@ -170,7 +172,7 @@ class DiskJournal(Journal):
             self._applied[stream] = applied
             if applied < 0:  # its row is damaged: what messages did to the state since then is not known
                 self._applied[stream] = end
-                self._mended.append((database.SAVE_STREAM, (number, one.name, end)))
+                self._changes.add((database.SAVE_STREAM, (number, one.name, end)))
             self.damages.extend(map(str, writer.opened.damages))
         self.streams = tuple(self.writers)
         self._by_number = {stream.number: stream for stream in self.streams}
@@ -183,9 +185,12 @@ class DiskJournal(Journal):
         """Bytes that wait to be written."""
         self._settling: deque[tuple[Group, Waiter]] = deque()
         self._turn_comes = False
-        self._changes: list[Change] = self._mended
         self._weight = 0
-        """What they count for among the bytes that wait."""
+        """What changes of the state count for among the bytes that wait."""
+        self._faults = Faults()
+        self._syncing = False
+        self._held_up: list[Waiter] = []
+        """Who waits for the state, until the next try to write it."""
         self._incoming: dict[Session, None] = {}
         self._deliveries: dict[Session, None] = {}
         self._groups: dict[SharedGroup, None] = {}
@@ -263,11 +268,15 @@ class DiskJournal(Journal):
 
     def after(self, call: Callable[[], object]) -> None:
         """Call when everything that was noted so far is safe."""
-        if self._has_changes() or any(group.with_state for group in self._unsettled):
-            self._group.with_state = True
-            self._wait(Waiter(None, None, call, for_state=True))
-        else:
+        if not self._has_changes() and not any(group.with_state for group in self._unsettled):
             self.in_turn(call)
+            return
+        waiter = Waiter(None, None, call, for_state=True)
+        if STATE in self._faults:
+            self._held_up.append(waiter)
+        else:
+            self._group.with_state = True
+            self._wait(waiter)
 
     def _wait(self, waiter: Waiter) -> None:
         self._group.waiters.append(waiter)
@@ -292,7 +301,7 @@ class DiskJournal(Journal):
     def kick(self) -> None:
         """Write what has gathered, unless something is being written, or no one waits for it yet."""
         group = self._group
-        if self._changes and (self.full or len(self._changes) >= MANY_CHANGES) and self.fault is None:
+        if self._changes and (self.full or len(self._changes) >= MANY_CHANGES) and STATE not in self._faults:
             group.with_state = True
         if self._busy or not group:
             return
@@ -311,7 +320,7 @@ class DiskJournal(Journal):
             group.changes = self._take_changes(group)
         self._busy = True
         self._unsettled.append(group)
-        self._writing.run(partial(self._write, group), self._written)
+        self._writing.run(partial(self._write, group), self._written, partial(_unwritten, group))
 
     def _lingered(self) -> None:
         self._armed = False
@@ -322,16 +331,13 @@ class DiskJournal(Journal):
         for stream, gathering in group.gathered.items():
             try:
                 self.writers[stream].append(gathering.pieces, gathering.promised)
-            except OSError as error:
-                group.faults[stream] = _fault(error, f"stream {stream.name}")
-            except Exception as error:
-                logger.exception("stream %s: internal error", stream.name)
-                group.faults[stream] = Fault(False, f"internal error: {error}")
+            except Exception as error:  # whatever it is, who waits is to be told
+                group.faults[stream] = fault_of(error, stream)
         if group.changes is not None:
             try:
-                self._state.commit(group.changes)
-            except (sqlite3.Error, OSError) as error:
-                group.state_fault = _fault(error, "the state of sessions")
+                self._state.commit(list(group.changes))
+            except Exception as error:
+                group.state_fault = fault_of(error, STATE)
         return group
 
     def _written(self, group: Group) -> None:
@@ -343,17 +349,27 @@ class DiskJournal(Journal):
             group.waiters.append(Waiter(None, None, partial(_set_routed, stream, gathering.end)))
         waiters, group.waiters = group.waiters, []  # no cycle with the group: its bytes are to go
         if group.state_fault is not None:
-            # What was to be written is tried again with the next group; and who waits for it goes on waiting.
-            assert group.changes is not None
-            self._changes = group.changes + self._changes
-            self._group.waiters[:0] = [one for one in waiters if one.for_state]
-            self._group.waits = self._group.with_state = True
-            self._group.with_state |= bool(self._group.waiters)
+            self._hold_up(group, waiters)
             waiters = [one for one in waiters if not one.for_state]
         waiters.append(Waiter(None, None, partial(self._is_settled, group)))
         self._settling.extend((group, waiter) for waiter in waiters)
-        self._judge(group)
+        outcomes: dict[Stream | None, Fault | None] = {
+            stream: group.faults.get(stream) for stream in group.gathered
+        }
+        if group.changes is not None:
+            outcomes[STATE] = group.state_fault
+        self._judge(outcomes)
         self._settle_some()
+
+    def _hold_up(self, group: Group, waiters: Sequence[Waiter]) -> None:
+        """Keep what could not be written of the state for the next try, and have who waits for it wait on."""
+        assert group.changes is not None
+        group.changes.update(self._changes)
+        self._changes = group.changes
+        coming = self._group
+        self._held_up += [one for one in (*waiters, *coming.waiters) if one.for_state]
+        coming.waiters = [one for one in coming.waiters if not one.for_state]
+        coming.with_state = False
 
     def _is_settled(self, group: Group) -> None:
         self._unsettled.remove(group)
@@ -363,8 +379,7 @@ class DiskJournal(Journal):
         if self.full and self._pending < MAX_PENDING // 2:
             self.full = False
             self.broker.unchoke()
-        if group.state_fault is None:
-            self.kick()  # else it is tried again when the time comes
+        self.kick()
 
     def _settle_some(self) -> None:
         """Route and acknowledge what is safe, for a turn."""
@@ -399,18 +414,11 @@ class DiskJournal(Journal):
         if done is not None:
             done(matched, fault)
 
-    def _judge(self, group: Group) -> None:
+    def _judge(self, outcomes: Mapping[Stream | None, Fault | None]) -> None:
         """See whether the disk takes what it is given, and say so when that changes."""
-        fault = group.state_fault or next(iter(group.faults.values()), None)
-        if fault is not None:
-            if self.fault is None:
-                logger.error("%s; messages with QoS 1 and 2 are refused until it works again", fault.text)
-                self.fault = fault
-                self.broker.alert()
-            self.fault = fault
-        elif self.fault is not None and (group.gathered or group.changes is not None):
-            logger.warning("the log is written again (before: %s)", self.fault.text)
-            self.fault = None
+        news = [writer for writer, fault in outcomes.items() if self._faults.note(writer, fault)]
+        if news:
+            self.fault = self._faults.all()
             self.broker.alert()
 
     def due(self) -> None:
@@ -419,15 +427,21 @@ class DiskJournal(Journal):
         broker.timers.set(self, broker.now + LAZY)
         self._sweep()
         moved = any(stream.routed > self._applied[stream] for stream in self.streams)
-        if self._has_changes() or moved or self._group.waiters or self.fault is not None:
+        if self._has_changes() or moved or STATE in self._faults:
             self._group.with_state = True
+            if self._held_up:
+                self._group.waiters[:0] = self._held_up
+                self._group.waits = True
+                self._held_up = []
             self.kick()
-        if not self._busy:
-            self._writing.run(self._sync, self._synced)
+        if not self._syncing and (self._faults or not self._busy):
+            self._syncing = True
+            faulty = [stream for stream in self.streams if stream in self._faults]
+            self._writing.run(partial(self._sync, faulty), self._synced, lambda error: ({}, 0))
         if not self._keeps_up and broker.now - self._upkept >= UPKEEP:
             self._keeps_up = True
             busy, self._came = self._came > BUSY, 0
-            self._keeping.run(partial(self._keep_up, busy), self._kept_up)
+            self._keeping.run(partial(self._keep_up, busy), self._kept_up, lambda error: None)
 
     def _keep_up(self, busy: bool) -> None:
         for upkeep in self._upkeep:
@@ -441,18 +455,30 @@ class DiskJournal(Journal):
         self._keeps_up = False
         self._upkept = self.broker.now
 
-    def _sync(self) -> Fault | None:
+    def _sync(self, faulty: Sequence[Stream]) -> tuple[dict[Stream | None, Fault | None], int]:
+        """Sync what has waited for long enough, and see whether what fails still does. In the writing thread.
+
+        Return what came of it, and how many messages may be lost by it.
+        """
+        outcomes: dict[Stream | None, Fault | None] = {}
+        lost = 0
         for stream, writer in self.writers.items():
             try:
                 writer.sync_if_due()
                 writer.seal_if_due()
-            except OSError as error:
-                return _fault(error, f"stream {stream.name}")
-        return None
+                if stream in faulty:
+                    writer.probe()
+                    outcomes[stream] = None
+            except Exception as error:
+                outcomes[stream] = fault_of(error, stream)
+            lost += writer.take_lost()
+        return outcomes, lost
 
-    def _synced(self, fault: Fault | None) -> None:
-        if fault is not None:
-            logger.error("%s", fault.text)
+    def _synced(self, result: tuple[dict[Stream | None, Fault | None], int]) -> None:
+        self._syncing = False
+        outcomes, lost = result
+        self.broker.figures.log_lost += lost
+        self._judge(outcomes)
 
     def _sweep(self) -> None:
         """Note how far sessions have come that were sent nothing, so that they need not read it all again."""
@@ -474,20 +500,20 @@ class DiskJournal(Journal):
         """Return the time in seconds since 1970."""
         return self._wall()
 
-    def _take_changes(self, group: Group) -> list[Change]:
+    def _take_changes(self, group: Group) -> Changes:
         """Return everything that is to be written of the state with a group, as it is now."""
-        changes, self._changes = self._changes, []
+        changes, self._changes = self._changes, Changes()
         group.weight, self._weight = self._weight, 0
         for session in self._deliveries:
             if session.noted is None:
                 continue
             rows = self._rows.get(session, 0) + 1
             if rows > MAX_ROWS:
-                changes.append((database.DROP_STEPS, (session.client_id,)))
-                changes.append((database.ADD_STEPS, (session.client_id, session.snapshot())))
+                changes.add((database.DROP_STEPS, (session.client_id,)))
+                changes.add((database.ADD_STEPS, (session.client_id, session.snapshot())))
                 rows = 1
             elif session.noted:
-                changes.append((database.ADD_STEPS, (session.client_id, bytes(session.noted))))
+                changes.add((database.ADD_STEPS, (session.client_id, bytes(session.noted))))
             session.noted.clear()
             self._rows[session] = rows
         unsafe: dict[str | None, set[int]] = {}
@@ -502,20 +528,20 @@ class DiskJournal(Journal):
                 # them, when they must be here.
                 incoming, wait = session.incoming or set(), unsafe.get(session.client_id, set())
                 ids = array("H", sorted(incoming - wait)).tobytes()
-                changes.append((database.SAVE_INCOMING, (session.client_id, ids)))
+                changes.add((database.SAVE_INCOMING, (session.client_id, ids)))
                 if not wait.isdisjoint(incoming):
                     again[session] = None
         for shared in self._groups:
             if shared.members:
                 state = self._group_state(shared)
-                changes.append((database.SAVE_GROUP, (shared.name, shared.topic_filter, state)))
+                changes.add((database.SAVE_GROUP, (shared.name, shared.topic_filter, state)))
         self._deliveries.clear()
         self._incoming = again
         self._groups.clear()
         for stream in self.streams:
             if stream.routed != self._applied[stream]:
                 self._applied[stream] = stream.routed
-                changes.append((database.SAVE_STREAM, (stream.number, stream.name, stream.routed)))
+                changes.add((database.SAVE_STREAM, (stream.number, stream.name, stream.routed)))
         return changes
 
     def _numbers(self, positions: dict[Stream, int]) -> dict[int, int]:
@@ -535,11 +561,11 @@ class DiskJournal(Journal):
 
     def _note(self, change: Change) -> None:
         """Note a change of the state; whoever makes many of them waits for them like for messages."""
-        self._changes.append(change)
-        self._weight += CHANGE
-        self._pending += CHANGE
-        if self._pending > MAX_PENDING:
-            self.full = True
+        if self._changes.add(change):
+            self._weight += CHANGE
+            self._pending += CHANGE
+            if self._pending > MAX_PENDING:
+                self.full = True
 
     def save_session(self, session: Session) -> None:
         """Note that there is a session, and when it expires."""
@@ -670,15 +696,19 @@ class DiskJournal(Journal):
             done(read_piece(self._readers_here[stream], offset, stop, wanted, self._damaged))
             return
         reader = self._readers[stream]
-        self._reading.run(lambda: self._read_piece(reader, offset, stop, wanted), done)
 
-    def _read_piece(self, reader: StreamReader, offset: int, stop: int, wanted: Wanted) -> RawPiece:
-        try:
-            return read_piece(reader, offset, stop, wanted, self._damaged)
-        except OSError as error:
-            logger.error("stream %s: cannot be read at offset %d: %s", reader.name, offset, error)
-            time.sleep(0.1)
+        def job() -> RawPiece:
+            try:
+                return read_piece(reader, offset, stop, wanted, self._damaged)
+            except OSError as error:
+                logger.error("stream %s: cannot be read at offset %d: %s", reader.name, offset, error)
+                return again(error)
+
+        def again(_: Exception) -> RawPiece:
+            time.sleep(AGAIN)
             return RawPiece([], offset)
+
+        self._reading.run(job, done, again)
 
     def _placed(self, stream: Stream, piece: RawPiece) -> list[Batch]:
         return [
@@ -714,12 +744,21 @@ class DiskJournal(Journal):
                 {offset: self.place(stream, batch, offset, when) for offset, (batch, when) in found.items()}
             )
 
-        self._reading.run(job, done)
+        self._reading.run(job, done, lambda error: {})
 
     def offset_at(self, stream: Stream, when: float, answer: Callable[[int], object]) -> None:
         """Find the first message that came at `when` (seconds since 1970) or later."""
         reader, routed = self._readers[stream], stream.routed
-        self._reading.run(lambda: min(reader.offset_at(int(when * 1e6)), routed), answer)
+
+        def job() -> int:
+            try:
+                return min(reader.offset_at(int(when * 1e6)), routed)
+            except OSError as error:
+                logger.error("stream %s: cannot be read: %s", stream.name, error)
+                return 0
+
+        # Where it cannot be found out, rather too much is sent than too little.
+        self._reading.run(job, answer, lambda error: 0)
 
     def earliest(self, stream: Stream) -> int:
         """Return the offset of the oldest message that is kept."""
@@ -782,12 +821,12 @@ def _set_routed(stream: Stream, offset: int) -> None:
     stream.routed = offset
 
 
-def _fault(error: OSError | sqlite3.Error, what: str) -> Fault:
-    if isinstance(error, OSError):
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return Fault(full, f"{what} cannot be written: {error.strerror or error}")
-    full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-    return Fault(full, f"{what} cannot be written: {error}")
+def _unwritten(group: Group, error: Exception) -> Group:
+    """Have no one take a group for safe of which it is not known what was written."""
+    group.faults = {stream: fault_of(error, stream) for stream in group.gathered}
+    if group.changes is not None:
+        group.state_fault = fault_of(error, STATE)
+    return group
 
 
 def open_journal(data: Path, options: Sequence[StreamOptions], **parts: Any) -> DiskJournal:

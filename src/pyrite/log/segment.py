@@ -6,6 +6,7 @@ When it is sealed, it is rewritten as NAME.parquet (tiering.py). NAME is the off
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -92,6 +93,8 @@ class SegmentWriter:
         self._unindexed: list[bytes] = []
         self._room = 0
         """Up to where there are zeros, if that is more than the size."""
+        self._doubtful = False
+        """Whether a sync has failed: one that succeeds after it says nothing of what was written before."""
         try:
             if self.size == 0:
                 files.write(self._segment, [frames.HEADER])
@@ -123,7 +126,7 @@ class SegmentWriter:
         try:
             self._write([piece for one in batches for piece in one.frame.pieces], sync)
             if sync:
-                self._files.sync(self._segment)
+                self.sync()
         except OSError:
             self._cut()
             raise
@@ -168,14 +171,20 @@ class SegmentWriter:
 
     def sync(self) -> None:
         """Return when everything that was written is safe."""
-        self._files.sync(self._segment)
+        if self._doubtful:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        try:
+            self._files.sync(self._segment)
+        except OSError:
+            self._doubtful = True
+            raise
 
     def seal(self) -> None:
         """End the segment: nothing more will be written to it."""
         if self._room:
             self._cut()
         self._files.write(self._segment, [frames.END], self.size)
-        self._files.sync(self._segment)
+        self.sync()
         self._write_index()
         self._files.sync(self._index)
         self.close()

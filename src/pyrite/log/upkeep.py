@@ -58,17 +58,32 @@ class Upkeep:
         self._options = options
         self._report = report
         self._reader = StreamReader(folder)
+        self._failure = ""
+        """Why the last try failed, if it did."""
 
     def work(self, wall: float | None = None, busy: bool = False) -> None:
-        """Do what is to be done now, or only what cannot wait; a failure is logged, and tried again."""
+        """Do what is to be done now, or only what cannot wait; what fails is tried again, and told once."""
         try:
             self._retain(time.time() if wall is None else wall)
             self._convert(BACKLOG if busy else 0)
             if not busy:
                 self._merge()
-        except OSError as error:
-            logger.warning("stream %s: upkeep: %s", self._reader.name, error.strerror or error)
+        except Exception as error:  # whatever it is, the other streams are to be looked after
+            self._failed(error)
+        else:
+            if self._failure and not busy:
+                logger.warning("stream %s: upkeep works again (before: %s)", self._reader.name, self._failure)
+                self._failure = ""
         self._reader.forget_unused()
+
+    def _failed(self, error: Exception) -> None:
+        expected = isinstance(error, OSError)
+        failure = str(getattr(error, "strerror", None) or error) if expected else repr(error)
+        if failure != self._failure:
+            self._failure = failure
+            logger.warning(
+                "stream %s: upkeep: %s", self._reader.name, failure, exc_info=None if expected else error
+            )
 
     def _sealed(self) -> list[Segment]:
         """Return the segments that nothing more is written to."""

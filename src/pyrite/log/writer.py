@@ -11,9 +11,12 @@ from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.gathering import Rows, encode
 from pyrite.log.options import StreamOptions
-from pyrite.log.segment import Damage, Encoded, SegmentWriter, recover
+from pyrite.log.segment import ROOM, Damage, Encoded, SegmentWriter, recover
 from pyrite.log.stream import StreamReader
 from pyrite.log.tiering import tidy
+
+MOST_PROBED = 64 * 1024 * 1024
+"""Bytes for which it is tried whether there is room again."""
 
 
 class Opened(NamedTuple):
@@ -44,7 +47,12 @@ class StreamWriter:
         files.sync_folder(folder.parent)
         self._segment: SegmentWriter | None = None
         self._unsynced_since = 0.0
-        self._sealed: list[Path] = []
+        self._unsynced = 0
+        """Messages that were written, and are not known to be safe."""
+        self._lost = 0
+        """Messages that may be lost, as they could not be synced."""
+        self._refused = 0
+        """Bytes that were to be written last when it failed."""
         self.opened = self._open()
 
     def _open(self) -> Opened:
@@ -76,6 +84,7 @@ class StreamWriter:
         batches = encode(pieces)
         policy = self.options.fsync
         sync = promised and policy == "always"
+        self._refused = sum(one.frame.size for one in batches)
         if self._segment is not None and self._is_full():
             self.seal()
         if self._segment is None:
@@ -86,10 +95,12 @@ class StreamWriter:
             self._abandon()
             raise
         if sync:
-            self._unsynced_since = 0.0
+            self._is_safe()
         elif policy != "never":
             self._unsynced_since = self._unsynced_since or time.monotonic()
             self.sync_if_due()
+            if self._unsynced_since:
+                self._unsynced += sum(one.number for one in batches)
 
     def _is_full(self) -> bool:
         segment = self._segment
@@ -108,19 +119,48 @@ class StreamWriter:
     def _abandon(self) -> None:
         """Write no more to a file of which it is not known what is on the disk."""
         segment, self._segment = self._segment, None
-        if segment is not None:
-            segment.abandon()
+        if segment is None:
+            return
+        try:
+            if self._unsynced:
+                segment.sync()
+        except OSError:
+            self._lost += self._unsynced
+        self._is_safe()  # or it is lost
+        segment.abandon()
+
+    def _is_safe(self) -> None:
+        self._unsynced, self._unsynced_since = 0, 0.0
+
+    def take_lost(self) -> int:
+        """Return how many messages may have been lost since this was asked last, after they were written."""
+        lost, self._lost = self._lost, 0
+        return lost
+
+    def probe(self) -> None:
+        """Write as much as could not be written to a file that is removed again; raise if that fails, too."""
+        path = self._folder / "probe.tmp"
+        pieces = 1 + min(self._refused, MOST_PROBED) // len(ROOM)
+        try:
+            descriptor = self._files.open(path)
+            try:
+                self._files.write(descriptor, [ROOM] * pieces, 0)
+                self._files.sync(descriptor)
+            finally:
+                self._files.close(descriptor)
+        finally:
+            self._files.remove(path)
 
     def sync_if_due(self) -> None:
         """Sync what no one waits for, once it has waited for long enough."""
         since = self._unsynced_since
         if since and time.monotonic() - since >= self.options.fsync_interval and self._segment is not None:
-            self._unsynced_since = 0.0
             try:
                 self._segment.sync()
             except OSError:
                 self._abandon()
                 raise
+            self._is_safe()
 
     def seal_if_due(self) -> None:
         """Seal a segment that is old enough, though nothing more comes."""
@@ -129,13 +169,14 @@ class StreamWriter:
 
     def seal(self) -> None:
         """End the active segment; the next message begins another."""
-        segment, self._segment = self._segment, None
-        if segment is not None:
+        if self._segment is not None:
             try:
-                segment.seal()
+                self._segment.seal()
             except OSError:
-                segment.close()
+                self._abandon()
                 raise
+            self._segment = None
+            self._is_safe()
 
     @property
     def active(self) -> int:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pyrite.broker.figures import Figures
 from pyrite.broker.journal import Stream
 from pyrite.log.journal import Group
-from pyrite.log.workers import ThreadWorker
+from pyrite.log.workers import ThreadWorker, raised
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,12 @@ class CommitWorker(ThreadWorker):
         self.ends: dict[Stream, int] = {}
         """Up to where each stream has been written."""
 
-    def run(self, job: Callable[[], Result], then: Callable[[Result], object]) -> None:
+    def run(
+        self,
+        job: Callable[[], Result],
+        then: Callable[[Result], object],
+        failed: Callable[[Exception], Result] = raised,
+    ) -> None:
         """Do a job, as any worker; if it is a commit, note what came of it."""
         began = time.monotonic()
 
@@ -39,7 +44,7 @@ class CommitWorker(ThreadWorker):
                 self._note(result, time.monotonic() - began)
             then(result)
 
-        super().run(job, told)
+        super().run(job, told, failed)
 
     def _note(self, group: Group, seconds: float) -> None:
         figures = self.figures
