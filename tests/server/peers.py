@@ -325,14 +325,12 @@ class Runner:
     """Runs command lines that end by themselves, each in a process of its own (runner.py)."""
 
     def __init__(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.server.runner"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=environment,
         )
 
     def __call__(self, *arguments: str, cwd: Path | None = None) -> Done:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from pyrite.access.rules import Rule
+from pyrite.log.options import StreamOptions
+from pyrite.server.config import Config, check
 
 from .conftest import Certificates, Serve
 from .peers import run_refused, run_serve
@@ -195,6 +197,25 @@ def test_the_default_stream_comes_last_unless_it_is_set(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text('[[stream]]\nname = "default"\ntopics = ["b/#"]\n')
     streams = tomllib.loads(printed("--config", "pyrite.toml", cwd=tmp_path))["stream"]
     assert [(one["name"], one["topics"]) for one in streams] == [("default", ["b/#"])]
+    (tmp_path / "pyrite.toml").write_text(
+        '[[stream]]\nname = "default"\nfsync = "never"\n[[stream]]\nname = "a"\ntopics = ["a/#"]\n'
+    )
+    streams = tomllib.loads(printed("--config", "pyrite.toml", cwd=tmp_path))["stream"]
+    assert [(one["name"], one["fsync"]) for one in streams] == [("a", "always"), ("default", "never")]
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [("all", ["#"])],  # nothing is left for the default stream, which needs no table to be there
+        [("a", ["a/#"]), ("some", ["a/b", "b"])],
+        [("a", ["a/+"]), ("deeper", ["a/#"])],
+        [("own", ["$mine/#"]), ("all", ["#"])],
+    ],
+)
+def test_streams_may_overlap(tables: list[tuple[str, list[str]]]) -> None:
+    config = Config(stream=[*(StreamOptions(name, topics) for name, topics in tables), StreamOptions()])
+    check(config, "x")
 
 
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
@@ -313,6 +334,22 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "a stream of what is no filter": (
         '[[stream]]\nname = "x"\ntopics = ["a/#/b"]',
         ["stream.name", "'x'", "stream.topics", "'a/#/b'"],
+    ),
+    "a stream that has nothing to capture": (
+        '[[stream]]\nname = "a"\ntopics = ["a/#", "b"]\n[[stream]]\nname = "x"\ntopics = ["a/+/c", "b"]',
+        ["stream.name", "'x'", "stream.topics", "'a/+/c'", "stream 'a'"],
+    ),
+    "a stream of the broker's own topics": (
+        '[[stream]]\nname = "x"\ntopics = ["a", "$SYS/#"]',
+        ["stream.name", "'x'", "stream.topics", "'$SYS/#'", "no stream captures $SYS"],
+    ),
+    "a stream of a shared subscription": (
+        '[[stream]]\nname = "x"\ntopics = ["$share/g/x"]',
+        ["stream.name", "'x'", "stream.topics", "'$share/g/x'", "$share"],
+    ),
+    "a stream of requests": (
+        '[[stream]]\nname = "x"\ntopics = ["$pyrite/#"]',
+        ["stream.name", "'x'", "stream.topics", "'$pyrite/#'", "$pyrite"],
     ),
     "an unknown key of a stream": (
         '[[stream]]\nname = "x"\nretention = 3',

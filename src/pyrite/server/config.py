@@ -15,7 +15,7 @@ from pyrite.access.options import AccessOptions
 from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
-from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
+from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, covers
 from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
 from pyrite.logs import FORMATS, LogOptions, parse_levels
 from pyrite.protocols.line.options import LineOptions
@@ -33,6 +33,8 @@ DEFAULT_LISTENERS = (
     "http://127.0.0.1:8080",
 )
 TLS_VERSIONS = ("1.2", "1.3")
+NEVER_CAPTURED = ("$SYS", "$share", "$pyrite")
+"""First levels of topics that no stream captures: the broker's own, and no topics at all."""
 
 
 class ConfigError(Exception):
@@ -225,6 +227,7 @@ def _check_rules(rules: list[Rule], source: str) -> None:
 
 def _check_streams(streams: list[StreamOptions], source: str) -> None:
     names: set[str] = set()
+    taken: list[tuple[bytes, str]] = []
     for stream in streams:
         where = f"{source}: stream.name = {stream.name!r}"
         if not STREAM_NAME.fullmatch(stream.name):
@@ -237,8 +240,18 @@ def _check_streams(streams: list[StreamOptions], source: str) -> None:
         for topic in stream.topics:
             try:
                 check_filter(topic.encode(), 65_536)
+                if topic.split("/")[0] in NEVER_CAPTURED:
+                    raise InvalidTopic(f"no stream captures {', '.join(NEVER_CAPTURED)}")
             except (InvalidTopic, UnicodeEncodeError) as error:
                 raise ConfigError(f"{where}: stream.topics = {topic!r}: {error}") from None
+        filters = [topic.encode() for topic in stream.topics]
+        before = [next((name for one, name in taken if covers(one, mine)), None) for mine in filters]
+        if stream.name != DEFAULT and None not in before:
+            raise ConfigError(
+                f"{where}: stream.topics = {stream.topics!r}: expected something that stream {before[0]!r}, "
+                "which comes first, does not capture already; put the stream before it"
+            )
+        taken += [(one, stream.name) for one in filters]
 
 
 def _tables(key: str, values: Any, source: str) -> list[dict[str, Any]]:
@@ -256,7 +269,7 @@ def _fill_rules(values: Any, source: str) -> list[Rule]:
 
 
 def _fill_streams(values: Any, source: str) -> list[StreamOptions]:
-    """Read the [[stream]] tables; the default stream comes last, unless it is one of them."""
+    """Read the [[stream]] tables; the default stream comes last, wherever its table is, or without one."""
     values = _tables("stream", values, source)
     streams = []
     for table in values:
@@ -267,7 +280,7 @@ def _fill_streams(values: Any, source: str) -> list[StreamOptions]:
         streams.append(stream)
     if all(stream.name != DEFAULT for stream in streams):
         streams.append(StreamOptions())
-    return streams
+    return sorted(streams, key=lambda stream: stream.name == DEFAULT)
 
 
 def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None:
