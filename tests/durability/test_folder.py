@@ -126,7 +126,7 @@ def test_an_empty_folder_and_a_missing_one_are_taken(stopped_broker: Broker) -> 
     shutil.rmtree(broker.data)
     broker.data.mkdir()
     broker.start()
-    assert broker.found == ["stream default: 0 messages in 0 segments, 0.0 MB"]
+    assert broker.found == ["stream default: no messages in 0 segments, 0.0 MB"]
 
 
 def test_a_broker_that_was_killed_while_it_made_the_folder_is_forgiven(stopped_broker: Broker) -> None:
@@ -143,7 +143,7 @@ def test_the_start_says_what_was_found(broker: Broker) -> None:
     bulk.publish(broker.port, "a", [b"x"] * 1_234)
     broker.restart("stop")
     (line,) = broker.found
-    assert line.startswith("stream default: 1,234 messages in 1 segments, ")
+    assert line.startswith("stream default: offsets 0 to 1,233 in 1 segments, ")
     broker.restart("kill")
     assert broker.found == [line]
 
@@ -159,7 +159,7 @@ def test_the_unfinished_end_of_a_segment_is_dropped_and_told(broker: Broker) -> 
     segment.write_bytes(segment.read_bytes()[:end] + b"x" * 100)
     broker.start()
     (line,) = broker.found
-    assert "2 messages" in line
+    assert "offsets 0 to 1 in" in line
     assert "dropped 100 bytes at the end that were never acknowledged" in line
     broker.client().publish("a", b"three", qos=1)
     broker.restart("kill")

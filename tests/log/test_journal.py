@@ -278,6 +278,48 @@ def test_a_stream_keeps_its_number_whatever_comes_before_it(folder: Path) -> Non
     machine.stop()
 
 
+def test_a_stream_that_is_no_longer_configured_is_read_to_its_end(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = default_streams()
+    machine = Machine(folder, streams)
+    early, late, writer = (Device(machine, name) for name in ("early", "late", "writer"))
+    for one in (early, late):
+        one.connect()
+        assert one.client is not None
+        one.client.subscribe("#", qos=1)
+        one.drop()
+    writer.connect()
+    writer.publish(("a/b", b"1", 1))
+    writer.finish()
+    for left, payload in ((streams[1:], b"2"), (streams, b"3")):
+        machine.stop()
+        writer.cut_off()
+        machine.streams = left
+        caplog.clear()
+        machine.start()
+        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert ["stream a is not configured" in one for one in told] == [True] * (left is not streams)
+        writer.connect()
+        writer.publish(("a/b", payload, 1))
+        writer.finish()
+        if left is not streams:
+            assert payloads(machine.log("default")) == [b"2"]
+            early.connect()
+            early.finish()
+            assert sorted(early.payloads()) == [b"1", b"2"]
+            late.connect()  # and has its place written anew
+            late.drop()
+            machine.journal._rows[machine.core.broker.sessions["late"]] = journal_module.MAX_ROWS
+            machine.journal.save_deliveries(machine.core.broker.sessions["late"])
+            early.drop()
+    late.connect()
+    late.finish()
+    assert sorted(set(late.payloads())) == [b"1", b"2", b"3"]
+    assert payloads(machine.log("a")) == [b"1", b"3"]
+    machine.stop()
+
+
 def test_offsets_are_never_given_twice(folder: Path) -> None:
     machine = Machine(folder)
     for _ in range(3):
@@ -817,7 +859,7 @@ def test_what_was_dropped_at_the_end_is_told(folder: Path) -> None:
     machine.start()
     opened = {stream.name: writer.opened for stream, writer in machine.journal.writers.items()}
     assert (opened["a"].dropped, opened["a"].damages) == (100, [])
-    assert "1 messages in 1 segments" in str(opened["a"])
+    assert "offsets 0 to 0 in 1 segments" in str(opened["a"])
     assert "dropped 100 bytes at the end that were never acknowledged" in str(opened["a"])
     assert "dropped" not in str(opened["default"])
     assert machine.journal.damages == []
@@ -1261,6 +1303,8 @@ def test_no_offset_is_given_twice_after_the_power_failed(tmp_path: Path) -> None
     assert offsets[b"one"] == 0
     assert offsets[b"three"] >= journal_module.LEAP
     machine.restart()
+    opened = str(next(iter(machine.journal.writers.values())).opened)
+    assert opened.startswith(f"offsets 0 to {offsets[b'three']:,} in 2 segments, "), "not so many messages"
     said(machine, "Publish a 4", "four")
     machine.crash(keep=True)  # the machine runs on
     machine.start()

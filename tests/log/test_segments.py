@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.log import frames
 from pyrite.log.columns import SCHEMA, STORED, Entry, build, plain, runs
 from pyrite.log.frames import HEADER
+from pyrite.log.options import StreamOptions
 from pyrite.log.segment import ROOM, ArrowSegment, Decoded, SegmentWriter, index_of, read_index, recover
 from pyrite.log.stream import StreamReader
 from pyrite.log.verify import verify
+from tests.support.durable import Machine, OpenFiles
 
 from .samples import FILES, append, read, rows_of, write_segment, write_segments
 
@@ -362,3 +365,41 @@ def test_a_segment_without_its_index_is_read(tmp_path: Path) -> None:
     segment = ArrowSegment("s", path)
     assert rows_of(list(segment.read(7, 10_000))) == rows_of(written)
     assert segment.end() == written[-1].column(0)[-1].as_py() + 1
+
+
+def test_of_a_large_log_only_the_end_is_read_when_it_is_opened(folder: Path) -> None:
+    """Sealed segments, of a GiB each, and the begin of the last hold nothing but zeros: no one looks."""
+    machine = Machine(folder, [StreamOptions(segment_bytes=6_000)], files=lambda _: OpenFiles())
+    client = machine.core.connect("c")
+    for _ in range(11):
+        client.publish("a", b"x" * 7_000, qos=1)
+    machine.stop()
+    machine.streams = [StreamOptions(segment_bytes=1 << 40)]
+    machine.start()
+    client = machine.core.connect("c")
+    for _ in range(20):
+        client.publish("a", os.urandom(1 << 20), qos=1)
+    machine.stop()
+    *sealed, last = sorted(machine.data.glob("streams/default/*.arrow"))
+    assert len(sealed) == 10
+    for path in sealed:
+        os.truncate(path, 0)
+        os.truncate(path, 1 << 30)
+    with last.open("r+b") as file:
+        file.seek(10_000)
+        file.write(bytes(8 << 20))
+    before = _read_so_far()
+    machine.start()
+    read = _read_so_far() - before
+    opened = next(iter(machine.journal.writers.values())).opened
+    assert (opened.segments, opened.end, opened.damages) == (11, 31, [])
+    assert opened.size > 10e9
+    assert read < 2_000_000, "but for the end, which is mapped"
+    machine.core.connect("c").publish("a", b"x", qos=1)
+    machine.abandon()
+
+
+def _read_so_far() -> int:
+    """Return how many bytes this process has read."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar: ")).split()[1])

@@ -34,7 +34,7 @@ from pyrite.log.faults import STATE, Faults, fault_of
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder
 from pyrite.log.gathering import Gathering
-from pyrite.log.options import StreamOptions
+from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
 from pyrite.log.restoring import dump_properties, restore
 from pyrite.log.segment import Damage
@@ -144,6 +144,7 @@ class DiskJournal(Journal):
         self.damages: list[str] = []
         """What was found damaged at the start, in words."""
         self._state = State(folder.state)
+        options = [*options, *self._left_behind(options)]
         numbers = self._state.streams([one.name for one in options])
         self.writers: dict[Stream, StreamWriter] = {}
         self._readers: dict[Stream, StreamReader] = {}
@@ -200,6 +201,23 @@ class DiskJournal(Journal):
         self._reported: set[Damage] = set()
         self.sinks: dict[str, SinkState] = {}
         self._broker: Broker | None = None
+
+    def _left_behind(self, options: Sequence[StreamOptions]) -> Iterator[StreamOptions]:
+        """Yield the streams that are in the folder and no longer in the configuration.
+
+        They capture nothing more. Their messages are kept, and read by who has not come to their end.
+        """
+        configured = {one.name for one in options}
+        for path in sorted(self.folder.streams.iterdir()):
+            if path.name in configured or not path.is_dir() or not STREAM_NAME.fullmatch(path.name):
+                continue
+            logger.warning(
+                "stream %s is not configured: it captures nothing, and nothing of it is dropped; "
+                "configure it again, or remove its folder %s while no broker runs",
+                path.name,
+                path,
+            )
+            yield StreamOptions(path.name, [])
 
     @property
     def broker(self) -> Broker:

@@ -30,7 +30,9 @@ class Opened(NamedTuple):
     damages: list[Damage]
 
     def __str__(self) -> str:
-        text = f"{self.end - self.first:,} messages in {self.segments} segments, {self.size / 1e6:,.1f} MB"
+        # How many messages there are is not known without reading more: some offsets may never be given.
+        offsets = f"offsets {self.first:,} to {self.end - 1:,}" if self.end > self.first else "no messages"
+        text = f"{offsets} in {self.segments} segments, {self.size / 1e6:,.1f} MB"
         if self.dropped:
             text += f"; dropped {self.dropped:,} bytes at the end that were never acknowledged"
         return text
