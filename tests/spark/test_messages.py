@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
 from pyrite.queries import SCHEMA
 from pyrite.spark.messages import Messages
@@ -66,7 +66,13 @@ def test_null_cannot_be_published(name: str) -> None:
         shape(**columns | {name: pa.array(["x", None])})
 
 
+def test_a_number_that_does_not_fit_is_told_with_its_column() -> None:
+    with pytest.raises(ValueError, match=r"the column qos: .*300"):
+        shape("t", payload=pa.array(["x"]), qos=pa.array([300]))
+
+
 TEXT = StringType()
+PAIR = StructType([StructField("key", TEXT), StructField("value", TEXT)])
 
 
 @pytest.mark.parametrize(
@@ -77,9 +83,23 @@ TEXT = StringType()
         ({"payload": TEXT, "topic": TEXT}, "t", "both a column topic and the option topic"),
         ({"payload": LongType()}, "t", "the column payload is of type bigint, not string or binary"),
         ({"payload": TEXT, "offset": LongType()}, "t", "a message has no column 'offset'"),
+        *(
+            (
+                {"payload": TEXT, "user_properties": kind},
+                "t",
+                f"of type {kind.simpleString()}, not map<string,s",
+            )
+            for kind in (
+                ArrayType(TEXT),
+                ArrayType(StructType([StructField("a", TEXT)])),
+                ArrayType(StructType([*PAIR.fields, StructField("more", TEXT)])),
+                ArrayType(StructType([StructField("key", TEXT), StructField("value", LongType())])),
+                MapType(TEXT, LongType()),
+            )
+        ),
     ],
 )
-def test_what_is_no_message(columns: dict[str, StringType | LongType], topic: str | None, said: str) -> None:
+def test_what_is_no_message(columns: dict[str, DataType], topic: str | None, said: str) -> None:
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
     with pytest.raises(OptionError) as wrong:
         Messages(schema, topic)

@@ -32,6 +32,9 @@ KINDS: dict[str, tuple[type[DataType], ...]] = {
 }
 """The columns that a message may have, and the types that each may be of."""
 
+EXPECTED = {"user_properties": "map<string,string> or array<struct<key:string,value:string>>"}
+"""How to name the types that are made of others."""
+
 DEFAULTS = {"qos": 1, "retain": False}
 """What null stands for, and a column that is missing."""
 
@@ -44,8 +47,8 @@ class Messages:
             kinds = KINDS.get(field.name)
             if kinds is None:
                 raise OptionError(f"a message has no column {field.name!r}; it may have: {', '.join(KINDS)}")
-            if not isinstance(field.dataType, kinds):
-                expected = " or ".join(kind.typeName() for kind in kinds)
+            if not isinstance(field.dataType, kinds) or not _fits(field.dataType):
+                expected = EXPECTED.get(field.name) or " or ".join(kind.typeName() for kind in kinds)
                 raise OptionError(
                     f"the column {field.name} is of type {field.dataType.simpleString()}, not {expected}"
                 )
@@ -70,13 +73,30 @@ class Messages:
             column = columns[field.name]
             if pa.types.is_map(column.type):
                 column = _pairs(column)
-            column = column.cast(field.type)
+            try:
+                column = column.cast(field.type)
+            except pa.ArrowInvalid as wrong:
+                raise ValueError(f"the column {field.name}: {wrong}") from None
             if column.null_count and field.name in DEFAULTS:
                 column = pc.fill_null(column, pa.scalar(DEFAULTS[field.name], field.type))
             if column.null_count and not field.nullable:
                 raise ValueError(f"the column {field.name} is null in {column.null_count} rows")
             arrays.append(column)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _fits(kind: DataType) -> bool:
+    """Tell whether what a type is made of is what pairs of texts are made of."""
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+    if isinstance(kind, ArrayType):
+        pair = kind.elementType
+        return (
+            isinstance(pair, StructType)
+            and pair.names == ["key", "value"]
+            and all(isinstance(field.dataType, StringType) for field in pair.fields)
+        )
+    return True
 
 
 def _pairs(column: pa.MapArray) -> pa.ListArray:
