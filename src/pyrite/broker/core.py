@@ -20,7 +20,7 @@ from pyrite.broker.catalog import Catalog, TopicOptions
 from pyrite.broker.consumers import Consumer
 from pyrite.broker.figures import Figures
 from pyrite.broker.followers import CatchUp, GroupReader, Replay
-from pyrite.broker.journal import Done, Journal, Stream
+from pyrite.broker.journal import Done, Fault, Journal, Stream
 from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
@@ -238,9 +238,18 @@ class Broker:
             done(matched, None)
 
     def _pass_on(self, batch: Batch, done: Done | None) -> None:
-        matched = self.distribute(batch)
+        matched, fault = False, None
+        try:
+            matched = self.distribute(batch)
+        except Exception as error:
+            fault = self.mistake(batch, error)
         if done is not None:
-            done(matched, None)
+            done(matched, fault)
+
+    def mistake(self, batch: Batch, error: Exception) -> Fault:
+        """Note that a batch could not be distributed, for whoever waits for it; to be called on an error."""
+        logger.exception("internal error: not everyone was given a message on %r", batch.topic[:200])
+        return Fault(False, f"internal error: {error!r}")
 
     def distribute(self, batch: Batch) -> bool:
         """Give a batch that is safe now to everyone who asked for it; tell whether there is anyone."""

@@ -427,7 +427,10 @@ class DiskJournal(Journal):
         matched = False
         if fault is None:
             stream.routed = batch.offset
-            matched = self.broker.distribute(batch)
+            try:
+                matched = self.broker.distribute(batch)
+            except Exception as error:
+                fault = self.broker.mistake(batch, error)
         stream.routed = batch.offset + batch.count
         if done is not None:
             done(matched, fault)
