@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -138,7 +139,11 @@ def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> N
         (lambda log: log._act("bounds"), "expected a text for stream"),
         (lambda log: log._act("advance", stream="default", start="x"), "expected numbers for start"),
         (lambda log: log._act("commit", sink="s"), "expected a number for batch"),
-        (lambda log: log.commit("../s", 1, ["a"]), "sink '../s': expected up to 128 letters"),
+        (lambda log: log.commit("../s", 1, []), "sink '../s': expected up to 128 letters"),
+        (lambda log: log.abort("../s"), "sink '../s': expected up to 128 letters"),
+        (lambda log: log.commit("s", 1, ["../a"]), "part '../a': expected up to 128 letters"),
+        (lambda log: log.commit("s", -1, []), "expected a batch from 0 to 9223372036854775807, not -1"),
+        (lambda log: log._act("abort", sink="s", parts=[1]), "expected a list of names for parts"),
         (
             lambda log: log.stage("s", "p", rows(1).schema.remove(0), [rows(1).select([1])]),
             "no column 'topic'",
@@ -196,12 +201,38 @@ def test_staged_and_committed(broker: BrokerProcess, log: FlightLog) -> None:
         log.commit("one", 1, staged.parts)
 
 
-def test_a_topic_that_is_none_is_refused_as_a_whole(log: FlightLog) -> None:
+@pytest.mark.parametrize("topic", ["a/#", "/" * 128])
+def test_a_topic_that_is_none_is_refused_as_a_whole(log: FlightLog, topic: str) -> None:
     before = log.bounds("default").end
-    staged = log.stage("two", "part", rows(0).schema, [rows(3), rows(1, "a/#")])
-    with pytest.raises(QueryError, match="topic 'a/#'"):
-        log.commit("two", 0, staged.parts)
+    with pytest.raises(QueryError, match="topic"):
+        log.commit("two", 0, log.stage("two", "part", rows(0).schema, [rows(3), rows(1, topic)]).parts)
     assert log.bounds("default").end == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("topic", "x" * 70_000),
+        ("message_expiry", 2**40),
+        ("message_expiry", -5),
+        ("payload_format", 7),
+        ("content_type", "x" * 70_000),
+        ("user_properties", [{"key": None, "value": "1"}]),
+    ],
+)
+def test_a_row_that_is_no_message_is_in_no_ones_way(
+    broker: BrokerProcess, log: FlightLog, name: str, value: object
+) -> None:
+    column = pa.array([value], SCHEMA.field(name).type)
+    good = rows(1, f"way/{name}")
+    names = [one for one in good.schema.names if one != name]
+    bad = pa.RecordBatch.from_arrays([*good.select(names).columns, column], [*names, name])
+    with BlockingClient(broker.urls[0]) as client, client.subscribe("#", qos=1) as messages:
+        with pytest.raises(QueryError, match=f"column '{name}': expected"):
+            log.commit("bad", 0, log.stage("bad", "part", bad.schema, [bad]).parts)
+        sink = uuid4().hex
+        assert log.commit(sink, 0, log.stage(sink, "part", good.schema, [good]).parts)
+        assert next(messages).topic == f"way/{name}"
 
 
 # What goes wrong
@@ -319,7 +350,9 @@ def test_only_who_may(tmp_path: Path) -> None:
             with pytest.raises(PermissionError, match="not authorized for '#'"):
                 log.table(Query())
             assert log.table(Query(topics=("open",))).num_rows == 2
-            staged = log.stage("t", "p", rows(0).schema, [rows(3, "private/x")])
+            with pytest.raises(PermissionError, match="topic 'private/x': not authorized"):
+                log.stage("t", "p", rows(0).schema, [rows(3, "private/x")])
+            staged = log.stage("t", "p", rows(0).schema, [rows(1, "open"), rows(3, "private/x")])
             with pytest.raises(QueryError, match="topic 'private/x': not authorized"):
                 log.commit("t", 0, staged.parts)
         with FlightLog(url, token="secret") as log:

@@ -51,6 +51,7 @@ max_queued_messages = 4
 max_queued_bytes = 9223372036854775807
 max_buffered_bytes = 2
 max_sessions = 3
+max_staged_bytes = 4
 
 [mqtt]
 maximum_qos = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,17 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: Broker, 
         (numbers(spark, 1), {"topic": "a/#"}, "a topic name holds no wildcard"),
         (numbers(spark, 1), {"topic": topic, "color": "red"}, "no option 'color'"),
         (spark.range(1), {"topic": topic}, "a message has no column 'id'"),
+        (
+            spark.sql("select 'x' payload, array(named_struct('a', '1')) user_properties"),
+            {"topic": topic},
+            "the column user_properties is of type array<struct<a:string>>, not map<string,string> or",
+        ),
+        (spark.sql("select 'x' payload, 300 qos"), {"topic": topic}, "the column qos: "),
+        (
+            spark.sql("select 'x' payload, -5 message_expiry"),
+            {"topic": topic},
+            "column 'message_expiry': exp",
+        ),
     ]:
         with pytest.raises(PySparkException) as wrong:
             save(frame, broker, **options)
@@ -112,14 +124,15 @@ class Copy:
             .select(F.lit(self.target).alias("topic"), "payload")
         )
 
-    def start(self, payload: str = "payload", once: bool = True) -> StreamingQuery:
-        frame = self._frame.selectExpr("topic", f"{payload} as payload")
+    def start(self, payload: str = "payload", once: bool = True, parts: int = 0) -> StreamingQuery:
+        frame = self._frame.repartition(parts) if parts else self._frame
+        frame = frame.selectExpr("topic", f"{payload} as payload")
         writer = frame.writeStream.format("pyrite").option("broker", self.broker.url)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         return (writer.trigger(availableNow=True) if once else writer).start()
 
-    def run(self, payload: str = "payload") -> None:
-        assert self.start(payload).awaitTermination(100)
+    def run(self) -> None:
+        assert self.start().awaitTermination(100)
 
     def forget_last_commit(self) -> None:
         """Have Spark do its last micro-batch again, as if it had died before it noted that it was done."""
@@ -151,13 +164,38 @@ def test_a_micro_batch_that_is_done_again_is_published_once(spark: SparkSession,
     wait_until(lambda: copy.broker.staged() == [])
 
 
-def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(spark: SparkSession, copy: Copy) -> None:
-    save(numbers(spark, 10_000), copy.broker, topic=copy.source)
+def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(
+    spark: SparkSession, copy: Copy, tmp_path: Path
+) -> None:
+    waits, go_on = tmp_path / "waits", tmp_path / "go_on"
+
+    def break_when_told(payload: bytes) -> bytes:
+        if payload == b"4500":
+            waits.touch()
+            for _ in range(1_000):
+                if go_on.exists():
+                    raise ValueError("broken")
+                time.sleep(0.1)
+        return payload
+
+    def others_are_done() -> bool:
+        tracker = spark.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(one) for one in tracker.getActiveStageIds()]
+        return any(one is not None and (one.numTasks, one.numCompletedTasks) == (3, 2) for one in stages)
+
+    save(numbers(spark, 5_000), copy.broker, topic=copy.source)
+    spark.udf.register("break_when_told", break_when_told, "binary")
+    query = copy.start("break_when_told(payload)", parts=3)
+    wait_until(waits.exists, 200)
+    wait_until(others_are_done, 100)
+    assert len(copy.broker.staged()) == 2
+    go_on.touch()
     with pytest.raises(PySparkException, match="broken"):
-        copy.run("if(payload = binary('9500'), binary(raise_error('broken')), payload)")
-    assert not any(number.startswith("95") and len(number) == 4 for number in copy.copied)
+        query.awaitTermination(100)
+    wait_until(lambda: copy.broker.staged() == [])
+    assert not any(number.startswith("45") and len(number) == 4 for number in copy.copied)
     copy.run()
-    assert Counter(copy.copied) == Counter(str(number) for number in range(10_000))
+    assert Counter(copy.copied) == Counter(str(number) for number in range(5_000))
     wait_until(lambda: copy.broker.staged() == [])
 
 

@@ -41,3 +41,5 @@ class Limits:
     """Bytes of QoS 1 and 2 messages that wait in memory for one slow client; the rest waits in the log."""
     max_sessions: int = 1_000_000
     """Sessions, connected or not. Beyond it, new clients are refused."""
+    max_staged_bytes: int = 16 * 1024 * MIB
+    """Bytes that the sinks of one user may have staged and not committed, where users are told apart."""

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +14,16 @@ import pyarrow.flight as flight
 
 from pyrite.flight.control import BrokerGone, Control
 from pyrite.log.bulk import LogFolder
-from pyrite.log.staging import Staging
+from pyrite.log.rows import check_rows, check_schema
+from pyrite.log.staging import Staging, check_name
 from pyrite.queries import Bounds, DataLoss, Query, QueryError
 
 logger = logging.getLogger(__name__)
 
 MAX_PARTS = 10_000
 """Parts that a query may be split into."""
-MAX_GIVEN_UP = 1_000
-"""Sinks that were given up and are remembered; what is staged for others is removed after a day."""
+MAX_BATCH = 2**63 - 1
+"""The largest number that a batch may have."""
 
 Reply = dict[str, Any]
 
@@ -99,8 +101,6 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self._log = log
         self._staging = staging
         self._control = control
-        self._given_up: dict[str, None] = {}
-        """Sinks for which nothing is staged any more, the last ones."""
 
     def admit(self, context: flight.ServerCallContext) -> None:
         """Ask the broker who it is that calls, and turn strangers away."""
@@ -113,12 +113,15 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError(answer["refused"])
         caller.username = answer["username"]
 
-    def _check(self, context: flight.ServerCallContext, query: Query) -> None:
-        """Raise an error if the caller may not read what is asked for."""
+    def _ask(self, context: flight.ServerCallContext, ask: str, **question: Any) -> Reply:
+        """Ask the broker for the caller; raise an error if the caller may not, or something is wrong."""
         who = context.get_middleware("caller").username
-        answer = self._control.ask(ask="read", topics=list(query.topics) or ["#"], username=who)
+        answer = self._control.ask(ask=ask, username=who, **question)
         if "refused" in answer:
             raise flight.FlightUnauthorizedError(answer["refused"])
+        if answer.get("wrong"):
+            raise QueryError(answer["wrong"])
+        return answer
 
     # Reading
 
@@ -161,7 +164,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send the messages that a query asks for."""
         query = Query.from_json(ticket.ticket)
-        self._check(context, query)
+        self._ask(context, "read", topics=list(query.topics) or ["#"])
         self._log.bounds(query.stream)  # an unknown stream is an error at once
         return flight.GeneratorStream(query.schema, self._batches(query))
 
@@ -189,13 +192,26 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         """Stage a part of a sink; who sent it is told how many rows are safe."""
         asked = _json(descriptor.command)
-        sink = _text(asked, "sink")
-        rows = self._staging.write(
-            sink, _text(asked, "part"), reader.schema, (chunk.data for chunk in reader)
-        )
-        if sink in self._given_up:
-            self._staging.clear(sink)
-            raise QueryError(f"sink {sink!r} was given up")
+        sink, part = check_name("sink", _text(asked, "sink")), check_name("part", _text(asked, "part"))
+        check_schema(reader.schema)
+        batches: Iterator[pa.RecordBatch]
+        batches = (chunk.data for chunk in reader if chunk.data is not None and chunk.data.num_rows)
+        first, topic = next(batches, None), None
+        if first is not None:
+            check_rows(first)
+            topic = first.column("topic")[0].as_py()
+            batches = chain([first], batches)
+        self._ask(context, "stage", sink=sink, part=part, topic=topic)
+
+        def grow() -> None:
+            self._ask(context, "room", sink=sink)
+
+        rows = self._staging.write(sink, part, reader.schema, batches, grow)
+        try:
+            grow()  # the sink may have been given up meanwhile
+        except (QueryError, flight.FlightUnauthorizedError):
+            self._ask(context, "abort", sink=sink, parts=[part])
+            raise
         writer.write(json.dumps({"rows": rows}).encode())
 
     # The rest
@@ -242,34 +258,28 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _commit(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Publish what was staged: {sink, batch, parts} -> {committed}."""
-        who = context.get_middleware("caller").username
         batch, parts = asked.get("batch"), asked.get("parts")
-        if not isinstance(batch, int) or not isinstance(parts, list):
+        if not isinstance(batch, int) or isinstance(batch, bool) or parts is None:
             raise QueryError("commit: expected a number for batch, and a list for parts")
-        for part in parts:
-            self._staging.path(_text(asked, "sink"), str(part))
-        answer = self._control.ask(ask="commit", sink=asked["sink"], batch=batch, parts=parts, username=who)
-        if answer["wrong"]:
-            raise QueryError(answer["wrong"])
+        if not 0 <= batch <= MAX_BATCH:
+            raise QueryError(f"commit: expected a batch from 0 to {MAX_BATCH}, not {batch}")
+        sink = check_name("sink", _text(asked, "sink"))
+        answer = self._ask(context, "commit", sink=sink, batch=batch, parts=_parts(parts))
         return {"committed": answer["committed"]}
-
-    def _give_up(self, sink: str) -> None:
-        """Have nothing staged for a sink from now on: some tasks do not know yet that others have failed."""
-        if len(self._given_up) >= MAX_GIVEN_UP:
-            del self._given_up[next(iter(self._given_up))]
-        self._given_up[sink] = None
 
     def _abort(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Forget what was staged: {sink, parts} -> {}. Without parts all of it, and what is yet to come."""
-        sink, parts = _text(asked, "sink"), asked.get("parts")
-        if parts is None:
-            self._give_up(sink)
-            self._staging.clear(sink)
-        elif isinstance(parts, list):
-            self._staging.remove(sink, [str(part) for part in parts])
-        else:
-            raise QueryError("abort: expected a list for parts")
+        parts = asked.get("parts")
+        sink = check_name("sink", _text(asked, "sink"))
+        self._ask(context, "abort", sink=sink, parts=None if parts is None else _parts(parts))
         return {}
+
+
+def _parts(given: object) -> list[str]:
+    """Return names of parts; QueryError if it is anything else."""
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise QueryError("expected a list of names for parts")
+    return [check_name("part", one) for one in given]
 
 
 def _told(after: int, skipped: list[str]) -> bytes:

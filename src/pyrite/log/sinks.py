@@ -1,116 +1,203 @@
-"""Commits of sinks: what was staged is published, all of it, and exactly once for each batch of a sink.
-
-A commit first notes what it is going to do (`pending`): the parts, and where each stream ended. Then it
-publishes the messages, with the commit's own name as their client id; and at last notes that the batch is
-done. If the broker dies in between, it counts when it starts again how many messages with that name have come
-to lie in each stream since, and publishes the others. A batch that is done is not done again, whoever asks.
-"""
+"""Sinks: whose they are, what may be staged for them, and their commits, one after the other (commit.py)."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from pyrite.broker.core import SYSTEM, TURN
-from pyrite.broker.journal import Fault
-from pyrite.broker.message import Batch, MixedBatch
-from pyrite.broker.topics import InvalidTopic, check_topic
-from pyrite.log.segment import Damage
-from pyrite.log.staging import Staging, batches_of
-from pyrite.log.stream import StreamReader
+from pyrite.broker.timers import NO_SLOT
+from pyrite.log.commit import Answer, Commit, MayPublish, SinkState, log_what_is_wrong
+from pyrite.log.staging import KEPT, Staging
 from pyrite.queries import QueryError
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.log.journal import DiskJournal
 
+__all__ = ["SinkState", "Sinks"]
+
 logger = logging.getLogger(__name__)
 
 FORGET = 90 * 86_400.0
-"""Seconds after which a sink that has committed nothing is forgotten."""
+"""Seconds after which a sink that has committed nothing is forgotten, when a broker starts."""
+TIDY = 3_600.0
+"""Seconds between two looks for what was staged and never committed."""
+MAX_GIVEN_UP = 1_000
+"""Sinks that were given up and are remembered; what is staged for others is removed after a day."""
 
-T = TypeVar("T")
-MayPublish = Callable[[str], bool]
-Answer = Callable[[bool, str], object]
-"""Is told whether the batch is committed now, and was not before; and what is wrong, if it is not."""
-
-
-@dataclass
-class Pending:
-    """A commit that was begun."""
-
-    batch: int
-    parts: list[str]
-    since: dict[str, int]
-    """By name of the stream, the offset that its next message would get."""
-
-
-@dataclass
-class SinkState:
-    """What is known of a sink."""
-
-    name: str
-    batch: int = -1
-    """The last batch that was committed."""
-    used: float = 0.0
-    """When, in seconds since 1970."""
-    pending: Pending | None = field(default=None)
-
-    def dump(self) -> dict[str, Any]:
-        """Return it as it is kept."""
-        return {"batch": self.batch, "used": self.used, "pending": self.pending and asdict(self.pending)}
-
-    @classmethod
-    def load(cls, name: str, kept: dict[str, Any]) -> SinkState:
-        """Return what was kept."""
-        pending = kept["pending"]
-        return cls(name, kept["batch"], kept["used"], Pending(**pending) if pending else None)
+Told = Callable[[str], object]
+"""Is told what is wrong; nothing, if all is well."""
 
 
 class Sinks:
-    """All sinks of a broker: their commits, one after the other."""
+    """All sinks of a broker: their commits, one after the other, and what is staged for them."""
 
     def __init__(self, journal: DiskJournal, broker: Broker) -> None:
         self.journal = journal
         self.broker = broker
         self.staging = Staging(journal.folder.path)
-        self._commits: deque[_Commit] = deque()
+        self.slot = NO_SLOT
+        self._commits: deque[Commit] = deque()
+        self._given_up: dict[str, None] = {}
+        """Sinks for which nothing is staged any more, the last ones."""
         now = journal.wall()
         for state in list(journal.sinks.values()):
-            if state.pending is None and state.used < now - FORGET:
+            kept = FORGET if state.batch >= 0 else KEPT
+            if state.pending is None and state.used < now - kept:
                 del journal.sinks[state.name]
                 journal.drop_sink(state.name)
-        pending = [one for one in journal.sinks.values() if one.pending is not None]
-        names = {one.name for one in pending}
-        journal.aside(lambda: self.staging.tidy(names.__contains__), lambda _: None)
-        for state in pending:
-            assert state.pending is not None
-            batch = state.pending.batch
-            logger.warning("sink %s: batch %d was cut short; it is finished now", state.name, batch)
-            self._add(_Commit(self, state, batch, [], lambda _: True, _say_nothing))
+        for state in list(journal.sinks.values()):
+            if state.pending is not None:
+                logger.warning(
+                    "sink %s: batch %d was cut short; it is finished now", state.name, state.pending.batch
+                )
+                self._finish(state, log_what_is_wrong)
+        self.due()
+
+    def due(self) -> None:
+        """Every hour: remove what was staged and never committed."""
+        needed = {one.name for one in self.journal.sinks.values() if one.pending is not None}
+        needed.update(one.state.name for one in self._commits)
+        self._aside(lambda: self.staging.tidy(needed.__contains__), log_what_is_wrong)
+        self.broker.timers.set(self, self.broker.now + TIDY)
+
+    def _aside(self, job: Callable[[], object], told: Told) -> None:
+        """Do something to files in another thread, and say how it went."""
+
+        def guarded() -> str:
+            try:
+                job()
+            except (OSError, QueryError) as error:
+                return str(error)
+            return ""
+
+        self.journal.aside(guarded, told)
+
+    # Whose it is
+
+    def owner(self, sink: str) -> str | None:
+        """Return whose a sink is."""
+        state = self.journal.sinks.get(sink)
+        return None if state is None else state.owner
+
+    def _claimed(self, sink: str, owner: str) -> SinkState:
+        """Return what is known of a sink, which is its owner's from now on."""
+        state = self.journal.sinks.setdefault(sink, SinkState(sink))
+        if state.owner is None:
+            state.owner = owner
+            state.used = max(state.used, self.journal.wall())
+            self.journal.save_sink(state)
+        return state
+
+    # Staging
+
+    def stage(self, sink: str, part: str, owner: str | None, told: Told) -> None:
+        """Say whether a part may be staged.
+
+        A batch that is not finished comes first: its parts may have the same names, and all are removed then.
+        """
+        state = self.journal.sinks.get(sink) if owner is None else self._claimed(sink, owner)
+
+        def finished(wrong: str) -> None:
+            if wrong:
+                told(f"sink {sink!r}: an earlier batch cannot be finished: {wrong}")
+            elif part in self.needed(sink):
+                told(f"part {part!r} of sink {sink!r} is being committed")
+            elif owner is not None:
+                self.journal.after(lambda: self.room(sink, owner, told))
+            else:
+                self.room(sink, owner, told)
+
+        if state is not None and (state.pending is not None or self._is_under_way(sink)):
+            self._finish(state, finished)
+        else:
+            finished("")
+
+    def room(self, sink: str, owner: str | None, told: Told) -> None:
+        """Say whether there may be as much staged as there is now."""
+        most = self.broker.limits.max_staged_bytes
+        sinks = self.journal.sinks
+
+        def is_owners(name: str) -> bool:
+            state = sinks.get(name)
+            return state is not None and state.owner == owner
+
+        def measure() -> None:
+            staged = self.staging.size(is_owners)
+            if staged > most:
+                raise QueryError(
+                    f"sink {sink!r}: there is no room for more: {staged} bytes are staged and not committed, "
+                    f"limits.max_staged_bytes is {most}"
+                )
+
+        if sink in self._given_up:
+            told(f"sink {sink!r} was given up")
+        elif owner is None:
+            told("")
+        else:
+            self._aside(measure, told)
+
+    def abort(self, sink: str, parts: Sequence[str] | None, told: Told) -> None:
+        """Remove parts that were staged; without a list all, and have none staged from now on.
+
+        What a commit has begun to publish cannot be taken back: its parts stay, and without a list the rest
+        is published first, so that it is all or nothing.
+        """
+        state = self.journal.sinks.get(sink)
+        if parts is not None:
+            self.remove(sink, parts, told)
+            return
+        if len(self._given_up) >= MAX_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[sink] = None
+        if state is None or state.pending is None or self._is_under_way(sink):
+            self.remove(sink, None, told)
+        else:
+            self._finish(state, lambda wrong: self.remove(sink, None, lambda left: told(wrong or left)))
+
+    def remove(
+        self, sink: str, parts: Sequence[str] | None, told: Told, besides: Commit | None = None
+    ) -> None:
+        """Remove parts, or all, but for those that a commit needs, besides one."""
+        needed = self.needed(sink, besides)
+        self._aside(lambda: self.staging.remove(sink, parts, needed), told)
+
+    def needed(self, sink: str, besides: Commit | None = None) -> set[str]:
+        """Return the parts of a sink that are not to be touched, as a commit needs them, besides one."""
+        commits = [one for one in self._commits if one.state.name == sink and one is not besides]
+        needed = {part for one in commits for part in one.parts}
+        state = self.journal.sinks.get(sink)
+        if state is not None and state.pending is not None:
+            needed.update(state.pending.parts)
+        return needed
+
+    # Commits
 
     def commit(
-        self, sink: str, batch: int, parts: Sequence[str], may_publish: MayPublish, answer: Answer
+        self,
+        sink: str,
+        batch: int,
+        parts: Sequence[str],
+        may_publish: MayPublish,
+        answer: Answer,
     ) -> None:
         """Publish what was staged, and tell when it is safe; or why it is not."""
         state = self.journal.sinks.setdefault(sink, SinkState(sink))
         if state.pending is not None and state.pending.batch != batch and not self._is_under_way(sink):
-            # It failed before. It comes first, as it was promised first.
-            self._add(_Commit(self, state, state.pending.batch, [], may_publish, _say_nothing))
-        self._add(_Commit(self, state, batch, list(parts), may_publish, answer))
+            self._finish(state, log_what_is_wrong)  # It comes first, as it was promised first.
+        self._add(Commit(self, state, batch, list(parts), may_publish, answer))
+
+    def _finish(self, state: SinkState, told: Told) -> None:
+        """Do what is missing of a commit that was begun, after those that are under way."""
+        batch = -1 if state.pending is None else state.pending.batch
+        self._add(Commit(self, state, batch, [], lambda _: True, lambda _, wrong: told(wrong)))
 
     def _is_under_way(self, sink: str) -> bool:
         return any(one.state.name == sink for one in self._commits)
 
-    def _add(self, commit: _Commit) -> None:
+    def _add(self, commit: Commit) -> None:
         self._commits.append(commit)
         if len(self._commits) == 1:
             commit.begin()
@@ -120,211 +207,3 @@ class Sinks:
         self._commits.popleft()
         if self._commits:
             self._commits[0].begin()
-
-
-def _say_nothing(committed: bool, wrong: str) -> None:
-    if wrong:
-        logger.error("a commit could not be finished: %s", wrong)
-
-
-class _Commit:
-    """One commit under way."""
-
-    def __init__(
-        self,
-        sinks: Sinks,
-        state: SinkState,
-        batch: int,
-        parts: list[str],
-        may_publish: MayPublish,
-        answer: Answer,
-    ) -> None:
-        self._sinks = sinks
-        self._journal, self._broker, self._staging = sinks.journal, sinks.broker, sinks.staging
-        self.state = state
-        self._batch = batch
-        self._given = parts
-        self._parts = parts
-        self._may_publish = may_publish
-        self._answer = answer
-        self._origin = f"{state.name}/{batch}"
-        self._skip: dict[str, int] = {}
-        """By stream, how many messages lie there already."""
-        self._rows: Iterator[pa.RecordBatch] = iter(())
-        self._ready: deque[Batch] = deque()
-        self._left = 1
-        """How many batches are not known to be safe; and one more, until all are published."""
-        self._fault = ""
-
-    def begin(self) -> None:
-        """See what there is to be done."""
-        pending = self.state.pending
-        if pending is not None and pending.batch == self._batch:
-            self._parts = pending.parts
-            self._run(lambda: self._count_published(pending), self._counted)
-        elif self._batch <= self.state.batch:
-            self._end(False, "")
-        else:
-            self._run(self._topics, self._check)
-
-    def _run(self, job: Callable[[], T], then: Callable[[T], object]) -> None:
-        """Do something that takes time in another thread; what goes wrong there ends the commit."""
-
-        def guarded() -> tuple[T | None, str]:
-            try:
-                return job(), ""
-            except (OSError, pa.ArrowException, QueryError) as error:
-                return None, str(error)
-
-        def done(result: tuple[T | None, str]) -> None:
-            found, wrong = result
-            if wrong:  # told when it is known what became of what was published by then
-                self._fault = wrong
-                self._published(False, None)
-            else:
-                then(found)  # type: ignore[arg-type]
-
-        self._journal.aside(guarded, done)
-
-    # Before
-
-    def _topics(self) -> list[str]:
-        """Return all topics of the parts, each once."""
-        missing = self._staging.missing(self.state.name, self._parts)
-        if missing:
-            raise QueryError(f"part {missing[0]!r} of sink {self.state.name!r} was not staged")
-        found: dict[str, None] = {}
-        for rows in self._staging.read(self.state.name, self._parts):
-            found.update(dict.fromkeys(pc.unique(rows.column("topic")).to_pylist()))
-        return list(found)
-
-    def _check(self, topics: list[str]) -> None:
-        for topic in topics:
-            wrong = self._refusal(topic)
-            if wrong:
-                self._end(False, f"topic {topic!r}: {wrong}")
-                return
-        since = {stream.name: stream.next_offset for stream in self._journal.streams}
-        self.state.pending = Pending(self._batch, self._parts, since)
-        self._journal.save_sink(self.state)
-        self._journal.after(self._publish)
-
-    def _refusal(self, topic: str) -> str:
-        name = topic.encode()
-        try:
-            check_topic(name, self._broker.limits.max_topic_levels)
-        except InvalidTopic as wrong:
-            return str(wrong)
-        if name.startswith(SYSTEM):
-            return "no one publishes on $SYS but the broker"
-        if not self._may_publish(topic):
-            return "not authorized"
-        return self._broker.catalog.refusal(name)
-
-    # What a broker before this one has published
-
-    def _count_published(self, pending: Pending) -> dict[str, int]:
-        published = {}
-        for stream in self._journal.streams:
-            since = pending.since.get(stream.name, 0)
-            reader = StreamReader(self._journal.folder.streams / stream.name)
-            count = 0
-            for piece in reader.read(since, columns=["offset", "client_id"]):
-                if isinstance(piece, Damage):
-                    raise QueryError(f"it cannot be told what was published already: {piece}")
-                count += pc.sum(pc.equal(piece.column(1), self._origin)).as_py() or 0
-            published[stream.name] = count
-        return published
-
-    def _counted(self, published: dict[str, int]) -> None:
-        self._skip = published
-        self._publish()
-
-    def _without_published(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out what lies in the log already: of each stream, so many messages from the first on."""
-        if not any(self._skip.values()):
-            return rows
-        topics = rows.column("topic").dictionary_encode()
-        streams = [self._journal.stream_for(name.encode()) for name in topics.dictionary.to_pylist()]
-        names = np.array([stream.name if stream is not None else "" for stream in streams], object)
-        of = names[topics.indices.to_numpy()]
-        keep = np.ones(rows.num_rows, np.bool_)
-        for name, count in self._skip.items():
-            if count:
-                places = np.flatnonzero(of == name)[:count]
-                keep[places] = False
-                self._skip[name] -= len(places)
-        return rows.filter(pa.array(keep))
-
-    # Publishing
-
-    def _publish(self) -> None:
-        self._rows = self._staging.read(self.state.name, self._parts)
-        self._run(self._next, self._came)
-
-    def _next(self) -> list[Batch] | None:
-        """Return the next messages; None if there are no more."""
-        rows = next(self._rows, None)
-        if rows is None:
-            return None
-        rows = self._without_published(rows)
-        return batches_of(rows, self._origin) if rows.num_rows else []
-
-    def _came(self, batches: list[Batch] | None) -> None:
-        if batches is None or self._fault:
-            self._published(False, None)
-            return
-        self._ready.extend(batches)
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Publish for a turn."""
-        broker, ready = self._broker, self._ready
-        until = broker.clock() + TURN
-        while ready:
-            if self._journal.full:
-                broker.choke(self)
-                return
-            self._publish_batch(ready.popleft())
-            if ready and broker.clock() > until:
-                broker.interrupted(self)
-                return
-        self._run(self._next, self._came)
-
-    def _publish_batch(self, batch: Batch) -> None:
-        broker, routes = self._broker, self._broker.subscriptions
-        if isinstance(batch, MixedBatch):
-            found = {routes.route(topic) for topic in {*batch.topics}}
-            if len(found) > 1:
-                self._ready.extendleft(reversed(batch.parts()))
-                return
-            self._left += 1
-            broker.publish(batch, found.pop(), self._published)
-            return
-        properties = batch.properties
-        if properties is not None and properties.message_expiry is not None:
-            batch.expires_at = broker.now + properties.message_expiry
-        self._left += 1
-        broker.publish(batch, done=self._published)
-
-    def _published(self, matched: bool, fault: Fault | None) -> None:
-        self._left -= 1
-        if fault is not None:
-            self._fault = fault.text
-        if self._left:
-            return
-        if self._fault:
-            self._end(False, self._fault)  # what is missing is published when it is asked for again
-            return
-        state = self.state
-        state.batch, state.used, state.pending = self._batch, self._journal.wall(), None
-        self._journal.save_sink(state)
-        self._journal.after(partial(self._end, True, ""))
-
-    def _end(self, committed: bool, wrong: str) -> None:
-        if committed:  # whatever else is there was staged for it, by someone who failed
-            self._journal.aside(lambda: self._staging.clear(self.state.name), lambda _: None)
-        elif self.state.pending is None:
-            self._journal.aside(lambda: self._staging.remove(self.state.name, self._given), lambda _: None)
-        self._answer(committed, wrong)
-        self._sinks.ended()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from pyrite.broker.message import Batch, MixedBatch
 from pyrite.log import columns
 from pyrite.log.files import Files
-from pyrite.queries import SCHEMA, QueryError
+from pyrite.log.rows import ACCEPTED, check_rows, check_schema
+from pyrite.queries import QueryError
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """What sinks and parts may be called."""
@@ -33,8 +34,10 @@ FEW = 4
 """Messages that follow one another and are alike, on average, below which batches are mixed."""
 KEPT = 24 * 3600.0
 """Seconds after which a part that no one committed is removed."""
-ACCEPTED = tuple(name for name in SCHEMA.names if name not in ("offset", "timestamp", "client_id"))
-"""The columns that a part may have; topic and payload must be there."""
+STEP = 8 * 1024 * 1024
+"""Bytes of a part after which it is asked whether it may grow."""
+BLOCK = 4096
+"""Bytes that a file takes at least."""
 
 
 def check_name(kind: str, name: str) -> str:
@@ -42,31 +45,6 @@ def check_name(kind: str, name: str) -> str:
     if not NAME.fullmatch(name):
         raise QueryError(f"{kind} {name!r}: expected up to 128 letters, digits, '-' and '_'")
     return name
-
-
-def check_schema(schema: pa.Schema) -> None:
-    """Raise QueryError if messages cannot have such columns."""
-    for name in ("topic", "payload"):
-        if name not in schema.names:
-            raise QueryError(f"there is no column {name!r}")
-    for field in schema:
-        if field.name not in ACCEPTED:
-            raise QueryError(f"a message has no column {field.name!r}; it may have: {', '.join(ACCEPTED)}")
-        if field.type != SCHEMA.field(field.name).type:
-            raise QueryError(
-                f"column {field.name!r}: expected {SCHEMA.field(field.name).type}, not {field.type}"
-            )
-
-
-def check_rows(rows: pa.RecordBatch) -> None:
-    """Raise QueryError if there is a row that is no message."""
-    for name in ("topic", "payload"):
-        if rows.column(name).null_count:
-            raise QueryError(f"column {name!r} has a row without a value")
-    if "qos" in rows.schema.names:
-        bounds = pc.min_max(rows.column("qos")).as_py()
-        if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] <= 2:
-            raise QueryError(f"column 'qos': expected 0, 1 or 2, not {bounds['min']} to {bounds['max']}")
 
 
 class Staging:
@@ -80,13 +58,23 @@ class Staging:
         """Return where a part lies."""
         return self.folder / check_name("sink", sink) / f"{check_name('part', part)}.arrow"
 
-    def write(self, sink: str, part: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-        """Write a part, in place of one of that name; it is safe when this returns the number of its rows."""
+    def write(
+        self,
+        sink: str,
+        part: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        grow: Callable[[], object] = bool,
+    ) -> int:
+        """Write a part, in place of one of that name; it is safe when this returns the number of its rows.
+
+        While it grows, `grow` is called; it raises an error if there is no room for more.
+        """
         check_schema(schema)
         path = self.path(sink, part)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}.tmp")
-        count = 0
+        count = asked = 0
         try:
             with temporary.open("wb") as file:
                 with pa.ipc.new_stream(file, schema) as writer:
@@ -94,32 +82,44 @@ class Staging:
                         check_rows(rows)
                         writer.write_batch(rows)
                         count += rows.num_rows
+                        if file.tell() - asked >= STEP:
+                            asked = file.tell()
+                            grow()
                 file.flush()
                 os.fsync(file.fileno())
             self._files.rename(temporary, path)
             for folder in (path.parent, self.folder, self.folder.parent):
                 self._files.sync_folder(folder)
-        except BaseException:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                text = f"part {part!r} of sink {sink!r} cannot be kept: {error.strerror or error}"
+                raise QueryError(text) from None
             raise
         return count
 
-    def remove(self, sink: str, parts: Sequence[str]) -> None:
-        """Remove parts, if they are there; and the folder of their sink, if it was the last."""
-        for part in parts:
-            self.path(sink, part).unlink(missing_ok=True)
-        try:
-            (self.folder / sink).rmdir()
-        except OSError:
-            pass
-
-    def clear(self, sink: str) -> None:
-        """Remove everything that was staged for a sink."""
-        shutil.rmtree(self.folder / check_name("sink", sink), ignore_errors=True)
+    def remove(self, sink: str, parts: Sequence[str] | None, needed: Collection[str] = ()) -> None:
+        """Remove parts, if they are there, or all there are, but for those that are needed still."""
+        folder = self.folder / check_name("sink", sink)
+        paths = _files_in(folder) if parts is None else [self.path(sink, part) for part in parts]
+        for path in paths:
+            if path.stem not in needed:
+                path.unlink(missing_ok=True)
+        _remove_if_empty(folder)
 
     def missing(self, sink: str, parts: Sequence[str]) -> list[str]:
         """Return which parts are not there."""
         return [part for part in parts if not self.path(sink, part).exists()]
+
+    def size(self, counts: Callable[[str], bool]) -> int:
+        """Return how many bytes are staged, for those sinks that count."""
+        found = 0
+        for folder in _files_in(self.folder):
+            if counts(folder.name):
+                for path in _files_in(folder):
+                    with suppress(FileNotFoundError):
+                        found += max(path.stat().st_size, BLOCK)
+        return found
 
     def read(self, sink: str, parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of parts, in order, some at a time; of the files, what is looked at is read."""
@@ -132,18 +132,27 @@ class Staging:
     def tidy(self, keep: Callable[[str], bool]) -> None:
         """Remove what no one has committed for long, but for sinks that are to be kept."""
         before = time.time() - KEPT
-        if not self.folder.is_dir():
-            return
-        for sink in self.folder.iterdir():
-            if keep(sink.name) or not sink.is_dir():
+        for folder in _files_in(self.folder):
+            if keep(folder.name):
                 continue
-            for path in sink.iterdir():
-                if path.stat().st_mtime < before:
-                    path.unlink(missing_ok=True)
-            try:
-                sink.rmdir()
-            except OSError:
-                pass
+            for path in _files_in(folder):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+            _remove_if_empty(folder)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return what is in a folder, if it is one; others may remove it meanwhile."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def batches_of(rows: pa.RecordBatch, origin: str) -> list[Batch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
@@ -54,7 +55,14 @@ class FlightProcess(Child):
 
     def questions(self) -> Mapping[str, Question]:
         """Return what the process may ask."""
-        return {"authenticate": self._authenticate, "read": self._may_read, "commit": self._commit}
+        return {
+            "authenticate": self._authenticate,
+            "read": self._may_read,
+            "stage": self._stage,
+            "room": self._room,
+            "commit": self._commit,
+            "abort": self._abort,
+        }
 
     def renew(self) -> None:
         """Have everyone checked again who calls."""
@@ -79,14 +87,52 @@ class FlightProcess(Child):
                 return
         answer()
 
-    def _commit(self, message: Message, answer: Answer) -> None:
+    def _name(self, message: Message) -> str | None:
+        """Return the name under which the caller's sinks are kept apart; None where names say nothing."""
+        return (message["username"] or "") if self._broker.access.checks_topics else None
+
+    def _is_refused(self, message: Message, answer: Answer) -> bool:
+        """Refuse whoever would use a sink that is not his; tell whether that was so."""
+        sink, name = message["sink"], self._name(message)
+        owner = self._sinks.owner(sink)
+        if name is None or owner == name:
+            return False
+        if owner is None:  # it becomes someone's when he stages what he may publish
+            answer(wrong=f"nothing was staged for sink {sink!r}")
+        else:
+            answer(refused=f"sink {sink!r} is another user's")
+        return True
+
+    def _stage(self, message: Message, answer: Answer) -> None:
+        sink, topic, name = message["sink"], message["topic"], self._name(message)
+        if topic is not None and not self._may_publish(message, topic):
+            answer(refused=f"topic {topic!r}: not authorized")
+        elif (topic is not None and self._sinks.owner(sink) is None) or not self._is_refused(message, answer):
+            self._sinks.stage(sink, message["part"], name, partial(_tell, answer))
+
+    def _room(self, message: Message, answer: Answer) -> None:
+        if not self._is_refused(message, answer):
+            self._sinks.room(message["sink"], self._name(message), partial(_tell, answer))
+
+    def _abort(self, message: Message, answer: Answer) -> None:
+        if self._name(message) is not None and self._sinks.owner(message["sink"]) is None:
+            answer(wrong="")  # there is nothing
+        elif not self._is_refused(message, answer):
+            self._sinks.abort(message["sink"], message["parts"], partial(_tell, answer))
+
+    def _may_publish(self, message: Message, topic: str) -> bool:
         access = self._broker.access
         who = Credentials("", message["username"], None, "flight")
+        return not access.checks_topics or access.may_publish(who, topic)
 
-        def may_publish(topic: str) -> bool:
-            return not access.checks_topics or access.may_publish(who, topic)
-
+    def _commit(self, message: Message, answer: Answer) -> None:
         def done(committed: bool, wrong: str) -> None:
             answer(committed=committed, wrong=wrong)
 
-        self._sinks.commit(message["sink"], message["batch"], message["parts"], may_publish, done)
+        if not self._is_refused(message, answer):
+            may_publish = partial(self._may_publish, message)
+            self._sinks.commit(message["sink"], message["batch"], message["parts"], may_publish, done)
+
+
+def _tell(answer: Answer, wrong: str) -> None:
+    answer(wrong=wrong)

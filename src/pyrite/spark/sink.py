@@ -42,7 +42,8 @@ def stage(options: WriteOptions, messages: Messages, sink: str, batches: Iterato
     assert task is not None
     # Every attempt has a name of its own, so that one which was given up, and still runs, spoils nothing.
     name = f"{task.getLocalProperty(BATCH) or 0}-{task.partitionId()}-{uuid4().hex}"
-    staged = open_broker(options.place).stage(sink, name, messages.schema, map(messages.shape, batches))
+    shaped = (messages.shape(batch) for batch in batches if batch.num_rows)
+    staged = open_broker(options.place).stage(sink, name, messages.schema, shaped)
     return Staged(sink, staged.parts)
 
 
@@ -90,9 +91,7 @@ class BatchWriter(DataSourceArrowWriter):
 
         This is no way for a stream: its batch is to be done again.
         """
-        broker = open_broker(self._options.place)
-        broker.commit(self._sink, 0, [])
-        broker.abort(self._sink)
+        open_broker(self._options.place).abort(self._sink)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -1,0 +1,140 @@
+"""Whose a sink is: what one user has staged and committed, no other can touch. On a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyrite.access.users import User, write_users
+from pyrite.client import FlightLog
+from pyrite.queries import Query, QueryError
+from tests.support.passwords import quick_hash
+from tests.support.process import BrokerProcess
+
+CONFIG = """
+[limits]
+max_staged_bytes = 20_000_000
+
+[access]
+users = "users"
+anonymous = true
+
+[[access.rule]]
+users = ["ann", "carl"]
+publish = ["t/%u", "t/all"]
+
+[[access.rule]]
+users = ["bob", "anonymous"]
+pull = ["#"]
+"""
+
+
+def rows(topic: str, count: int = 1, size: int = 1) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"topic": [topic] * count, "payload": pa.array([b"x" * size] * count, pa.binary())}
+    )
+
+
+def stage(log: FlightLog, sink: str, *batches: pa.RecordBatch, name: str = "part") -> list[str]:
+    return log.stage(sink, name, rows("t").schema, batches).parts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sinks")
+    write_users(folder / "users", [User(name, quick_hash("x")) for name in ("ann", "bob", "carl")])
+    (folder / "pyrite.toml").write_text(CONFIG)
+    return folder
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[BrokerProcess]:
+    listen = "--listen=flight://127.0.0.1:0"
+    with BrokerProcess("--config", "pyrite.toml", listen, "--data", "data", cwd=folder) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path) -> Iterator[BrokerProcess]:
+    with running(folder) as broker:
+        yield broker
+
+
+def enter(broker: BrokerProcess, name: str | None) -> FlightLog:
+    return FlightLog(broker.urls[0], username=name, password=name and "x")
+
+
+def published(broker: BrokerProcess, topic: str) -> int:
+    with enter(broker, "bob") as log:
+        return len(log.table(Query(topics=(topic,))))
+
+
+@pytest.mark.parametrize("name", ["bob", "carl", None], ids=str)
+def test_no_one_touches_what_another_has_staged(broker: BrokerProcess, name: str | None) -> None:
+    sink = f"anns-{name}"
+    before = published(broker, "t/ann")
+    with enter(broker, "ann") as ann, enter(broker, name) as other:
+        parts = stage(ann, sink, rows("t/ann", 3))
+        for wrong in (
+            lambda: other.abort(sink, parts),
+            lambda: other.abort(sink),
+            lambda: other.commit(sink, 10**9, []),
+            lambda: other.commit(sink, 0, parts),
+            lambda: stage(other, sink, rows("t/all")),
+        ):
+            with pytest.raises(PermissionError, match=r"is another user's|not authorized"):
+                wrong()
+        assert ann.commit(sink, 0, parts)
+        assert ann.commit(sink, 1, stage(ann, sink, rows("t/ann", 2)))
+    assert published(broker, "t/ann") == before + 5
+
+
+@pytest.mark.parametrize("name", ["bob", None], ids=str)
+def test_who_may_publish_nothing_stages_nothing(
+    broker: BrokerProcess, folder: Path, name: str | None
+) -> None:
+    sink = f"none-{name}"
+    with enter(broker, name) as log:
+        with pytest.raises(PermissionError, match="topic 't/all': not authorized"):
+            stage(log, sink, rows("t/all", 1_000, 20_000))
+        with pytest.raises(QueryError, match="nothing was staged for sink 'none-"):
+            stage(log, sink, rows("t/all", 0))
+        with pytest.raises(QueryError, match="nothing was staged for sink 'none-"):
+            log.commit(sink, 10**9, [])
+        log.abort(sink)
+    assert not (folder / "data" / "staging" / sink).exists()
+    with enter(broker, "carl") as carl:
+        parts = stage(carl, sink, rows("t/carl"))
+        assert carl.commit(sink, 0, parts)
+        carl.abort(sink)
+
+
+def test_what_one_may_stage_is_bounded(broker: BrokerProcess, folder: Path) -> None:
+    piece = rows("t/carl", 100, 90_000)
+    with enter(broker, "carl") as carl, enter(broker, "ann") as ann:
+        stage(carl, "first", piece)
+        parts = stage(carl, "second", piece)
+        with pytest.raises(QueryError, match=r"no room for more: .*max_staged_bytes is 20000000"):
+            stage(carl, "third", piece)
+        assert ann.commit("fourth", 0, stage(ann, "fourth", rows("t/ann")))
+        carl.abort("first")
+        assert carl.commit("second", 0, parts)
+        with pytest.raises(QueryError, match="there is no room for more"):
+            stage(carl, "third", *[piece] * 3)  # it is one part, and ends before it is sent
+        assert carl.commit("third", 0, stage(carl, "third", piece))
+    assert [path for path in (folder / "data" / "staging").rglob("*") if path.is_file()] == []
+
+
+def test_a_restart_changes_nothing_of_it(tmp_path: Path, folder: Path) -> None:
+    for name in ("users", "pyrite.toml"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    with running(tmp_path) as broker, enter(broker, "ann") as ann:
+        parts = stage(ann, "anns", rows("t/ann"))
+    with running(tmp_path) as broker, enter(broker, "ann") as ann, enter(broker, "carl") as carl:
+        with pytest.raises(PermissionError, match="sink 'anns' is another user's"):
+            stage(carl, "anns", rows("t/carl"))
+        assert ann.commit("anns", 0, parts)
