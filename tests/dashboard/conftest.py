@@ -40,6 +40,7 @@ manage = ["#"]
 users = ["bob"]
 publish = ["bob/#"]
 subscribe = ["public/#"]
+pull = ["public/#"]
 """
 
 OpenPage = Callable[..., AbstractContextManager[Page]]

@@ -72,6 +72,14 @@ def show(page: Page, topic_filter: str) -> None:
     page.get_by_role("button", name="Show").click()
 
 
+def log_in(page: Page, user: str, password: str) -> None:
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("User name").fill(user)
+    dialog.get_by_label("Password or token").fill(password)
+    dialog.get_by_role("button", name="Log in").click()
+    expect(page.locator("#user")).to_have_text(user)
+
+
 # What is there
 
 
@@ -401,10 +409,7 @@ def test_who_logs_in_may_do_what_the_rules_say(open_page: OpenPage, guarded: Bro
 
 def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) -> None:
     with open_page(guarded, refusals=True) as page:
-        dialog = page.get_by_role("dialog")
-        dialog.get_by_label("User name").fill("bob")
-        dialog.get_by_label("Password or token").fill("two")
-        dialog.get_by_role("button", name="Log in").click()
+        log_in(page, "bob", "two")
         expect(page.locator("#state")).to_have_text("Connected")
         for note in ("#viewer-note", "#tree-note"):
             expect(page.locator(note)).to_contain_text("Refused: ")
@@ -424,14 +429,38 @@ def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) ->
         expect(page.locator("#rows .value")).to_have_text("read me")
 
         page.get_by_role("button", name="Log in as another").click()
-        dialog.get_by_label("User name").fill("ann")
-        dialog.get_by_label("Password or token").fill("one")
-        dialog.get_by_role("button", name="Log in").click()
-        expect(page.locator("#user")).to_have_text("ann")
+        log_in(page, "ann", "one")
         expect(page.locator("#rows > div")).to_have_count(0)
         for note in ("#figures-note", "#viewer-note", "#tree-note", "#broker-note"):
             expect(page.locator(note)).to_be_empty()
         expect(page.locator("#rates")).to_be_visible()
+
+
+def test_the_past_is_there_for_who_may_pull_some_of_it(open_page: OpenPage, guarded: BrokerProcess) -> None:
+    with BlockingClient(guarded.urls[0], username="ann", password="one") as ann:
+        ann.publish("secret", "not for bob", qos=1)
+        ann.publish_many([("public/old", f"number {number}") for number in range(3)], qos=1)
+    with open_page(guarded, refusals=True) as page:
+        log_in(page, "bob", "two")
+        rows, slider = page.locator("#rows > div"), page.locator("#past-slider")
+        page.get_by_role("tab", name="Past").click()
+        expect(page.locator("#viewer-note")).to_contain_text("Not allowed: not authorized: pull '#'")
+        expect(slider).to_be_disabled()
+        show(page, "public/old")
+        expect(rows.locator(".value")).to_have_text(["number 0", "number 1", "number 2"])
+        expect(page.locator("#viewer-note")).to_be_empty()
+        slider.focus()
+        slider.press("End")
+        expect(rows).to_have_count(0)
+        slider.press("Home")
+        expect(rows.first.locator(".value")).to_have_text("number 0")
+        show(page, "#")
+        expect(page.locator("#viewer-note")).to_contain_text("Not allowed: ")
+        expect(rows).to_have_count(0)
+
+        page.get_by_role("button", name="Log in as another").click()
+        log_in(page, "ann", "one")
+        expect(rows.locator(".value", has_text="not for bob")).to_have_count(1)
 
 
 def test_who_was_let_in_without_a_name_can_log_in(open_page: OpenPage, tmp_path: Path) -> None:
@@ -442,10 +471,7 @@ def test_who_was_let_in_without_a_name_can_log_in(open_page: OpenPage, tmp_path:
         expect(page.locator("#tree-note")).to_contain_text("Refused: ")
         expect(page.get_by_role("dialog")).to_be_hidden()
         page.get_by_role("button", name="Log in").click()
-        page.get_by_label("User name").fill("ann")
-        page.get_by_label("Password or token").fill("one")
-        page.get_by_role("dialog").get_by_role("button", name="Log in").click()
-        expect(page.locator("#user")).to_have_text("ann")
+        log_in(page, "ann", "one")
         expect(page.locator("#tree-note")).to_be_empty()
 
 

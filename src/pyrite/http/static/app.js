@@ -48,9 +48,21 @@ function showState(state, reason = null) {
   byId("state-dot").dataset.state = state;
 }
 
-/** Call `forget` when another user logs in, who may not see what is shown, or may see what was refused. */
-function whenSomebodyElse(connection, forget) {
-  connection.addEventListener("state", ({ detail: { state } }) => state === "connecting" && forget());
+/**
+ * Call `forget` when another user logs in, who may not see what is shown, or may see what was refused; and
+ * `welcome` when the broker has let that user in.
+ */
+function whenSomebodyElse(connection, forget, welcome = () => {}) {
+  let expected = false;
+  connection.addEventListener("state", ({ detail: { state } }) => {
+    if (state === "connecting") {
+      expected = true;
+      forget();
+    } else if (state === "connected" && expected) {
+      expected = false;
+      welcome();
+    }
+  });
 }
 
 function viewing(connection) {
@@ -113,7 +125,11 @@ function viewing(connection) {
     follow();
     if (!viewer.live) past.open();
   });
-  whenSomebodyElse(connection, () => viewer.clear());
+  whenSomebodyElse(
+    connection,
+    () => viewer.clear(),
+    () => viewer.live || past.again(),
+  );
   return { apply, past };
 }
 

@@ -65,30 +65,14 @@ export class Past {
     if (names.includes(chosen)) this.stream.value = chosen;
   }
 
-  /** Find where the stream begins, and look at its newest minute. */
-  async open() {
-    this.last = Date.now();
-    this.first = null;
-    this.next = null;
-    this.later.disabled = true;
-    this.viewer.past([]);
-    try {
-      if (this.stream.value === "") this.streams((await ask("streams")).streams.map(({ name }) => name));
-      if (this.stream.value === "") {
-        this.viewer.say("This broker keeps no log, so there is no past to look into.");
-        return;
-      }
-      const { messages } = await ask(`${this._path()}?from=earliest&limit=1`);
-      this.first = messages.length > 0 ? Date.parse(messages[0].timestamp) : this.last - 1000;
-    } catch (error) {
-      this.viewer.say(error.message);
-      return;
-    }
-    this.slider.disabled = this.time.disabled = false;
-    const start = Math.max(this.first, this.last - 60000);
-    this._showSlider(start);
-    this._showTime(start);
-    await this.look(start);
+  /** Look at the newest minute. */
+  open() {
+    return this._begin(null);
+  }
+
+  /** Begin anew, as the filter or the user is another: at the same moment, if it can be. */
+  again() {
+    return this._begin(this._sliderTime());
   }
 
   /** Show messages from a time in milliseconds, or from an offset that an answer gave as the next. */
@@ -118,15 +102,53 @@ export class Past {
     }
   }
 
-  /** Look again, as the filter is another. */
-  again() {
-    return this.look(this._sliderTime());
-  }
-
   /** Forget what was asked for: an answer that still comes is not shown. */
   leave() {
     this.asked += 1;
     clearTimeout(this.settling);
+  }
+
+  /** Find where what the filter shows begins, and look from a time on; null is for the newest minute. */
+  async _begin(from) {
+    this.leave();
+    const asked = this.asked;
+    this.last = Date.now();
+    this.first = null;
+    this.next = null;
+    this.later.disabled = this.slider.disabled = this.time.disabled = true;
+    this.viewer.past([]);
+    try {
+      if (this.stream.value === "") this.streams((await ask("streams")).streams.map(({ name }) => name));
+      if (asked !== this.asked) return;
+      if (this.stream.value === "") {
+        this.viewer.say("This broker keeps no log, so there is no past to look into.");
+        return;
+      }
+      const first = await this._firstTime(asked);
+      if (asked !== this.asked) return;
+      this.first = first ?? this.last - 1000;
+    } catch (error) {
+      if (asked === this.asked) this.viewer.say(error.message);
+      return;
+    }
+    this.slider.disabled = this.time.disabled = false;
+    const start = Math.max(this.first, from ?? this.last - 60000);
+    this._showSlider(start);
+    this._showTime(start);
+    await this.look(start);
+  }
+
+  /** When the first message came that the filter shows: null if there is none. */
+  async _firstTime(asked) {
+    let position = "earliest";
+    while (position !== null && asked === this.asked) {
+      const query = new URLSearchParams({ filter: this.filter(), from: position, limit: 1 });
+      const { messages, next } = await ask(`${this._path()}?${query}`);
+      if (messages.length > 0) return Date.parse(messages[0].timestamp);
+      position = next; // a search for what is rare is broken off, and says where to go on
+      if (position !== null && asked === this.asked) this.viewer.say("Looking for the first message ...");
+    }
+    return null;
   }
 
   _path() {
