@@ -230,6 +230,69 @@ def test_topics_are_created_listed_and_deleted(api: httpx.Client) -> None:
     assert api.get("/api/v1/topics", params={"filter": "made/#"}).json()["topics"] == []
 
 
+def test_one_topic_with_its_kept_value(api: httpx.Client) -> None:
+    assert api.put("/api/v1/topics/one/made").status_code == 201
+    assert api.get("/api/v1/topics/one/made").json() == {"topic": "one/made", "created": True, "kept": None}
+    large = "x" * 100_000
+    publish(api, "one/large", large, retain=True, qos=1)
+    found = api.get("/api/v1/topics/one/large").json()
+    assert found == {
+        "topic": "one/large",
+        "created": False,
+        "kept": {"payload": large, "size": 100_000, "qos": 1},
+    }
+    (listed,) = api.get("/api/v1/topics", params={"filter": "one/large"}).json()["topics"]
+    assert listed["kept"] == {"size": 100_000, "qos": 1}
+    publish(api, "one/larger", "x" * 5_000_000, retain=True)
+    assert api.get("/api/v1/topics/one/larger").json()["kept"] == {"size": 5_000_000, "qos": 0}
+    for topic in ("made", "large", "larger"):
+        assert api.delete(f"/api/v1/topics/one/{topic}").status_code == 204
+    problem(api.get("/api/v1/topics/one/made"), 404, "topic 'one/made' was not created")
+    problem(api.get("/api/v1/topics/one/%2B"), 400, "a topic name holds no wildcard")
+    problem(api.get("/api/v1/topics/one?limit=1"), 400, "there is no parameter 'limit'")
+
+
+def test_topics_level_by_level(api: httpx.Client) -> None:
+    made = ["plant", "plant/oven/heat", "plant/oven/heat/max", "plant/press", "plant-b/x", "/slash"]
+    for topic in made:
+        assert api.put(f"/api/v1/topics/{topic}").status_code == 201
+    for number in range(120):
+        publish(api, f"plant/robots/{number:03}", str(number), retain=True)
+    publish(api, "plant/press", "12", retain=True)
+
+    def levels(**asked: Any) -> list[tuple[str, bool, Any, int, int]]:
+        found: list[tuple[str, bool, Any, int, int]] = []
+        for _ in range(100):
+            answer = api.get("/api/v1/tree", params=asked)
+            assert answer.status_code == 200, answer.text
+            page = answer.json()
+            for one in page["levels"]:
+                value = None if one["kept"] is None else one["kept"]["payload"]
+                found.append((one["name"], one["created"], value, *one["below"].values()))
+            if page["next"] is None:
+                return found
+            asked["after"] = page["next"]
+        raise AssertionError("there is no end")
+
+    first = [one for one in levels(limit=1) if one[0] in ("plant", "plant-b", "")]
+    assert first == [("", False, None, 1, 0), ("plant", True, None, 3, 121), ("plant-b", False, None, 1, 0)]
+    assert not any(name.startswith("$") for name, *_ in levels())
+    plant = [("oven", False, None, 2, 0), ("press", True, "12", 0, 0), ("robots", False, None, 0, 120)]
+    assert levels(below="plant") == levels(below="plant", limit=2) == plant
+    assert levels(below="plant/oven") == [("heat", True, None, 1, 0)]
+    assert levels(below="") == [("slash", True, None, 0, 0)]
+    robots = [(f"{number:03}", False, str(number), 0, 0) for number in range(120)]
+    assert levels(below="plant/robots", limit=70) == robots
+    assert levels(below="none") == []
+    assert "uptime" in [name for name, *_ in levels(below="$SYS/broker")]
+    problem(
+        api.get("/api/v1/tree", params={"below": "a/#"}), 400, "below 'a/#/': a topic name holds no wildcard"
+    )
+    problem(api.get("/api/v1/tree", params={"below": "a/" * 200}), 400, "levels here")
+    for topic in [*made, *(f"plant/robots/{number:03}" for number in range(120))]:
+        assert api.delete(f"/api/v1/topics/{topic}").status_code == 204
+
+
 def test_wrong_topics(api: httpx.Client) -> None:
     problem(api.put("/api/v1/topics/a/%23"), 400, "a topic name holds no wildcard")
     problem(api.put("/api/v1/topics/$SYS/x"), 409, "a topic that begins with $ is the broker's own")

@@ -114,8 +114,8 @@ def healthy(one: socket.socket) -> None:
 
 
 def test_who_must_log_in_is_told_so(api: httpx.Client) -> None:
-    for path in ("/api/v1/clients", "/api/v1/topics", "/api/v1/streams", "/api/v1/streams/default/messages"):
-        answer = api.get(path)
+    for path in ("clients", "topics", "topics/a", "tree", "streams", "streams/default/messages"):
+        answer = api.get(f"/api/v1/{path}")
         assert answer.status_code == 401, path
         assert answer.json()["detail"] == "a user name and password are needed here"
         assert answer.headers["www-authenticate"].startswith('Basic realm="pyrite", charset="UTF-8", Bearer')
@@ -148,6 +148,14 @@ def test_what_is_refused_is_named(api: httpx.Client) -> None:
     assert api.post("/api/v1/publish", json={"topic": "bob/x", "payload": ""}, auth=bob).status_code == 200
     answer = api.get("/api/v1/streams/default/messages", auth=bob)
     assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: pull '#'")
+    for path, right in {
+        "topics": "subscribe '#'",
+        "topics/bob/x": "subscribe 'bob/x'",
+        "tree": "subscribe '#'",
+        "tree?below=bob": "subscribe 'bob/#'",
+    }.items():
+        answer = api.get(f"/api/v1/{path}", auth=bob)
+        assert (answer.status_code, answer.json()["detail"]) == (403, f"not authorized: {right}"), path
     asked = {"filter": "bob/#"}
     answer = api.post("/api/v1/consumers/bobs/pull", json=asked, auth=bob)
     assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: pull 'bob/#'")

@@ -17,6 +17,8 @@ SMALL = 8_192
 """Topics whose dictionary is not worth making smaller."""
 MUCH_LESS = 64
 """By how much there must have been more of them: what is left is copied, and that must not take long."""
+AFTER_SLASH = b"0"
+"""Comes next after a slash: below a level are the topics from `level/` to before `level0`."""
 _LAST = b"\xff"
 """Comes after everything that is UTF-8."""
 
@@ -260,3 +262,13 @@ class OrderedTopicTree(TopicTree[Value]):
         else:
             found = self._order.irange(after, last, (False, True))
         return found
+
+    def first(self, start: bytes) -> bytes | None:
+        """Return the first topic in order that is `start`, or comes after it."""
+        found: bytes | None = next(self._order.irange(start), None)
+        return found
+
+    def count_below(self, level: bytes) -> int:
+        """Return how many topics there are below a level, without the one that ends there."""
+        count: int = self._order.bisect_left(level + AFTER_SLASH) - self._order.bisect_left(level + b"/")
+        return count

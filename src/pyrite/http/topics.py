@@ -1,4 +1,4 @@
-"""Topics: which there are, creating and deleting them."""
+"""Topics: which there are, in a list or level by level; creating and deleting them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ async def page(request: Request) -> Response:
     limit = number(asked.get("limit", "100"), "limit", 1, MAX_PAGE)
     return JSONResponse(
         await ask(request, "topics", filter=asked.get("filter", "#"), limit=limit, after=asked.get("after"))
+    )
+
+
+async def one(request: Request) -> Response:
+    """Tell of one topic, with its kept value."""
+    parameters(request)
+    return JSONResponse(await ask(request, "topic", topic=name_in_path(request, PREFIX)))
+
+
+async def level(request: Request) -> Response:
+    """Tell of some of the levels that follow one."""
+    asked = parameters(request, "below", "limit", "after")
+    limit = number(asked.get("limit", "100"), "limit", 1, MAX_PAGE)
+    return JSONResponse(
+        await ask(request, "tree", below=asked.get("below"), limit=limit, after=asked.get("after"))
     )
 
 

@@ -42,6 +42,8 @@ class Questions:
             "client": self._for(clients.one),
             "disconnect": self._for(clients.disconnect),
             "topics": self._for(topics.page),
+            "topic": self._for(topics.one),
+            "tree": self._for(topics.level),
             "create": self._for(topics.create),
             "delete": self._for(topics.delete),
             "publish": self._for(Publishing(broker).publish),

@@ -24,7 +24,7 @@ class Page(Generic[Name]):
 
     `following` yields names in order, after a given one or from the first; they may have changed between two
     calls, and one may be there twice. `then` is told those that were found, and whether there are more;
-    `reply` only of what goes wrong.
+    `reply` only of what goes wrong. `step` is how many names are looked at in one turn.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Page(Generic[Name]):
         wanted: Callable[[Name], bool],
         then: Callable[[list[Name], bool], None],
         reply: Reply,
+        step: int = STEP,
     ) -> None:
         self._broker = broker
         self._following: Callable[[Name | None], Iterator[Name]] = following
@@ -44,6 +45,7 @@ class Page(Generic[Name]):
         self._wanted: Callable[[Name], bool] = wanted
         self._then: Callable[[list[Name], bool], None] = then
         self._reply = reply
+        self._step = step
         self._found: list[Name] = []
         self.go_on()
 
@@ -53,7 +55,7 @@ class Page(Generic[Name]):
 
     def _look(self) -> None:
         looked_at = 0
-        for name in islice(self._following(self._at), STEP):
+        for name in islice(self._following(self._at), self._step):
             looked_at += 1
             if name == self._at:
                 continue
@@ -64,7 +66,7 @@ class Page(Generic[Name]):
                 self._then(self._found, True)
                 return
             self._found.append(name)
-        if looked_at < STEP:
+        if looked_at < self._step:
             self._then(self._found, False)
         else:
             self._broker.interrupted(self)

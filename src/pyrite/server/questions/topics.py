@@ -1,9 +1,10 @@
-"""Questions about topics: which there are, with their kept values; creating and deleting them."""
+"""Questions about topics: which there are, in a list or level by level; creating and deleting them."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import merge
 
 from pyrite.broker.access import Credentials
@@ -11,11 +12,22 @@ from pyrite.broker.core import Broker
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, matches
 from pyrite.server.questions.pages import Page
 from pyrite.server.questions.problem import Message, Problem, Reply, refused
+from pyrite.server.questions.tree import children, level_at
 
 SHOWN = 64 * 1024
 """Bytes of a kept value that are told with a list of topics; of a longer one, only how long it is."""
 ALL_SHOWN = 4 * 1024 * 1024
-"""Bytes of kept values that are told with one page."""
+"""Bytes of kept values that are told with one page, and of that of a topic which is asked for alone."""
+LEVELS = 50
+"""Levels that are looked at in one turn: about a millisecond's work."""
+
+
+@dataclass(slots=True)
+class Room:
+    """Bytes that kept values may still take in an answer."""
+
+    left: int = ALL_SHOWN
+    of_each: int = SHOWN
 
 
 def checked_filter(broker: Broker, text: str) -> bytes:
@@ -28,15 +40,15 @@ def checked_filter(broker: Broker, text: str) -> bytes:
     return topic_filter
 
 
-def checked_topic(broker: Broker, text: str) -> bytes:
-    """Return a topic as bytes; Problem if it is none."""
+def checked_topic(broker: Broker, text: str, what: str = "topic") -> bytes:
+    """Return a topic as bytes; Problem if it is none, which says `what` is wrong."""
     try:
         topic = text.encode()
         if len(topic) > 65_535:
             raise InvalidTopic("a topic has at most 65535 bytes")
         check_topic(topic, broker.limits.max_topic_levels)
     except (InvalidTopic, UnicodeEncodeError) as wrong:
-        raise Problem(400, f"topic {text!r}: {wrong}") from None
+        raise Problem(400, f"{what} {text!r}: {wrong}") from None
     return topic
 
 
@@ -49,11 +61,8 @@ class Topics:
     def page(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell of some topics, in order."""
         broker = self._broker
-        access = broker.access
         topic_filter = checked_filter(broker, message["filter"])
-        if access.checks_topics and not access.may_subscribe(who, message["filter"]):
-            raise refused("subscribe", message["filter"])
-        created = broker.catalog.created.values
+        self._check_subscribe(who, message["filter"])
         after = message["after"]
 
         def following(after: bytes | None) -> Iterator[bytes]:
@@ -61,13 +70,9 @@ class Topics:
             return merge(*(tree.following(after, topic_filter) for tree in trees))
 
         def found(page: list[bytes], more: bool) -> None:
-            left = ALL_SHOWN
-            topics = []
-            for topic in page:
-                value = self._kept(topic, left)
-                left -= value.pop("shown") if value is not None else 0
-                if value is not None or topic in created:
-                    topics.append({"topic": topic.decode(), "created": topic in created, "kept": value})
+            room = Room()
+            told = [self._about(topic, room) for topic in page]
+            topics = [one for one in told if one["created"] or one["kept"] is not None]
             reply({"topics": topics, "next": page[-1].decode() if more else None})
 
         Page(
@@ -80,19 +85,72 @@ class Topics:
             reply,
         )
 
-    def _kept(self, topic: bytes, left: int) -> Message | None:
+    def one(self, who: Credentials, message: Message, reply: Reply) -> None:
+        """Tell of one topic."""
+        topic = checked_topic(self._broker, message["topic"])
+        self._check_subscribe(who, message["topic"])
+        about = self._about(topic, Room(of_each=ALL_SHOWN))
+        if not about["created"] and about["kept"] is None:
+            raise Problem(404, f"topic {message['topic']!r} was not created, and has no retained message")
+        reply(about)
+
+    def level(self, who: Credentials, message: Message, reply: Reply) -> None:
+        """Tell of the levels that follow one, or of the first ones, with how many topics are below each."""
+        broker, after = self._broker, message["after"]
+        below: str | None = message["below"]
+        stem = b"" if below is None else checked_topic(broker, f"{below}/", "below")
+        self._check_subscribe(who, "#" if below is None else f"{below}/#")
+        trees = (broker.catalog.created, broker.retained)
+        room = Room()
+        levels: list[Message] = []
+
+        def look_at(place: bytes) -> bool:
+            level = level_at(stem, place)
+            counts = {
+                "created": broker.catalog.created.count_below(level),
+                "kept": broker.retained.count_below(level),
+            }
+            name = level[len(stem) :].decode()
+            levels.append({"name": name, **self._about(level, room), "below": counts})
+            return True
+
+        def found(page: list[bytes], more: bool) -> None:
+            there = [one for one in levels[: len(page)] if _has_some(one)]
+            reply({"levels": there, "next": page[-1].decode() if more else None})
+
+        Page(
+            broker,
+            lambda place: children(trees, stem, place),
+            None if after is None else after.encode("utf-8", "replace"),
+            message["limit"],
+            look_at,
+            found,
+            reply,
+            LEVELS,
+        )
+
+    def _about(self, topic: bytes, room: Room) -> Message:
+        created = topic in self._broker.catalog.created.values
+        return {"topic": topic.decode(), "created": created, "kept": self._kept(topic, room)}
+
+    def _kept(self, topic: bytes, room: Room) -> Message | None:
         batch = self._broker.retained.values.get(topic)
         if batch is None or (batch.expires_at is not None and batch.expires_at <= self._broker.now):
             return None
         payload = batch.payload()
-        about: Message = {"size": len(payload), "qos": batch.qos, "shown": 0}
-        if len(payload) <= min(SHOWN, left):
-            about["shown"] = len(payload)
+        about: Message = {"size": len(payload), "qos": batch.qos}
+        if len(payload) <= min(room.of_each, room.left):
+            room.left -= len(payload)
             try:
                 about["payload"] = payload.decode()
             except UnicodeDecodeError:
                 about["payload_base64"] = base64.b64encode(payload).decode()
         return about
+
+    def _check_subscribe(self, who: Credentials, topic_filter: str) -> None:
+        access = self._broker.access
+        if access.checks_topics and not access.may_subscribe(who, topic_filter):
+            raise refused("subscribe", topic_filter)
 
     def create(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Create a topic, if it is not there; tell whether it was not."""
@@ -120,3 +178,8 @@ class Topics:
         if refusal:
             raise Problem(status, refusal)
         self._broker.journal.after(lambda: reply(found))
+
+
+def _has_some(level: Message) -> bool:
+    """Tell whether there is something at a level, or below: a kept value may have expired."""
+    return bool(level["created"] or level["kept"] is not None or any(level["below"].values()))
