@@ -6,11 +6,19 @@ import re
 import time
 from pathlib import Path
 
+import httpx
+
 from pyrite.client import BlockingClient
+from pyrite.http.metrics import METRICS
 from tests.support.process import BrokerProcess
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 PREFIX = "$SYS/broker/"
+
+
+def section(title: str) -> str:
+    """Return what the document says under a title."""
+    return DOCUMENT.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def unseen(told: dict[str, re.Pattern[str]], found: set[str]) -> set[str]:
@@ -19,8 +27,7 @@ def unseen(told: dict[str, re.Pattern[str]], found: set[str]) -> set[str]:
 
 
 def test_every_topic_is_in_the_table_and_the_other_way_round(tmp_path: Path) -> None:
-    table = DOCUMENT.read_text().partition("\n## $SYS\n")[2]
-    rows = re.findall(r"^\| `([^`]+)` \| .+ \|$", table, re.MULTILINE)
+    rows = re.findall(r"^\| `([^`]+)` \| .+ \|$", section("$SYS"), re.MULTILINE)
     told = {
         row: re.compile(re.escape(row).replace("NAME", "[^/]+").replace("MINUTES", r"(?:1|5|15)min"))
         for row in rows
@@ -42,3 +49,24 @@ def test_every_topic_is_in_the_table_and_the_other_way_round(tmp_path: Path) -> 
             found.add(messages.get(timeout=10).topic.removeprefix(PREFIX))
     assert {topic for topic in found if not any(one.fullmatch(topic) for one in told.values())} == set()
     assert unseen(told, found) == set()
+
+
+def test_every_metric_is_in_the_table_and_the_other_way_round() -> None:
+    rows = re.findall(r"^\| `pyrite_(\w+)` \| (\w+) \| (.+) \|$", section("Metrics"), re.MULTILINE)
+    assert rows == [tuple(metric) for metric in METRICS]
+
+
+def test_a_broker_tells_what_is_in_the_table_and_alarms_are_about_that(tmp_path: Path) -> None:
+    listen = "--listen=http://127.0.0.1:0"
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nsys_interval = 0.1\n")
+    wanted = {f"pyrite_{metric.name}" for metric in METRICS}
+    found: set[str] = set()
+    with BrokerProcess("--config=pyrite.toml", "--data=data", listen, cwd=tmp_path) as broker:
+        until = time.monotonic() + 20  # some of them are there when $SYS was published
+        while found != wanted and time.monotonic() < until:
+            text = httpx.get(f"{broker.urls[0]}/metrics", timeout=10).text
+            found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    assert found == wanted
+    named = set(re.findall(r"pyrite_\w+", section("When something is wrong")))
+    assert len(named) > 5
+    assert named <= wanted

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import configparser
 import fnmatch
+import json
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
+import httpx
 import pytest
 import trustme
 
@@ -51,7 +56,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> I
             User("pump", hash_password("three"), frozenset({"devices"})),
         ],
     )
-    listen = [re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", url) for url in load(folder / "pyrite.toml").listen]
+    listen = [re.sub(r"//[\d.]+:\d+", "//127.0.0.1:0", url) for url in load(folder / "pyrite.toml").listen]
     arguments = [f"--listen={url}" for url in listen]
     with BrokerProcess("--config", str(folder / "pyrite.toml"), *arguments) as broker:
         yield broker
@@ -64,8 +69,48 @@ def connect(broker: BrokerProcess, authority: trustme.CA, name: str | None, pass
     return BlockingClient(broker.urls[0], username=name, password=word, tls=context)
 
 
-def test_all_listeners_are_encrypted(broker: BrokerProcess) -> None:
-    assert {url.partition("://")[0] for url in broker.urls} == {"mqtts", "wss"}
+def listeners() -> dict[str, SplitResult]:
+    """Return the listeners of the settings, by scheme."""
+    urls: list[str] = tomllib.loads((DEPLOY / "pyrite.toml").read_text())["listen"]
+    return {one.scheme: one for one in map(urlsplit, urls)}
+
+
+def test_what_others_can_reach_is_encrypted() -> None:
+    reached = {scheme for scheme, one in listeners().items() if one.hostname != "127.0.0.1"}
+    assert reached == {"mqtts", "wss"}
+    assert set(listeners()) == {*reached, "http", "ws"}
+
+
+def url_of(broker: BrokerProcess, scheme: str) -> str:
+    (url,) = (one for one in broker.urls if one.startswith(f"{scheme}://"))
+    return url
+
+
+def test_it_can_be_watched_from_this_machine(broker: BrokerProcess) -> None:
+    with httpx.Client(base_url=url_of(broker, "http"), timeout=10) as api:
+        assert api.get("/ready").json() == {"ready": True, "reason": None}
+        assert "pyrite_uptime_seconds" in api.get("/metrics").text
+        assert "<title>Pyrite</title>" in api.get("/").text
+        assert api.get("/api/v1/broker").json()["websocket"] == url_of(broker, "ws")
+        assert api.get("/api/v1/clients").status_code == 401
+
+
+def test_the_image_is_healthy_while_the_broker_is_ready(broker: BrokerProcess) -> None:
+    line = (DEPLOY / "Dockerfile").read_text().partition("HEALTHCHECK")[2].partition("CMD ")[2]
+    command = json.loads(line.partition("\n")[0])
+    port = str(listeners()["http"].port)
+    assert command[0] == "python"
+    assert port in command[-1]
+
+    def healthy(other: int) -> bool:
+        words = [sys.executable, *command[1:-1], command[-1].replace(port, str(other))]
+        return subprocess.run(words, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
+
+    assert healthy(urlsplit(url_of(broker, "http")).port or 0)
+    assert not healthy(urlsplit(url_of(broker, "ws")).port or 0), "a port that is open is not enough"
+    with socket.socket() as none:
+        none.bind(("127.0.0.1", 0))
+        assert not healthy(none.getsockname()[1])
 
 
 @pytest.mark.parametrize(("name", "password"), [(None, ""), ("ann", "wrong"), ("nobody", "one")])
@@ -88,7 +133,8 @@ def test_each_may_do_what_its_group_may(broker: BrokerProcess, authority: trustm
         with pytest.raises(SubscribeError):
             monitor.subscribe("devices/#")
     with connect(broker, authority, "ann", "one") as admin:
-        admin.subscribe("#").close()
+        for topic_filter in ("#", "$SYS/#", "$pipelines/#"):
+            admin.subscribe(topic_filter).close()
         admin.publish("anything", b"x", qos=1)
 
 
@@ -143,8 +189,9 @@ def test_the_image_runs_as_no_one_special_and_names_no_registry() -> None:
     assert final["USER"] == ["pyrite"]
     assert final["VOLUME"] == ["/var/lib/pyrite"]
     assert "HEALTHCHECK" in final
-    ports = set(re.findall(r":(\d+)[/\"]", (DEPLOY / "pyrite.toml").read_text().splitlines()[4]))
-    assert set(final["EXPOSE"]) == ports
+    assert set(final["EXPOSE"]) == {
+        str(one.port) for one in listeners().values() if one.hostname == "0.0.0.0"
+    }
     for line in lines:
         if line[0] == "FROM":
             assert "/" not in line[1]

@@ -33,7 +33,7 @@ FIGURES = {
         "sessions_expired_total", COUNTER, "Sessions that ended as their time was over."
     ),
     "clients_maximum": Metric("sessions_maximum", GAUGE, "The most sessions that there were at one time."),
-    "connections": Metric("connections", GAUGE, "Clients that are connected."),
+    "connections": Metric("connections", GAUGE, "Clients that are connected now."),
     "connections_accepted": Metric("connections_accepted_total", COUNTER, "Connections that were accepted."),
     "connections_refused": Metric("connections_refused_total", COUNTER, "Connections that were turned away."),
     "log_lost": Metric(
@@ -42,13 +42,17 @@ FIGURES = {
         "Messages with QoS 0 that the log could not keep, as the disk failed.",
     ),
     "longest_block": Metric(
-        "loop_longest_block_seconds", GAUGE, "The longest that the event loop was busy with one thing."
+        "loop_longest_block_seconds",
+        GAUGE,
+        "The longest that the event loop was busy with one thing, since the start.",
     ),
     "longest_log_block": Metric(
         "loop_longest_log_block_seconds", GAUGE, "The same, for what had to be done for the log."
     ),
     "messages_dropped": Metric(
-        "messages_dropped_total", COUNTER, "Messages that were not sent to a client, or taken from one."
+        "messages_dropped_total",
+        COUNTER,
+        "Messages not delivered: no room for a slow client, too large for it, or not allowed.",
     ),
     "messages_stored": Metric("messages_queued", GAUGE, "Messages that wait in memory for sessions."),
     "packets_received": Metric("packets_received_total", COUNTER, "Packets that came, other than PUBLISH."),
@@ -97,6 +101,11 @@ STREAMS = {
     "bytes": Metric("stream_size_bytes", GAUGE, "Bytes of a stream on disk."),
     "segments": Metric("stream_segments", GAUGE, "Segments of a stream."),
 }
+"""Of each stream, by what its figures are called; the label `stream` has its name."""
+INFO = Metric("info", GAUGE, "Always 1; the label `version` has that of the broker.")
+HTTP_CPU = Metric("http_process_cpu_seconds_total", COUNTER, "Processor time of the HTTP process.")
+METRICS = [INFO, *FIGURES.values(), *STREAMS.values(), HTTP_CPU]
+"""All there are; docs/operations.md has them in a table."""
 
 
 async def metrics(request: Request) -> Response:
@@ -115,7 +124,7 @@ async def metrics(request: Request) -> Response:
 
 
 def _lines(found: Json) -> Iterator[str]:
-    yield from _metric(Metric("info", GAUGE, "What this is."), [(f'{{version="{__version__}"}}', 1)])
+    yield from _metric(INFO, [(f'{{version="{__version__}"}}', 1)])
     for key, metric in FIGURES.items():
         value = found.get(key)
         if value is not None:
@@ -123,8 +132,7 @@ def _lines(found: Json) -> Iterator[str]:
     for key, metric in STREAMS.items():
         yield from _metric(metric, [(f'{{stream="{one["name"]}"}}', one[key]) for one in found["streams"]])
     used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = Metric("http_process_cpu_seconds_total", COUNTER, "Processor time of the HTTP process.")
-    yield from _metric(cpu, [("", used.ru_utime + used.ru_stime)])
+    yield from _metric(HTTP_CPU, [("", used.ru_utime + used.ru_stime)])
 
 
 def _metric(metric: Metric, values: list[tuple[str, Any]]) -> Iterator[str]:
