@@ -32,7 +32,7 @@ users = "users"
 [[access.rule]]
 users = ["ann"]
 publish = ["#"]
-subscribe = ["#", "$SYS/#"]
+subscribe = ["#", "$SYS/#", "$pipelines/#"]
 pull = ["#"]
 manage = ["#"]
 

@@ -25,6 +25,7 @@ from playwright.sync_api import Page, expect
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient
 from tests.access.test_tokens import keys, token
+from tests.conformance.client import Client, Tcp
 from tests.dashboard.conftest import ACCESS, CONFIG, LISTEN, OpenPage
 from tests.support.process import BrokerProcess
 
@@ -56,7 +57,8 @@ def tile(page: Page, name: str) -> str:
 
 
 def number(text: str) -> float:
-    return float(re.sub(r"[^0-9.]", "", text))
+    """Read a number; what is none equals none, and is neither more nor less."""
+    return float(re.sub(r"[^0-9.]", "", text) or "nan")
 
 
 def until(true: Callable[[], bool], page: Page, seconds: float = 10.0) -> None:
@@ -131,6 +133,70 @@ def test_tiles_show_the_figures_of_the_broker(
         small.disconnect()
         small.loop_stop()
     assert re.search(r"up \d+", page.locator("#about").inner_text())
+
+
+def unit_value(text: str) -> float:
+    """Read bytes as people write them."""
+    value, _, unit = text.removesuffix("/s").partition(" ")
+    return number(value) * {"B": 1.0, "KB": 1e3, "MB": 1e6}.get(unit, math.nan)
+
+
+def test_plots_growth_and_who_is_slow_are_as_the_broker_says(
+    page: Page, client: BlockingClient, broker: BrokerProcess
+) -> None:
+    slow = Client(Tcp("127.0.0.1", broker.port()))
+    load = Load(broker.urls[0], rate=500)
+
+    def legend(plot: str, place: int = 0) -> str:
+        return page.locator(f"#plot-{plot} .legend dd").nth(place).inner_text()
+
+    def same(shown: str, told: float) -> bool:
+        return abs(number(shown) - told) <= (0.051 if told < 10 else 0.51)
+
+    try:
+        slow.connect("slow-one", receive_maximum=1)
+        slow.subscribe("slow/#", qos=1)
+        client.publish_many([("slow/x", b"x" * 10_000) for _ in range(300)], qos=1)
+        expect(page.locator("[data-tile='Slow consumers'] dd")).to_have_text("1")
+        expect(page.locator("[data-tile='Slow consumers']")).to_have_class("bad")
+        assert figure(client, "clients/behind") == 1
+        expect(page.locator("#clients tr", has_text="slow-one").locator(".badge")).to_be_visible()
+        expect(page.locator("#clients tr", has_text="dashboard-").locator(".badge")).to_be_hidden()
+        for name, told in {
+            "Waiting": lambda: max(
+                0.0, figure(client, "messages/stored") - figure(client, "retained messages/count")
+            ),
+            "Longest block": lambda: figure(client, "loop/longest block"),
+        }.items():
+            until(partial(lambda name, told: same(tile(page, name), told()), name, told), page)
+        size = figure(client, "log/streams/default/bytes")
+        until(lambda: abs(unit_value(tile(page, "Log size")) / size - 1) < 0.06, page)
+
+        load.start()
+        page.get_by_role("tab", name="Streams").click()
+        growth = page.locator("#streams tbody tr td").nth(5)
+        names = ("bytes/received", "bytes/sent", "log/messages/written")
+        before, began = [figure(client, name) for name in names], time.monotonic()
+        until(lambda: same(legend("commit"), figure(client, "log/commits/median")), page)
+        until(lambda: same(legend("commit", 1), figure(client, "log/commits/longest")), page)
+        until(lambda: 250 < number(growth.inner_text()) < 1000, page)
+        rates = [
+            (figure(client, name) - value) / (time.monotonic() - began)
+            for name, value in zip(names, before, strict=True)
+        ]
+        shown = [
+            lambda: unit_value(legend("bytes")),
+            lambda: unit_value(legend("bytes", 1)),
+            lambda: number(legend("log")),
+        ]
+        for rate, value in zip(rates, shown, strict=True):
+            assert rate > 200
+            until(partial(lambda rate, value: 0.4 * rate < value() < 2.5 * rate, rate, value), page)
+    finally:
+        load.ended.set()
+        if load.ident is not None:
+            load.join(10)
+        slow.close()
 
 
 def test_all_figures_are_in_a_table(page: Page, client: BlockingClient) -> None:
@@ -415,6 +481,8 @@ def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) ->
             expect(page.locator(note)).to_contain_text("Refused: ")
         expect(page.locator("#figures-note")).to_contain_text("figures are refused")
         expect(page.locator("#rates")).to_be_hidden()
+        page.get_by_role("tab", name="Pipelines").click()
+        expect(page.locator("#pipelines")).to_contain_text("take the right to subscribe to $pipelines/#")
         page.get_by_role("tab", name="Clients").click()
         expect(page.locator("#broker-note")).to_contain_text("Not allowed")
         page.get_by_role("tab", name="Publish").click()
@@ -434,6 +502,7 @@ def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) ->
         for note in ("#figures-note", "#viewer-note", "#tree-note", "#broker-note"):
             expect(page.locator(note)).to_be_empty()
         expect(page.locator("#rates")).to_be_visible()
+        expect(page.get_by_role("tab", name="Pipelines")).to_be_hidden()
 
 
 def test_the_past_is_there_for_who_may_pull_some_of_it(open_page: OpenPage, guarded: BrokerProcess) -> None:
@@ -501,17 +570,37 @@ def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
 # Looks
 
 
+@pytest.mark.parametrize("width", [390, 320])
 def test_on_a_phone_nothing_goes_over_the_edge(
-    open_page: OpenPage, client: BlockingClient, broker: BrokerProcess
+    open_page: OpenPage, client: BlockingClient, broker: BrokerProcess, width: int
 ) -> None:
-    with open_page(broker, viewport={"width": 390, "height": 844}, has_touch=True) as page:
+    with open_page(broker, viewport={"width": width, "height": 844}, has_touch=True) as page:
         client.publish("phone/" + "long/" * 30 + "topic", "word" * 500, qos=1)
         page.locator("#rows > div").first.click()
         for tab in ("Past", "Live", "Publish", "Message", "Streams", "Figures", "Clients"):
             page.get_by_role("tab", name=tab, exact=True).click()
-            assert page.evaluate("document.documentElement.scrollWidth") == 390, tab
+            assert page.evaluate("document.documentElement.scrollWidth") == width, tab
         edges = "[...document.querySelectorAll('main > *')].map((e) => e.getBoundingClientRect().right)"
-        assert max(page.evaluate(edges)) <= 390
+        assert max(page.evaluate(edges)) <= width
+
+
+def test_on_a_small_phone_notes_can_be_read_and_the_slider_be_touched(
+    open_page: OpenPage, guarded: BrokerProcess
+) -> None:
+    options = {"viewport": {"width": 320, "height": 640}, "has_touch": True}
+    with open_page(guarded, refusals=True, **options) as page:
+        log_in(page, "bob", "two")
+        note = page.locator("#broker-note")
+        expect(note).to_contain_text("Not allowed")
+        box = note.bounding_box()
+        assert box is not None
+        assert box["width"] > 200
+        assert box["x"] + box["width"] <= 320
+        assert note.evaluate("(e) => e.scrollWidth <= e.parentElement.clientWidth")
+        page.get_by_role("tab", name="Past").click()
+        slider = page.locator("#past-slider").bounding_box()
+        assert slider is not None
+        assert slider["height"] >= 30
 
 
 def test_dark_and_light_follow_the_system_and_then_the_choice(
@@ -607,13 +696,12 @@ def test_every_field_and_button_has_a_name(page: Page) -> None:
 
 
 class Load(threading.Thread):
-    """Publishes 5,000 messages a second, until it is stopped."""
+    """Publishes so many messages a second, until it is stopped."""
 
-    RATE = 5000
-
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, rate: int = 5000) -> None:
         super().__init__(daemon=True)
         self._url = url
+        self.rate = rate
         self.ended = threading.Event()
         self.sent = 0
 
@@ -622,7 +710,7 @@ class Load(threading.Thread):
         with BlockingClient(self._url, client_id="load") as client:
             began = time.monotonic()
             while not self.ended.wait(0.02):
-                due = int((time.monotonic() - began) * self.RATE)
+                due = int((time.monotonic() - began) * self.rate)
                 client.publish_many(
                     [(topics[number % 500], f'{{"celsius":{number}}}') for number in range(self.sent, due)]
                 )
@@ -654,7 +742,7 @@ def test_it_stays_smooth_at_five_thousand_messages_a_second(page: Page, broker: 
     assert longest < 1.0
     assert frames / elapsed > 10
     rate = statistics.median(map(number, shown_rates[len(shown_rates) // 2 :]))
-    assert 0.5 * load.RATE < rate < 2 * load.RATE  # more than the load's own, when that has caught up
+    assert 0.5 * load.rate < rate < 2 * load.rate  # more than the load's own, when that has caught up
     assert page.evaluate(SHIFTS) < 0.02
     received = page.locator("#viewer-count")
     until(lambda: number(received.inner_text()) == load.sent, page)

@@ -199,7 +199,13 @@ function brokerTables(connection, past) {
   const clients = new Clients(byId("clients"), note);
   const streams = new Streams(byId("streams"), note, (names) => past.streams(names));
   const pipelines = new Pipelines(byId("pipelines"), byId("tab-pipelines"), () => choose("tab-clients"));
-  connection.follow("$pipelines/+", (topic, payload) => pipelines.take(topic, payload));
+  connection.follow(
+    "$pipelines/+",
+    (topic, payload) => pipelines.take(topic, payload),
+    (reason) =>
+      pipelines.refuse(`Pipelines are refused, as they take the right to subscribe to $pipelines/#: ${reason}`),
+  );
+  whenSomebodyElse(connection, () => pipelines.clear());
   const refreshes = [
     repeat(
       2,

@@ -14,10 +14,29 @@ export class Pipelines {
     this.emptied = emptied;
     this.tab = tab;
     this.rows = new Map();
+    this.refused = element("p", { class: "empty", role: "status" });
     this.body = element("tbody");
     const head = COLUMNS.map((name) => element("th", { text: name, class: START.has(name) ? "" : "end" }));
-    panel.append(element("table", {}, element("thead", {}, element("tr", {}, ...head)), this.body));
+    panel.append(
+      element("table", {}, element("thead", {}, element("tr", {}, ...head)), this.body),
+      this.refused,
+    );
+    this.refuse("");
     setInterval(() => this._ages(), 1000);
+  }
+
+  /** Say why nothing is told of pipelines; an empty reason is none. */
+  refuse(reason) {
+    setText(this.refused, reason);
+    this.refused.hidden = reason === "";
+    this._tab();
+  }
+
+  /** Forget all that was said. */
+  clear() {
+    this.rows.clear();
+    this.body.replaceChildren();
+    this.refuse("");
   }
 
   /** Take what a pipeline says; what is not JSON, or has no object in it, is not one. */
@@ -50,7 +69,12 @@ export class Pipelines {
       texts.forEach((text, place) => setText(entry.row.children[place], text));
       this._ages();
     }
-    this.tab.hidden = this.rows.size === 0;
+    this._tab();
+  }
+
+  /** Show the tab while there is something to see. */
+  _tab() {
+    this.tab.hidden = this.rows.size === 0 && this.refused.hidden;
     if (this.tab.hidden && !this.panel.hidden) this.emptied();
   }
 
