@@ -1,6 +1,7 @@
 """What clients that mean harm do: `python -m tests.hostile.attacks NAME SECONDS PORTS`, PORTS being JSON.
 
-Each prints, as JSON, how often it did what it does, so that a test can tell that it happened.
+PORTS has a port for each scheme, or the path of a socket. Each says `ready` when all it needs is there and
+the harm begins; and at the end, as JSON, how often it did what it does: so a test can tell that it happened.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import random
 import resource
 import socket
+import ssl
 import sys
 import time
 from collections import Counter
@@ -22,13 +24,27 @@ from tests.conformance.wire import connect_packet, options, publish_packet, subs
 IDLE = 10_000
 """Clients that are connected and do nothing."""
 
-Ports = dict[str, int]
+Ports = dict[str, int | str]
 Done = Counter[str]
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def dial(port: int) -> Stream:
-    return await asyncio.open_connection("127.0.0.1", port)
+SECURE = ("mqtts", "wss", "https", "flights")
+TLS = ssl.create_default_context()
+TLS.check_hostname = False
+TLS.verify_mode = ssl.CERT_NONE
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"loris" * 90
+"""How TLS begins."""
+
+
+async def dial(port: int | str, tls: ssl.SSLContext | None = None) -> Stream:
+    if isinstance(port, str):
+        return await asyncio.open_unix_connection(port)
+    return await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+
+
+def ready() -> None:
+    print("ready", flush=True)
 
 
 async def hang_up(stream: Stream) -> None:
@@ -37,7 +53,7 @@ async def hang_up(stream: Stream) -> None:
         await stream[1].wait_closed()
 
 
-async def client(port: int, client_id: str) -> Stream:
+async def client(port: int | str, client_id: str) -> Stream:
     """Connect as MQTT asks for it."""
     reader, writer = await dial(port)
     writer.write(connect_packet(client_id))
@@ -64,12 +80,15 @@ async def slow_loris(ports: Ports, until: float, done: Done) -> None:
         "ws": b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n" + b"X-Slow: loris\r\n" * 50,
         "http": b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X-Slow: loris\r\n" * 50,
         "line": b"Connect " + b"loris" * 100,
+        "unix": connect_packet("loris" * 50),
+        **dict.fromkeys(("mqtts", "wss", "https", "flights"), HELLO),
     }
 
     async def drip(which: int) -> None:
         scheme = list(beginnings)[which % len(beginnings)]
         stream = await dial(ports[scheme])
         done["opened"] += 1
+        done[scheme] += 1
         for byte in beginnings[scheme]:
             if time.monotonic() > until:
                 break
@@ -83,11 +102,14 @@ async def slow_loris(ports: Ports, until: float, done: Done) -> None:
 
 
 async def half_open(ports: Ports, until: float, done: Done) -> None:
-    """Connect and say nothing; or subscribe to everything and read nothing."""
+    """Connect on any port and say nothing; or subscribe to everything and read nothing."""
+    schemes = [scheme for scheme in ports if scheme != "udp"]
 
     async def silent(which: int) -> None:
         if which % 2:
-            stream = await dial(ports["mqtt"])
+            scheme = schemes[which // 2 % len(schemes)]
+            stream = await dial(ports[scheme])
+            done[scheme] += 1
         else:
             stream = await client(ports["mqtt"], f"deaf-{which}")
             stream[1].write(subscribe_packet(1, [("#", options(qos=1))]))
@@ -102,6 +124,7 @@ async def half_open(ports: Ports, until: float, done: Done) -> None:
 async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
     """Ten thousand clients that do nothing, of which some go and come."""
     streams: dict[int, Stream] = {}
+    began = time.monotonic()
 
     async def come(which: int) -> None:
         streams[which] = await client(ports["mqtt"], f"idle-{which}")
@@ -109,6 +132,8 @@ async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
     for first in range(0, IDLE, 500):
         await in_parallel(500, lambda which, first=first: come(first + which))  # type: ignore[misc]
     done["idle"] = len(streams)
+    ready()
+    until += time.monotonic() - began
     chosen = random.Random(7)
     while not done["churned"] or time.monotonic() < until:
         some = chosen.sample(sorted(streams), min(50, len(streams)))
@@ -158,23 +183,27 @@ async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
 
 
 async def retained_bomb(ports: Ports, until: float, done: Done) -> None:
-    """Retain something on ever more topics; take it back at the end."""
+    """Retain something on ever more topics, and take it all back at once; again and again."""
     reader, writer = await client(ports["mqtt"], "keeper")
-    topics = 0
-    while time.monotonic() < until and topics < 200_000:
-        for _ in range(100):
-            writer.write(publish_packet(f"kept/{topics % 97}/{topics}", b"x" * 100, retain=True))
-            topics += 1
-        await writer.drain()
-        await asyncio.sleep(0.01)
-    done["topics"] = topics
-    for number in range(topics):
-        writer.write(publish_packet(f"kept/{number % 97}/{number}", b"", retain=True))
-        if number % 1_000 == 0:
+    phase = (until - time.monotonic()) / 4
+    while time.monotonic() < until:
+        topics = 0
+        full = time.monotonic() + phase
+        while time.monotonic() < full and topics < 200_000:
+            for _ in range(100):
+                writer.write(publish_packet(f"kept/{topics % 97}/{topics}", b"x" * 100, retain=True))
+                topics += 1
             await writer.drain()
-    await writer.drain()
-    writer.write(b"\xc0\x00")
-    await asyncio.wait_for(reader.read(1), 60)  # PINGRESP: everything before was handled
+            await asyncio.sleep(0.01)
+        done["topics"] = max(done["topics"], topics)
+        for number in range(topics):
+            writer.write(publish_packet(f"kept/{number % 97}/{number}", b"", retain=True))
+            if number % 1_000 == 0:
+                await writer.drain()
+        await writer.drain()
+        writer.write(b"\xc0\x00")
+        await asyncio.wait_for(reader.read(1), 60)  # PINGRESP: everything before was handled
+        done["taken back"] += topics
     await hang_up((reader, writer))
 
 
@@ -238,7 +267,7 @@ async def api_requests(ports: Ports, until: float, done: Done) -> None:
 
 
 async def random_bytes(ports: Ports, until: float, done: Done) -> None:
-    """Say anything, on every port."""
+    """Say anything, on every port; where there is TLS, before it and inside."""
     chosen = random.Random(7)
     endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     endpoint.setblocking(False)
@@ -250,10 +279,12 @@ async def random_bytes(ports: Ports, until: float, done: Done) -> None:
             data = chosen.randbytes(chosen.randint(1, 2_000))
             if scheme == "udp":
                 with contextlib.suppress(OSError):
-                    endpoint.sendto(data, ("127.0.0.1", ports[scheme]))
+                    endpoint.sendto(data, ("127.0.0.1", int(ports[scheme])))
             else:
+                inside = scheme in SECURE and chosen.random() < 0.5
                 with contextlib.suppress(OSError, TimeoutError):
-                    stream = await dial(ports[scheme])
+                    stream = await dial(ports[scheme], TLS if inside else None)
+                    done["inside TLS"] += inside
                     stream[1].write(data)
                     await stream[1].drain()
                     await asyncio.wait_for(stream[0].read(1_000), 0.05)
@@ -288,6 +319,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     name, seconds, ports = sys.argv[1:]
     done: Done = Counter()
+    if ATTACKS[name] is not idle_with_churn:
+        ready()
     os.nice(5)  # harm is done to the broker, not to who shares this machine with it
     asyncio.run(ATTACKS[name](json.loads(ports), time.monotonic() + float(seconds), done))
     print(json.dumps(done))

@@ -17,6 +17,7 @@ from pyrite.broker.figures import Figures
 from pyrite.client import BlockingClient
 from pyrite.http.about import reachable
 from pyrite.http.metrics import FIGURES
+from pyrite.http.reading import _fitting
 from pyrite.queries import SCHEMA
 from tests.conformance.client import Client, Tcp
 from tests.support.process import BrokerProcess
@@ -442,6 +443,17 @@ def test_messages_as_arrow(api: httpx.Client) -> None:
     )
     assert "pyrite-next" not in rest.headers
     assert pa.ipc.open_stream(rest.content).read_all().num_rows == 2
+
+
+@pytest.mark.parametrize("what", ["topic", "payload", "user_properties"])
+def test_an_answer_is_bounded_whatever_makes_its_messages_large(what: str) -> None:
+    large = {"topic": "x" * 1_000, "payload": b"x" * 1_000, "user_properties": [("key", "x" * 997)]}[what]
+    row = dict.fromkeys(SCHEMA.names) | {"topic": "", "payload": b"", what: large}
+    rows = [row | {"offset": number, "timestamp": 0, "qos": 0, "retain": False} for number in range(50)]
+    batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+    assert _fitting(batch, 1_000, 10_500) == 10
+    assert _fitting(batch, 5, 10_500) == 5
+    assert _fitting(batch, 1_000, 10) == 1, "one, however large"
 
 
 def _base64(data: bytes) -> str:

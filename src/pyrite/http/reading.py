@@ -104,9 +104,27 @@ def _fitting(batch: pa.RecordBatch, limit: int, size: int) -> int:
     rows: int = min(limit, batch.num_rows)
     if batch.nbytes <= size:
         return rows
-    lengths = pc.binary_length(batch.column("payload")).to_numpy()[:rows]
-    room: int = int(np.searchsorted(np.cumsum(lengths), size, "right"))
+    room: int = int(np.searchsorted(np.cumsum(_lengths(batch.slice(0, rows))), size, "right"))
     return min(rows, max(1, room))
+
+
+def _lengths(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return how many bytes each message has in its texts: topics may be as long as payloads."""
+    total = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if pa.types.is_list(column.type):
+            pairs = column.flatten()
+            ends = np.cumsum([0, *_of(pairs.field(0)) + _of(pairs.field(1))])
+            counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+            total += np.diff(ends[np.cumsum([0, *counts])])
+        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            total += _of(column)
+    return total
+
+
+def _of(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    found = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    return np.asarray(found, np.int64)
 
 
 def arrow_stream(found: Found) -> bytes:
