@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
+import trustme
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, ClientError, FlightLog
 from pyrite.client.line import LineClient, LineError
 from pyrite.queries import Query, QueryError
+from pyrite.server.config import ConfigError, load
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
@@ -27,7 +32,7 @@ anonymous = true
 [[access.rule]]
 users = ["ann"]
 publish = ["#"]
-subscribe = ["#"]
+subscribe = ["#", "$SYS/#"]
 pull = ["#"]
 manage = ["#"]
 
@@ -41,7 +46,7 @@ users = ["anonymous"]
 subscribe = ["public/#"]
 """
 SCHEMES = ("mqtt", "ws", "line", "udp", "flight", "http")
-NAMES = {"ann": "one", "bob": "two", "eve": "three", None: None}
+NAMES = {"ann": "word-of-ann", "bob": "word-of-bob", "eve": "word-of-eve", None: None}
 TOPICS = ("sensors/bob/t", "sensors/ann/t", "public/news", "private")
 MAY = {
     ("ann", action, topic): True for action in ("publish", "subscribe", "pull", "manage") for topic in TOPICS
@@ -59,19 +64,26 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     write_users(
         folder / "users",
         [
-            User("ann", quick_hash("one")),
-            User("bob", hash_password("two"), frozenset({"sensors"})),  # takes as long as in earnest
-            User("eve", quick_hash("three")),
+            User("ann", quick_hash("word-of-ann")),
+            User("bob", hash_password("word-of-bob"), frozenset({"sensors"})),  # takes as long as in earnest
+            User("eve", quick_hash("word-of-eve")),
         ],
     )
     (folder / "pyrite.toml").write_text(CONFIG)
     listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES]
     with BrokerProcess("--config", "pyrite.toml", *listen, "--data", "data", cwd=folder) as broker:
-        with BlockingClient(broker.urls[0], username="ann", password="one") as client:
+        with BlockingClient(broker.urls[0], username="ann", password="word-of-ann") as client:
             for topic in TOPICS:
                 client.publish(topic, b"x", qos=1)
         yield broker
-        assert "one" not in " ".join(broker.log).split(), "no password is logged"
+        with httpx.Client(base_url=broker.urls[5], auth=("ann", "word-of-ann")) as web:
+            told = [web.get("/metrics").text, *broker.log]
+        with (
+            BlockingClient(broker.urls[0], username="ann", password="word-of-ann") as client,
+            client.subscribe("$SYS/#") as messages,
+        ):
+            told += [f"{message.topic} {message.payload!r}" for message in islice(messages, 20)]
+        assert not [one for one in told if "word-of" in one or "guess-of" in one], "no password is told"
 
 
 def mqtt(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
@@ -158,10 +170,11 @@ def test_who_may_do_what(broker: BrokerProcess, scheme: str, name: str | None) -
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_wrong_password_is_refused(broker: BrokerProcess, scheme: str) -> None:
     url = broker.urls[SCHEMES.index(scheme)]
-    NAMES["mallory"] = "guess"
+    NAMES["mallory"] = "guess-of-mallory"
     try:
-        with pytest.raises(REFUSALS, match=r"(?i)wrong|not authorized|bad user name"):
+        with pytest.raises(REFUSALS, match=r"(?i)wrong|not authorized|bad user name") as caught:
             WAYS[scheme](broker, url, "mallory", "publish", "public/news")
+        assert "guess-of" not in str(caught.value)
     finally:
         del NAMES["mallory"]
     WAYS[scheme](broker, url, "ann", "publish", "public/news")  # which has failures forgotten
@@ -203,9 +216,32 @@ def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
 def test_a_client_that_leaves_while_its_password_is_checked(broker: BrokerProcess) -> None:
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", broker.port(SCHEMES.index("line"))), timeout=20) as one:
-            one.sendall(b"Connect gone user=bob password=two\n")
+            one.sendall(b"Connect gone user=bob password=word-of-bob\n")
     with LineClient("127.0.0.1", broker.port(SCHEMES.index("line"))) as client:
-        client.connect("after", user="bob", password="two")
+        client.connect("after", user="bob", password="word-of-bob")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_wrong_password_is_counted_and_told(broker: BrokerProcess, scheme: str) -> None:
+    def refused() -> int:
+        with httpx.Client(base_url=broker.urls[5], auth=("ann", "word-of-ann")) as client:
+            found = re.search(r"^pyrite_connections_refused_total (\d+)", client.get("/metrics").text, re.M)
+        assert found is not None
+        return int(found[1])
+
+    name = f"guesser-{scheme}"
+    before = refused()
+    NAMES[name] = "guess-of-guesser"
+    try:
+        with pytest.raises(REFUSALS):
+            WAYS[scheme](broker, broker.urls[SCHEMES.index(scheme)], name, "publish", "public/news")
+    finally:
+        del NAMES[name]
+    assert refused() > before
+    until = time.monotonic() + 20
+    while not any("refused" in line and name in line for line in broker.log):
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 # Starting
@@ -223,7 +259,10 @@ def test_others_are_not_let_in_by_accident(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "wrong"),
     [
-        ("[access]\nusers = 'none'\n", "access.users = 'none': expected a file that exists"),
+        (
+            "[access]\nusers = 'none'\n",
+            "access.users = (not shown): expected a file that exists",
+        ),
         ("[access]\nusers = 'broken'\n", "broken, line 1: expected name:hash"),
         ("[[access.rule]]\npublish = ['#']\n", "[[access.rule]] 1: expected users or groups"),
         ("[[access.rule]]\nusers = ['a']\npublish = ['a/#/b']\n", "publish = 'a/#/b': '#' stands alone"),
@@ -237,3 +276,43 @@ def test_settings_that_are_wrong(tmp_path: Path, config: str, wrong: str) -> Non
     with pytest.raises(RuntimeError) as caught:
         BrokerProcess("--config", "pyrite.toml", "--listen=mqtt://127.0.0.1:0", "--ephemeral", cwd=tmp_path)
     assert wrong in str(caught.value)
+
+
+EMPTY = "listen = ['mqtts://0.0.0.0:0']\n[tls]\ncertificate = 'server.pem'\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        (EMPTY + "[access]\nusers = 'empty'\n", "there are no users"),
+        (EMPTY + "client_ca = 'ca.pem'\ncertificate_user = 'san'\n", "there are no users"),
+        (
+            EMPTY + "certificate_user = 'san'\n[access]\nanonymous = true\n",
+            'tls.certificate_user = "san": exp',
+        ),
+        (
+            EMPTY + "client_ca = 'ca.pem'\ncertificate_user = 'san'\nrequire_client_certificate = true\n"
+            "[[access.rule]]\nusers = ['*']\npublish = ['#']\n",
+            None,
+        ),
+        ("listen = ['mqtt://ann:lstn-secret@127.0.0.1:0']\n", "'mqtt://(not shown)@127.0.0.1:0': a listener"),
+        ("listen = ['mqtt://ann:lstn-secret/x@127.0.0.1:0']\n", "it cannot be read"),
+        ("[access]\npassword = 'lstn-secret'\n", "access.password = (not shown): no such key"),
+        ("[access]\njwt_keys = 'lstn-secret'\n", "access.jwt_keys = (not shown): expected a file"),
+    ],
+)
+def test_settings_for_a_network(tmp_path: Path, config: str, wrong: str | None) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    chain = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+    chain.write_to_path(str(tmp_path / "server.pem"))
+    (tmp_path / "empty").write_text("# no one\n")
+    (tmp_path / "pyrite.toml").write_text(config)
+    with contextlib.chdir(tmp_path):
+        if wrong is None:
+            assert load(Path("pyrite.toml")).listen == ["mqtts://0.0.0.0:0"]
+            return
+        with pytest.raises(ConfigError) as caught:
+            load(Path("pyrite.toml"))
+    assert wrong in str(caught.value)
+    assert "lstn-secret" not in str(caught.value)

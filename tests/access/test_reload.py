@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import signal
 import socket
 import ssl
@@ -9,13 +11,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
+import jwt
 import pytest
 import trustme
 
-from pyrite.access.users import User, write_users
+from pyrite.access.guard import Guard
+from pyrite.access.users import User, read_users, write_users
+from pyrite.broker.access import Accept, Credentials, Refuse
+from pyrite.broker.core import Broker
 from pyrite.client import BlockingClient, ConnectError, FlightLog
 from pyrite.client.line import LineClient, LineError
 from pyrite.queries import Query
+from tests.conformance.wire import Will, connect_packet
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
@@ -28,7 +36,10 @@ def rules(*subscribe: str) -> str:
 
 
 def users(folder: Path, *names: str) -> None:
-    write_users(folder / "users", [User(name, quick_hash(f"{name}-word")) for name in names])
+    known = read_users(folder / "users") if (folder / "users").exists() else {}
+    write_users(
+        folder / "users", [known.get(name) or User(name, quick_hash(f"{name}-word")) for name in names]
+    )
 
 
 def hang_up_and_wait(broker: BrokerProcess, said: str) -> None:
@@ -187,3 +198,215 @@ def test_who_is_gone_reads_no_more_with_flight(tmp_path: Path) -> None:
         hang_up_and_wait(broker, "users, rules and certificates were read again")
         with pytest.raises(PermissionError, match="is wrong"):
             log.streams()
+
+
+# Who has come in, and would not any more
+
+
+def test_whose_password_has_changed_must_log_in_again(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text(rules("a"))
+    users(tmp_path, "ann", "bob")
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
+        ann, bob = (LineClient("127.0.0.1", broker.port(1)) for _ in range(2))
+        ann.connect("ann", user="ann", password="ann-word")
+        bob.connect("bob", user="bob", password="bob-word")
+        kept = read_users(tmp_path / "users")["bob"]
+        write_users(tmp_path / "users", [User("ann", quick_hash("other-word")), kept])
+        hang_up_and_wait(broker, "were read again")
+        wait_until(lambda: ann.closed)
+        bob.subscribe("a")
+        assert not bob.closed
+        with BlockingClient(broker.urls[0], username="ann", password="other-word"):
+            pass
+        for client in (ann, bob):
+            client.close()
+
+
+def test_tokens_of_a_key_that_is_gone(tmp_path: Path) -> None:
+    def jwks(*names: str) -> None:
+        encoded = [base64.urlsafe_b64encode(name.encode() * 32).rstrip(b"=").decode() for name in names]
+        known = [
+            {"kty": "oct", "k": key, "alg": "HS256", "kid": name}
+            for name, key in zip(names, encoded, strict=True)
+        ]
+        (tmp_path / "keys").write_text(json.dumps({"keys": known}))
+
+    def token(name: str) -> str:
+        return jwt.encode({"sub": name, "exp": time.time() + 600}, name * 32, "HS256", {"kid": name})
+
+    jwks("x", "y")
+    (tmp_path / "pyrite.toml").write_text(
+        "[access]\njwt_keys = 'keys'\n[[access.rule]]\nusers = ['*']\nsubscribe = ['#']\n"
+    )
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
+        clients = {name: LineClient("127.0.0.1", broker.port(1)) for name in "xy"}
+        for name, client in clients.items():
+            client.connect(name, user=name, password=token(name))
+        jwks("y", "z")
+        hang_up_and_wait(broker, "were read again")
+        wait_until(lambda: clients["x"].closed)
+        clients["y"].subscribe("a")
+        assert not clients["y"].closed
+        for client in clients.values():
+            client.close()
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["the right", "the user"])
+def test_a_will_goes_out_only_if_its_client_may_still_publish_it(tmp_path: Path, gone: bool) -> None:
+    may = "[[access.rule]]\nusers = ['ann']\npublish = ['doors']\n[[access.rule]]\nusers = ['*']\n"
+    config = "[access]\nusers = 'users'\n" + may + "subscribe = ['#']\npublish = ['other']\n"
+    (tmp_path / "pyrite.toml").write_text(config)
+    users(tmp_path, "ann", "bob")
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
+        bob = LineClient("127.0.0.1", broker.port(1))
+        bob.connect("bob", user="bob", password="bob-word")
+        bob.subscribe("#")
+        leaving = {}
+        for topic in ("doors", "other"):
+            packet = connect_packet(topic, username="ann", password=b"ann-word", will=Will(topic, b"open"))
+            leaving[topic] = socket.create_connection(("127.0.0.1", broker.port()), timeout=20)
+            leaving[topic].sendall(packet)
+            assert leaving[topic].recv(1_000)[0] == 0x20
+        if gone:
+            kept = read_users(tmp_path / "users")["bob"]
+            write_users(tmp_path / "users", [kept])
+        else:
+            (tmp_path / "pyrite.toml").write_text(config.replace("doors", "none"))
+        hang_up_and_wait(broker, "were read again")
+        for one in leaving.values():
+            one.close()
+        heard = [message.topic for message in bob.messages(timeout=2)]
+        assert heard == ([] if gone else ["other"])
+        bob.close()
+
+
+def test_a_log_in_that_is_being_checked_is_decided_by_the_new_list() -> None:
+    waiting: list[tuple[Callable[[], object], Callable[[object], object]]] = []
+    guard = Guard({"ann": User("ann", quick_hash("old"))}, [], anonymous=False)
+    broker = Broker(access=guard, aside=lambda job, then: waiting.append((job, then)))
+    verdicts: list[Accept | Refuse] = []
+    broker.admission.decide(Credentials("c", "ann", b"old", "here"), verdicts.append)
+    job, then = waiting.pop()
+    verdict = job()
+    guard.replace({"ann": User("ann", quick_hash("new"))}, [], False, None)
+    broker.access_changed()
+    then(verdict)
+    assert verdicts == []
+    job, then = waiting.pop()
+    then(job())
+    assert [type(one) for one in verdicts] == [Refuse]
+
+
+# Certificates of clients, and the processes beside the broker
+
+
+def shows(broker: BrokerProcess, server: trustme.CA, client: trustme.CA | None) -> int | None:
+    """Return the code with which a client is let in over TLS; None if its certificate is not."""
+    context = ssl.create_default_context()
+    server.configure_trust(context)
+    if client is not None:
+        client.issue_cert("ann@example.org").configure_cert(context)
+    with socket.create_connection(("127.0.0.1", broker.port()), timeout=20) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as one:
+                one.sendall(connect_packet("c"))
+                return one.recv(1_000)[3]
+        except (OSError, IndexError):
+            return None
+
+
+def test_authorities_of_clients(tmp_path: Path) -> None:
+    server, first, second = trustme.CA(), trustme.CA(), trustme.CA()
+    server.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    first.cert_pem.write_to_path(str(tmp_path / "first.pem"))
+    first.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    second.cert_pem.write_to_path(str(tmp_path / "second.pem"))
+    tls = "[tls]\ncertificate = 'server.pem'\nrequire_client_certificate = true\ncertificate_user = 'san'\n"
+    rule = "[[access.rule]]\nusers = ['*']\nsubscribe = ['#']\n"
+    (tmp_path / "pyrite.toml").write_text(f"{tls}client_ca = 'ca.pem'\n{rule}")
+    listen = ("--listen=mqtts://127.0.0.1:0", "--ephemeral")
+    with BrokerProcess("--config", "pyrite.toml", *listen, cwd=tmp_path) as broker:
+        assert (shows(broker, server, first), shows(broker, server, second)) == (0, None)
+        wait_until(lambda: any("certificate was refused" in line for line in broker.log))
+        assert shows(broker, server, None) is None
+        wait_until(lambda: any("showed no certificate" in line for line in broker.log))
+
+        context = ssl.create_default_context()
+        server.configure_trust(context)
+        first.issue_cert("ann@example.org").configure_cert(context)
+        with (
+            socket.create_connection(("127.0.0.1", broker.port()), timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as stays,
+        ):
+            stays.sendall(connect_packet("stays"))
+            assert stays.recv(1_000)[0] == 0x20
+            hang_up_and_wait(broker, "were read again")
+            stays.sendall(b"\xc0\x00")
+            assert stays.recv(1_000) == b"\xd0\x00", "nothing has changed"
+            second.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+            hang_up_and_wait(broker, "were read again")
+            assert stays.recv(1_000)[:3:2] == b"\xe0\x87", "it has to come again"
+        assert (shows(broker, server, first), shows(broker, server, second)) == (None, 0)
+
+        (tmp_path / "pyrite.toml").write_text(f"{tls}client_ca = 'first.pem'\n{rule}")
+        hang_up_and_wait(broker, "were read again")
+        assert (shows(broker, server, first), shows(broker, server, second)) == (0, None)
+
+
+def test_processes_are_started_again_only_for_other_certificates(tmp_path: Path) -> None:
+    def renew() -> ssl.SSLContext:
+        authority = trustme.CA()
+        chain = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+        chain.write_to_path(str(tmp_path / "server.pem"))
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        return context
+
+    def answers(context: ssl.SSLContext) -> bool:
+        try:
+            return httpx.get(f"{broker.urls[0]}/health", verify=context).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    first = renew()
+    (tmp_path / "pyrite.toml").write_text("[tls]\ncertificate = 'server.pem'\n")
+    listen = ("--listen=https://127.0.0.1:0", "--ephemeral")
+    with BrokerProcess("--config", "pyrite.toml", *listen, cwd=tmp_path) as broker:
+        (process,) = children_of(broker.process.pid)
+        for _ in range(2):
+            hang_up_and_wait(broker, "were read again")
+            assert answers(first)
+        assert children_of(broker.process.pid) == [process]
+        second = renew()
+        hang_up_and_wait(broker, "were read again")
+        wait_until(lambda: answers(second))
+        assert children_of(broker.process.pid) != [process]
+        assert not [line for line in broker.log if "ERROR" in line.upper()]
+
+
+def children_of(process: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+# The command line goes on to hold
+
+
+def test_what_the_command_line_said_holds_after_the_settings_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("listen = ['mqtt://0.0.0.0:0']\n")
+    options = ("--config", "pyrite.toml", "--allow-anonymous", "--ephemeral")
+    with BrokerProcess(*options, cwd=tmp_path) as broker:
+        hang_up_and_wait(broker, "were read again")
+        with BlockingClient(broker.urls[0].replace("0.0.0.0", "127.0.0.1")):
+            pass
+
+
+def test_anonymous_clients_may_be_shut_out_later(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text(rules("a").replace("[access]", "[access]\nanonymous = true"))
+    users(tmp_path, "ann")
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
+        somebody = LineClient("127.0.0.1", broker.port(1))
+        somebody.connect("somebody")
+        (tmp_path / "pyrite.toml").write_text(rules("a"))
+        hang_up_and_wait(broker, "were read again")
+        wait_until(lambda: somebody.closed)
+        somebody.close()

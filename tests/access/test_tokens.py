@@ -59,7 +59,10 @@ def checker(path: Path, audience: str = "", issuer: str = "") -> Tokens:
 def test_good_tokens(tmp_path: Path, key: str) -> None:
     tokens = checker(keys(tmp_path / "keys", "hs", "rs", "es"), "pyrite", "me")
     good = token(key, aud="pyrite", iss="me", exp=2_000_000_000)
-    assert tokens.check(good.encode()) == Bearer("ann", frozenset({"ops"}), 2_000_000_000 + LEEWAY)
+    bearer = tokens.check(good.encode())
+    assert bearer is not None
+    assert bearer.proof in tokens.proofs
+    assert bearer == Bearer("ann", frozenset({"ops"}), 2_000_000_000 + LEEWAY, bearer.proof)
 
 
 def test_bad_tokens(tmp_path: Path) -> None:
@@ -96,6 +99,14 @@ def test_files_that_are_no_keys(tmp_path: Path) -> None:
             checker(tmp_path / "keys")
     with pytest.raises(TokensError, match="No such file"):
         checker(tmp_path / "none")
+
+
+def test_keys_that_no_token_could_name(tmp_path: Path) -> None:
+    path = keys(tmp_path / "keys", "hs", "es")
+    for wrong in (path.read_text().replace("kid", "id"), path.read_text().replace('"hs"', '"es"')):
+        path.write_text(wrong)
+        with pytest.raises(TokensError, match="expected a name of its own"):
+            checker(path)
 
 
 def test_tokens_at_a_broker(tmp_path: Path) -> None:

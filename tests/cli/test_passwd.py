@@ -77,3 +77,20 @@ def test_the_password_is_asked_for_and_not_shown(tmp_path: Path, second: str, sa
     assert said in seen.decode()
     assert b"secret" not in seen
     assert (code == 0) == path.exists() == (second == "secret")
+
+
+def test_the_owner_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
+    """The service that reads it may be another user than the one who changes it."""
+    path, link = tmp_path / "users", tmp_path / "link"
+    run(str(path), "ann", "--stdin", given="secret")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    if os.getuid() == 0:
+        os.chown(path, 0, 1)
+    before = path.stat()
+    link.symlink_to(path)
+    assert run(str(link), "bob", "--stdin", given="secret").returncode == 0
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert link.is_symlink()
+    assert set(read_users(path)) == {"ann", "bob"}

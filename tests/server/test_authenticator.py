@@ -61,7 +61,8 @@ def test_clients_with_the_password_are_let_in(guarded: Server) -> None:
             guarded.connect(scheme, version=version, username="bob", password=b"secret").ping()
 
 
-def test_clients_without_it_are_refused_in_the_words_of_their_version(guarded: Server) -> None:
+@pytest.mark.parametrize("version", [4, 5])
+def test_clients_without_it_are_refused_in_the_words_of_their_version(guarded: Server, version: int) -> None:
     for username, reason, code in (
         ("wrong", 0x86, 4),
         ("unwelcome", 0x87, 5),
@@ -69,12 +70,22 @@ def test_clients_without_it_are_refused_in_the_words_of_their_version(guarded: S
         ("busy", 0x89, 3),
         (None, 0x87, 5),
     ):
+        client = guarded.open(version=version)
+        client.send(connect_packet("c", version=version, username=username))
+        if version == 5:
+            assert client.expect_refused(reason).properties["reason_string"] == "not with that password"
+        else:
+            client.expect_refused(code)
+
+
+def test_who_fails_too_often_is_not_heard(guarded: Server) -> None:
+    for _ in range(5):
         client = guarded.open()
-        client.send(connect_packet("c", username=username))
-        assert client.expect_refused(reason).properties["reason_string"] == "not with that password"
-        older = guarded.open(version=4)
-        older.send(connect_packet("c", version=4, username=username))
-        older.expect_refused(code)
+        client.send(connect_packet("c", username="wrong", password=b"guess"))
+        client.expect_refused(0x86)
+    client = guarded.open()
+    client.send(connect_packet("c", username="ann", password=b"secret"))
+    assert "too many failed log-ins" in client.expect_refused(0x87).properties["reason_string"]
 
 
 def test_a_topic_may_be_forbidden_to_publish_on(guarded: Server) -> None:

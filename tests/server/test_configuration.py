@@ -216,7 +216,7 @@ def test_the_default_stream_comes_last_unless_it_is_set(tmp_path: Path) -> None:
 )
 def test_streams_may_overlap(tables: list[tuple[str, list[str]]]) -> None:
     config = Config(stream=[*(StreamOptions(name, topics) for name, topics in tables), StreamOptions()])
-    check(config, "x")
+    check(config)
 
 
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:

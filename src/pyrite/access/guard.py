@@ -1,12 +1,10 @@
-"""The access list: users with passwords, and rules on topics."""
+"""The access list: users with passwords, tokens, certificates, and rules on topics."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from pyrite.access.attempts import Attempts
 from pyrite.access.rules import Rule, Rules
 from pyrite.access.tokens import Tokens
 from pyrite.access.users import User, verify
@@ -29,17 +27,8 @@ class Guard(Access):
     checks_topics = True
 
     def __init__(
-        self,
-        users: Mapping[str, User],
-        rules: Sequence[Rule],
-        anonymous: bool,
-        tokens: Tokens | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, users: Mapping[str, User], rules: Sequence[Rule], anonymous: bool, tokens: Tokens | None = None
     ) -> None:
-        self._attempts = Attempts(clock)
-        self._lock = threading.Lock()
-        self._bearers: dict[str, frozenset[str]] = {}
-        """Who has come in with a token, and which groups it named."""
         self.replace(users, rules, anonymous, tokens)
 
     def replace(
@@ -50,14 +39,19 @@ class Guard(Access):
         self._tokens = tokens
         self._rules = Rules(rules)
         self._anonymous = anonymous
-        self._answers: dict[tuple[str, str | None, str, str], bool] = {}
+        self._answers: dict[tuple[str, str | None, frozenset[str], str, str], bool] = {}
 
     def is_welcome(self, credentials: Credentials) -> bool:
-        """Tell whether a client that was let in would still be known."""
+        """Tell whether what a client was let in for still holds: the password's hash, or the token's key."""
+        name, proof = credentials.username, credentials.proof
+        if name is None:
+            return self._anonymous
         if credentials.certificate is not None:
+            return name == credentials.certificate
+        user = self._users.get(name)
+        if user is not None and user.hashed == proof:
             return True
-        name = credentials.username
-        return self._anonymous if name is None else name in self._users or name in self._bearers
+        return self._tokens is not None and proof in self._tokens.proofs
 
     def takes_time(self, credentials: Credentials) -> bool:
         """Tell that checking a password takes time, on purpose."""
@@ -75,18 +69,7 @@ class Guard(Access):
             if self._anonymous:
                 return Accept()
             return Refuse(NOT_AUTHORIZED, "a user name and password are needed here")
-        with self._lock:
-            wait = self._attempts.wait(credentials.address)
-        if wait:
-            return Refuse(
-                NOT_AUTHORIZED, f"too many failed log-ins from this address; try again in {wait:.0f} s"
-            )
         found = self._checked(credentials.username, credentials.password or b"")
-        with self._lock:
-            if found is not None:
-                self._attempts.succeeded(credentials.address)
-            else:
-                self._attempts.failed(credentials.address)
         return found or Refuse(BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
 
     def _checked(self, username: str | None, password: bytes) -> Accept | None:
@@ -95,13 +78,11 @@ class Guard(Access):
         if bearer is not None:
             if username not in (None, "", bearer.name):
                 return None
-            with self._lock:
-                if self._bearers.get(bearer.name) != bearer.groups:
-                    self._bearers[bearer.name] = bearer.groups
-                    self._answers = {}  # some may have been given for other groups
-            return Accept(username=bearer.name, seconds=max(0.0, bearer.until - time.time()))
-        good = verify(self._users.get(username or ""), password)
-        return Accept(username=username) if good else None
+            seconds = max(0.0, bearer.until - time.time())
+            return Accept(username=bearer.name, seconds=seconds, groups=bearer.groups, proof=bearer.proof)
+        user = self._users.get(username or "")
+        good = verify(user, password)
+        return Accept(username=username, proof=user.hashed) if good and user is not None else None
 
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether a client may publish on a topic."""
@@ -121,11 +102,11 @@ class Guard(Access):
 
     def _may(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
         name = credentials.username
-        key = (action, name, credentials.client_id, topic_filter)
+        key = (action, name, credentials.groups, credentials.client_id, topic_filter)
         known = self._answers.get(key)
         if known is None:
             user = self._users.get(name) if name is not None else None
-            groups = user.groups if user is not None else self._bearers.get(name or "", frozenset())
+            groups = user.groups if user is not None else credentials.groups
             known = self._rules.allows(action, name, groups, credentials.client_id, topic_filter.encode())
             if len(self._answers) >= CACHED:
                 self._answers.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ EVERYONE = "*"
 """Stands for whoever has come in under a name."""
 ANONYMOUS = "anonymous"
 """Stands for whoever has come in without one."""
+_MARK = re.compile("%[uc]")
 ACTIONS = ("publish", "subscribe", "pull", "manage")
 
 
@@ -55,9 +57,10 @@ class Rules:
 
 def _filled(text: str, user: str | None, client_id: str) -> bytes | None:
     """Put a client's names into a filter; None if one is not known, or would mean more than a name."""
-    for mark, name in (("%u", user), ("%c", client_id)):
-        if mark in text:
-            if not name or any(one in name for one in "+#/"):
-                return None
-            text = text.replace(mark, name)
-    return text.encode()
+    names = {"%u": user, "%c": client_id}
+    for mark in set(_MARK.findall(text)):
+        name = names[mark]
+        if not name or name.startswith("$") or any(one in name for one in "+#/"):
+            return None
+    # In one pass: a mark in a name is no mark.
+    return _MARK.sub(lambda mark: names[mark[0]] or "", text).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ class Bearer:
     groups: frozenset[str]
     until: float
     """When it is over, in seconds since 1970."""
+    proof: str
+    """What stands for the key that it was signed with, and for what else was asked of it."""
 
 
 class Tokens:
@@ -36,13 +40,20 @@ class Tokens:
             raise TokensError("access.jwt_keys: tokens need PyJWT: pip install 'pyrite[jwt]'") from None
         self._jwt = jwt
         try:
-            keys = jwt.PyJWKSet.from_json(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            keys = jwt.PyJWKSet.from_json(text)
         except OSError as error:
             raise TokensError(f"{path}: {error.strerror}") from None
         except (ValueError, jwt.PyJWTError) as error:
             raise TokensError(f"{path}: expected a set of keys (JWKS): {error}") from None
         self._keys = {key.key_id: key for key in keys.keys}
         self._only = keys.keys[0] if len(keys.keys) == 1 else None
+        if len(self._keys) < len(keys.keys) or (self._only is None and None in self._keys):
+            raise TokensError(f"{path}: expected a name of its own (kid) for each of several keys")
+        asked = (audience, issuer, user_claim)
+        self._proofs = {key.key_id: _digest(text, key.key_id, asked) for key in keys.keys}
+        self.proofs = frozenset(self._proofs.values())
+        """Those of all tokens that are good here."""
         self._audience = audience or None
         self._issuer = issuer or None
         self._user_claim = user_claim
@@ -69,4 +80,12 @@ class Tokens:
         user, groups = claims[self._user_claim], claims.get(self._groups_claim, [])
         if not isinstance(user, str) or not user or not isinstance(groups, list):
             return None
-        return Bearer(user, frozenset(str(one) for one in groups), claims["exp"] + LEEWAY)
+        return Bearer(
+            user, frozenset(str(one) for one in groups), claims["exp"] + LEEWAY, self._proofs[key.key_id]
+        )
+
+
+def _digest(keys: str, name: str | None, asked: tuple[str, ...]) -> str:
+    """Return what stands for a key, and tells nothing of it."""
+    key = [one for one in json.loads(keys)["keys"] if isinstance(one, dict) and one.get("kid") == name]
+    return hashlib.sha256(json.dumps([key, asked], sort_keys=True).encode()).hexdigest()

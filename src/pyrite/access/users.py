@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,8 @@ from pyrite.access.options import AccessError
 
 NAME = re.compile(r"[^\s:,#%+/$\x00-\x1f][^\s:,#%+/\x00-\x1f]{0,127}")
 """What a user or a group may be called: nothing that means something in a topic filter, or in the file."""
+HASH = re.compile(r"\$argon2(id|i|d)(\$v=\d+)?\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]{11,}\$[A-Za-z0-9+/]{6,}")
+"""What is kept of a password: the kind of argon2, what it costs, the salt, and the hash."""
 
 _hasher = PasswordHasher()
 
@@ -88,17 +91,32 @@ def read_users(path: Path) -> dict[str, User]:
             raise UsersError(f"{path}, line {number}: {wrong}") from None
         if name in users:
             raise UsersError(f"{path}, line {number}: user {name!r} is there twice")
+        if not HASH.fullmatch(parts[1]):
+            raise UsersError(
+                f"{path}, line {number}: user {name!r} has no whole argon2 hash; pyrite passwd makes one"
+            )
         users[name] = User(name, parts[1], groups)
     return users
 
 
 def write_users(path: Path, users: Iterable[User]) -> None:
-    """Write a file of users, for its owner alone to read; all of it, or nothing."""
+    """Write a file of users, all of it or nothing: with the owner and the mode of the one that was there.
+
+    A new one is for its owner alone to read.
+    """
     lines = [f"{one.name}:{one.hashed}:{','.join(sorted(one.groups))}\n" for one in users]
+    path = path.resolve()  # of a link, the file
+    try:
+        before = path.stat()
+    except FileNotFoundError:
+        before = None
     temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary.unlink(missing_ok=True)  # one that was left behind may be anyone's
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
+            if before is not None:
+                _be_like(file.fileno(), before, path)
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
@@ -106,3 +124,17 @@ def write_users(path: Path, users: Iterable[User]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _be_like(descriptor: int, before: os.stat_result, path: Path) -> None:
+    """Give a file the owner, group and mode of the one that it replaces: a service may have to read it."""
+    own = os.fstat(descriptor)
+    if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+        except PermissionError:
+            raise UsersError(
+                f"{path}: belongs to user {before.st_uid} and group {before.st_gid}, and only root can keep "
+                "it so; nothing was changed"
+            ) from None
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))

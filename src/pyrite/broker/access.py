@@ -15,7 +15,12 @@ from dataclasses import dataclass
 
 NOT_AUTHORIZED = 0x87
 BAD_USER_NAME_OR_PASSWORD = 0x86
+BANNED = 0x8A
 BAD_AUTHENTICATION_METHOD = 0x8C
+SERVER_BUSY = 0x89
+UNSPECIFIED = 0x80
+WHO_IT_IS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BANNED, BAD_AUTHENTICATION_METHOD)
+"""Reasons to turn a client away that have to do with who it is. Each counts as a log-in that failed."""
 
 
 @dataclass(slots=True)
@@ -28,18 +33,36 @@ class Credentials:
     address: str
     certificate: str | None = None
     """The name in the certificate that the client has shown, if names are taken from there."""
+    groups: frozenset[str] = frozenset()
+    """The groups that it was let in with, if these are not known by its name."""
+    proof: object = None
+    """What was noted of how the client showed who it is."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether the client has said nothing of itself."""
+        return self.username is None and self.password is None and self.certificate is None
+
+    def become(self, verdict: Accept) -> None:
+        """Be who the client was let in as; its password has served its purpose."""
+        self.username, self.groups, self.proof = verdict.username, verdict.groups, verdict.proof
+        self.password = None
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
     """Let the client in; `data` is sent along as authentication data, `username` is who it is from now on.
 
-    If it may not stay for ever, `seconds` says for how long.
+    If it may not stay for ever, `seconds` says for how long. `groups` and `proof` are noted in its
+    credentials: `proof` is anything, but no secret, by which `is_welcome` can tell later whether the client
+    would still be let in.
     """
 
     data: bytes | None = None
     username: str | None = None
     seconds: float | None = None
+    groups: frozenset[str] = frozenset()
+    proof: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +93,8 @@ class Access:
 
     checks_topics = False
     """Whether `may_publish` and `may_subscribe` are to be asked at all."""
+    limits_log_ins = True
+    """Whether who has failed too often is to be turned away unheard; not if a plug-in sees to that itself."""
 
     def takes_time(self, credentials: Credentials) -> bool:
         """Tell whether `authenticate` will take long: then it is called in a thread of its own.

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from sortedcontainers import SortedList
 
-from pyrite.broker.access import Accept, Access, Credentials, Refuse
+from pyrite.broker.access import Access, Credentials
+from pyrite.broker.admission import Admission, Aside
 from pyrite.broker.catalog import Catalog, TopicOptions
 from pyrite.broker.consumers import Consumer
 from pyrite.broker.figures import Figures
@@ -25,15 +26,12 @@ from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
-from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
+from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session, Will
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import OrderedTopicTree, matches
 
 logger = logging.getLogger(__name__)
-
-Aside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
-"""Does what takes time in another thread, and tells the result in this one."""
 
 
 def _at_once(job: Callable[[], Any], then: Callable[[Any], object]) -> None:
@@ -113,7 +111,7 @@ class Broker:
         self.retained: OrderedTopicTree[Batch] = OrderedTopicTree()
         self._system_retained = 0
         self._wake = wake
-        self._aside = aside or _at_once
+        self.admission = Admission(self, aside or _at_once)
         self.clock = clock
         """A fine clock, only to see how long something takes."""
         self.alert: Callable[[], object] = _no_wake
@@ -190,20 +188,12 @@ class Broker:
 
     # Who may come in
 
-    def authenticate(self, credentials: Credentials, then: Callable[[Accept | Refuse], object]) -> None:
-        """Have it decided whether a client may come in; `then` is told at once, or later."""
-        if not self.access.takes_time(credentials):
-            then(self.access.authenticate(credentials))
-            return
-
-        def decide() -> Accept | Refuse:
-            try:
-                return self.access.authenticate(credentials)
-            except Exception:  # a plug-in may do anything
-                logger.exception("internal error")
-                return Refuse(reason="internal error")
-
-        self._aside(decide, then)
+    def access_changed(self) -> None:
+        """Take note that others may come in, or do other things, than before."""
+        self.admission.changed()
+        for session in self.sessions.values():
+            if session.will is not None and not self.access.is_welcome(session.will.author):
+                session.will = None
 
     # Messages
 
@@ -741,11 +731,17 @@ class Broker:
             self.journal.drop_session(session)
         session.clear()
 
+    def _may_leave(self, will: Will) -> bool:
+        """Tell whether who left a will may still publish there: rules may have changed since it connected."""
+        return not self.access.checks_topics or self.access.may_publish(
+            will.author, will.batch.topic.decode()
+        )
+
     def _send_will(self, session: Session) -> None:
         will = session.will
         session.will = None
         session.will_at = None
-        if will is not None:
+        if will is not None and self._may_leave(will):
             batch = will.batch
             if batch.properties is not None and batch.properties.message_expiry is not None:
                 batch.expires_at = self.now + batch.properties.message_expiry

@@ -28,6 +28,7 @@ from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.topics import matches
 
 if TYPE_CHECKING:
+    from pyrite.broker.access import Credentials
     from pyrite.broker.core import Broker
     from pyrite.broker.followers import CatchUp, Replay
     from pyrite.broker.journal import Stream
@@ -40,11 +41,12 @@ NEVER = 0xFFFF_FFFF
 class Will:
     """The message a client leaves behind for the case that it vanishes."""
 
-    __slots__ = ("batch", "delay")
+    __slots__ = ("author", "batch", "delay")
 
-    def __init__(self, batch: Batch, delay: int) -> None:
+    def __init__(self, batch: Batch, delay: int, author: Credentials) -> None:
         self.batch = batch
         self.delay = delay
+        self.author = author
 
 
 class Flight:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -68,36 +69,45 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(args: argparse.Namespace) -> int:
     """Start the broker, and return when it has stopped."""
+    read = partial(configuration.load, args.config, partial(_override, args))
     try:
-        config = configuration.load(args.config)
-        if args.listen:
-            config.listen = args.listen
-        if args.data:
-            config.data = args.data
-        config.log_level = args.log_level or config.log_level
-        config.logging.format = args.log_format or config.logging.format
-        config.ephemeral = config.ephemeral or args.ephemeral
-        config.access.anonymous = config.access.anonymous or args.allow_anonymous
-        said = args.listen or args.log_level
-        configuration.check(config, "the command line" if said else str(args.config or "defaults"))
+        config = read()
         if args.print_config:
             sys.stdout.write(configuration.dump(config))
             return 0
     except configuration.ConfigError as error:
         print(f"pyrite serve: {error}", file=sys.stderr)
         return 2
-    return start(config, _say)
+    return start(config, _say, read)
 
 
-def start(config: configuration.Config, say: Callable[[str], None]) -> int:
-    """Run a broker until it is stopped, and return the exit code; `say` is told what happens."""
+def _override(args: argparse.Namespace, config: configuration.Config) -> list[str]:
+    """Have what the command line says take the place of what a file says; return the keys."""
+    config.listen = args.listen or config.listen
+    config.data = args.data or config.data
+    config.log_level = args.log_level or config.log_level
+    config.logging.format = args.log_format or config.logging.format
+    config.ephemeral = config.ephemeral or args.ephemeral
+    config.access.anonymous = config.access.anonymous or args.allow_anonymous
+    return [key for key in ("listen", "log_level") if getattr(args, key)]
+
+
+def start(
+    config: configuration.Config,
+    say: Callable[[str], None],
+    reread: Callable[[], configuration.Config] | None = None,
+) -> int:
+    """Run a broker until it is stopped, and return the exit code; `say` is told what happens.
+
+    At SIGHUP, `reread` is asked for the settings as they are then.
+    """
     handler = start_logging(parse_levels(config.log_level), config.logging.format)
     events.most = config.logging.connection_lines
     try:
         keep_pandas_out()
         from pyrite.server.server import serve  # with Arrow, which the other commands need not wait for
 
-        uvloop.run(serve(config, say))
+        uvloop.run(serve(config, say, reread))
     except configuration.ConfigError as error:
         print(f"pyrite serve: {error}", file=sys.stderr)
         return 2

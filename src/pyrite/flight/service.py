@@ -59,7 +59,8 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
 
     def __init__(self, given: str) -> None:
         self.given = given
-        self.username: str | None = None
+        self.who: Any = None
+        """What the broker calls them."""
 
     def sending_headers(self) -> dict[str, str]:
         """Send none of our own."""
@@ -110,13 +111,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         given = credentials_in(caller.given)
         answer = self._control.ask(ask="authenticate", address=address, certificate=shown, **given)
         if "refused" in answer:
+            if answer["busy"]:
+                raise flight.FlightUnavailableError(answer["refused"])
             raise flight.FlightUnauthenticatedError(answer["refused"])
-        caller.username = answer["username"]
+        caller.who = answer["who"]
 
     def _ask(self, context: flight.ServerCallContext, ask: str, **question: Any) -> Reply:
         """Ask the broker for the caller; raise an error if the caller may not, or something is wrong."""
-        who = context.get_middleware("caller").username
-        answer = self._control.ask(ask=ask, username=who, **question)
+        answer = self._control.ask(ask=ask, who=context.get_middleware("caller").who, **question)
         if "refused" in answer:
             raise flight.FlightUnauthorizedError(answer["refused"])
         if answer.get("wrong"):

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import (
-    BAD_AUTHENTICATION_METHOD,
-    BAD_USER_NAME_OR_PASSWORD,
     NOT_AUTHORIZED,
     Accept,
     Credentials,
@@ -17,7 +15,7 @@ from pyrite.broker.access import (
 from pyrite.broker.core import TURN
 from pyrite.broker.link import NOTHING, Link, Transport
 from pyrite.broker.timers import NO_SLOT
-from pyrite.protocols.events import ACCESS, CONNECTIONS, events
+from pyrite.protocols.events import events, tell_refused
 from pyrite.protocols.states import CLOSED, CONNECTED, WAITING, State
 
 if TYPE_CHECKING:
@@ -30,8 +28,6 @@ STEPS = 64
 """Steps of a long piece of work between two looks at the clock."""
 CLOSING_TIME = 1.0
 """Seconds that a connection being closed has to take what was still to be sent."""
-WHO_IT_IS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BAD_AUTHENTICATION_METHOD)
-"""Reasons to turn a client away that have to do with who it is."""
 
 
 class _Term:
@@ -156,7 +152,7 @@ class Conversation(Link):
                 self.backlog = _step(then, verdict)
                 self.broker.interrupted(self)
 
-        self.broker.authenticate(self.credentials, decided)
+        self.broker.admission.decide(self.credentials, decided)
         at_once = False
         if waits:
             self.hold()
@@ -185,17 +181,9 @@ class Conversation(Link):
         )
 
     def tell_refused(self, code: int, reason: str) -> None:
-        """Have the log say that the client was turned away."""
-        who = self.credentials
+        """Have it counted, and the log say, that the client was turned away."""
         self.why = reason
-        events.tell(
-            "refused",
-            ACCESS if code in WHO_IT_IS else CONNECTIONS,
-            client=who.client_id or None,
-            user=who.username,
-            address=who.address,
-            reason=reason,
-        )
+        tell_refused(self.broker, self.credentials, code, reason)
 
     def tell_disconnected(self, traffic: tuple[int, int] | None) -> None:
         """Have the log say that the connection is over; `traffic`: bytes from the client, and to it."""

@@ -9,6 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyrite.broker.access import WHO_IT_IS, Credentials
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
 
 CONNECTIONS = logging.getLogger("pyrite.connections")
 ACCESS = logging.getLogger("pyrite.access")
@@ -52,3 +58,16 @@ class Events:
 
 events = Events()
 """The one of this process, as loggers are."""
+
+
+def tell_refused(broker: Broker, who: Credentials, code: int, reason: str) -> None:
+    """Count someone who was turned away, over whatever protocol, and write a line for it."""
+    broker.figures.connections_refused += 1
+    events.tell(
+        "refused",
+        ACCESS if code in WHO_IT_IS else CONNECTIONS,
+        client=who.client_id or None,
+        user=who.username,
+        address=who.address,
+        reason=reason,
+    )

@@ -52,6 +52,8 @@ class Child:
         self._logger = logging.getLogger(type(self).__module__)
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._renewed = False
+        """Whether the process was told to end, for another to take its place."""
 
     def settings(self) -> Message:
         """Return what the process is to know."""
@@ -73,9 +75,10 @@ class Child:
         self.listener = self.listener.at_port(port)
         return self.listener
 
-    def renew(self) -> None:
-        """Have what was read again in force: with TLS, in another process, as the certificate may be new."""
-        if self.listener.tls and self._process is not None:
+    def renew(self, certificates_changed: bool) -> None:
+        """Have what was read again in force: other certificates, in another process."""
+        if certificates_changed and self.listener.tls and self._process is not None:
+            self._renewed = True
             try:
                 self._process.terminate()
             except ProcessLookupError:
@@ -100,6 +103,10 @@ class Child:
                 ready.set_exception(OSError(0, f"the {self.name} process ended at once"))
             if ready.exception() is not None:
                 return
+            if self._renewed:
+                self._renewed = False
+                self._logger.info("the %s process is started again, with other certificates", self.name)
+                continue
             self._logger.error("the %s process has ended; it is started again", self.name)
             await asyncio.sleep(AGAIN)
 

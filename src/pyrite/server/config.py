@@ -6,12 +6,14 @@ Every error names the key, its value, what was expected, and the file.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pyrite.access.options import AccessOptions
+from pyrite.access.options import AccessError, AccessOptions
 from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
@@ -85,10 +87,12 @@ class Config:
     source: str = field(default=DEFAULTS, metadata={"internal": True})
     """Where these settings are from, for errors to say; not itself a setting."""
 
-    @property
-    def from_file(self) -> bool:
-        """Whether these settings are from a file."""
-        return self.source != DEFAULTS
+    said: frozenset[str] = field(default=frozenset(), metadata={"internal": True})
+    """Keys that the command line has set."""
+
+    def source_of(self, key: str) -> str:
+        """Return where a setting is from."""
+        return "the command line" if key in self.said else self.source
 
     def listeners(self) -> list[Listener]:
         """Return the listeners, parsed; of the defaults, only those that there is something for."""
@@ -126,13 +130,24 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "stream.fsync": FSYNC,
     "stream.compression": COMPRESSIONS,
 }
+_SECRET = re.compile("pass|secret|token|credential", re.IGNORECASE)
+_USER_INFORMATION = re.compile("//.*@")
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def load(path: Path | None) -> Config:
-    """Read a configuration file, or return the defaults if there is none."""
-    if path is None:
-        return Config()
+def load(path: Path | None, override: Callable[[Config], Iterable[str]] | None = None) -> Config:
+    """Read a configuration file, or take the defaults if there is none, and check that it goes together.
+
+    `override` is what the command line has to say: it changes settings, and returns their keys.
+    """
+    config = Config() if path is None else _read(path)
+    if override is not None:
+        config.said = frozenset(override(config))
+    check(config)
+    return config
+
+
+def _read(path: Path) -> Config:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -143,34 +158,43 @@ def load(path: Path | None) -> Config:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     config = Config(source=str(path))
     _fill(config, values, "", str(path))
-    check(config, str(path))
     return config
 
 
-def check(config: Config, source: str) -> None:
-    """Raise ConfigError if the settings do not go together; `source` says where they are from."""
+def check(config: Config) -> None:
+    """Raise ConfigError if the settings do not go together."""
+    source = config.source
     try:
         parse_levels(config.log_level)
     except ValueError as error:
-        raise ConfigError(f"{source}: log_level = {config.log_level!r}: {error}") from None
+        raise ConfigError(
+            f"{config.source_of('log_level')}: log_level = {config.log_level!r}: {error}"
+        ) from None
+    _check_listeners(config, config.source_of("listen"))
+    _check_topics(config.topics, source)
+    _check_rules(config.access.rule, source)
+    for key, how in (("users", "; pyrite passwd makes one"), ("jwt_keys", "")):
+        file = getattr(config.access, key)
+        if file and not Path(file).is_file():
+            shown = _shown(f"access.{key}", file)
+            raise ConfigError(f"{source}: access.{key} = {shown}: expected a file that exists{how}")
+    _check_streams(config.stream, source)
+    _check_tls(config.tls, source)
+
+
+def _check_listeners(config: Config, source: str) -> None:
     if not config.listen:
         raise ConfigError(f"{source}: listen = []: expected at least one listener")
     for url in config.listen:
         try:
             listener = parse_listener(url)
         except ValueError as error:
-            raise ConfigError(f"{source}: listen = {url!r}: {error}") from None
+            raise ConfigError(f"{source}: listen = {_shown('listen', url)}: {error}") from None
         if listener.flight and config.ephemeral and config.listen != [*DEFAULT_LISTENERS]:
             raise ConfigError(
                 f"{source}: listen = {url!r}: there is no log to read when nothing is kept on disk"
             )
-        if not (
-            listener.local
-            or config.access.users
-            or config.access.jwt_keys
-            or config.access.anonymous
-            or config.mqtt.authenticator
-        ):
+        if not (listener.local or config.access.anonymous or _can_be_someone(config, listener)):
             raise ConfigError(
                 f"{source}: listen = {url!r}: other machines could reach it, and there are no users. Make "
                 "some with 'pyrite passwd FILE NAME', and name the file in access.users; or let everyone "
@@ -181,21 +205,38 @@ def check(config: Config, source: str) -> None:
                 f"{source}: listen = {url!r}: expected tls.certificate (and tls.key) to be set for it, "
                 'as in [tls] certificate = "server.pem"'
             )
-    _check_topics(config.topics, source)
-    _check_rules(config.access.rule, source)
-    for key, how in (("users", "; pyrite passwd makes one"), ("jwt_keys", "")):
-        file = getattr(config.access, key)
-        if file and not Path(file).is_file():
-            raise ConfigError(f"{source}: access.{key} = {file!r}: expected a file that exists{how}")
-    _check_streams(config.stream, source)
+
+
+def _can_be_someone(config: Config, listener: Listener) -> bool:
+    """Tell whether there is any way to show who one is, where a listener is."""
+    access, tls = config.access, config.tls
+    if access.jwt_keys or config.mqtt.authenticator:
+        return True
+    # A certificate is needed where it is required; or where there are rules, which give nothing to no one.
+    needed = tls.require_client_certificate or (access.in_use and not listener.flight)
+    named = tls.certificate_user == "san" if listener.flight else bool(tls.certificate_user)
+    if listener.tls and named and needed:
+        return True
+    if not access.users:
+        return False
+    from pyrite.access.users import read_users  # with argon2, which most need not wait for
+
+    try:
+        return bool(read_users(Path(access.users)))
+    except AccessError as error:
+        raise ConfigError(f"{config.source}: access.users: {error}") from None
+
+
+def _check_tls(tls: Tls, source: str) -> None:
     for key in ("certificate", "key", "client_ca"):
-        file = getattr(config.tls, key)
+        file = getattr(tls, key)
         if file and not Path(file).is_file():
             raise ConfigError(f"{source}: tls.{key} = {file!r}: expected a file that exists")
-    if config.tls.require_client_certificate and not config.tls.client_ca:
-        raise ConfigError(
-            f"{source}: tls.require_client_certificate = true: expected tls.client_ca to be set with it"
-        )
+    for key in ("require_client_certificate", "certificate_user"):
+        value = getattr(tls, key)
+        if value and not tls.client_ca:
+            shown = json.dumps(value)
+            raise ConfigError(f"{source}: tls.{key} = {shown}: expected tls.client_ca to be set with it")
 
 
 def _check_topics(topics: TopicOptions, source: str) -> None:
@@ -290,7 +331,8 @@ def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None
         key = prefix + name
         if name not in kinds:
             known = ", ".join(prefix + known for known in kinds)
-            raise ConfigError(f"{source}: {key} = {value!r}: no such key; expected one of {known}")
+            shown = _shown(key, value)
+            raise ConfigError(f"{source}: {key} = {shown}: no such key; expected one of {known}")
         if kinds[name] == list[StreamOptions]:
             setattr(target, name, _fill_streams(value, source))
             continue
@@ -322,8 +364,15 @@ def _checked(key: str, value: Any, kind: Any, source: str) -> Any:
         if not low <= value <= high:
             expected = f"a number from {low} to {high}"
     if expected is not None:
-        raise ConfigError(f"{source}: {key} = {value!r}: expected {expected}")
+        raise ConfigError(f"{source}: {key} = {_shown(key, value)}: expected {expected}")
     return value
+
+
+def _shown(key: str, value: Any) -> str:
+    """Return a wrong value as an error may show it: not if it may be a secret."""
+    if (key.startswith("access.") and not key.startswith("access.rule")) or _SECRET.search(key):
+        return "(not shown)"
+    return _USER_INFORMATION.sub("//(not shown)@", repr(value))
 
 
 def dump(config: Config) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from pyrite.broker.access import Accept, Credentials, Refuse
+from pyrite.broker.access import SERVER_BUSY, Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.log.sinks import Sinks
 from pyrite.server.child import (
@@ -27,7 +27,7 @@ class FlightProcess(Child):
 
     name = "Flight"
     module = "pyrite.flight"
-    sorry = {"refused": "internal error", "committed": False, "wrong": "internal error"}
+    sorry = {"refused": "internal error", "busy": False, "committed": False, "wrong": "internal error"}
 
     def __init__(
         self,
@@ -64,23 +64,24 @@ class FlightProcess(Child):
             "abort": self._abort,
         }
 
-    def renew(self) -> None:
+    def renew(self, certificates_changed: bool) -> None:
         """Have everyone checked again who calls."""
         self._identity.forget()
-        super().renew()
+        super().renew(certificates_changed)
 
     def _authenticate(self, message: Message, answer: Answer) -> None:
         def decided(verdict: Accept | Refuse) -> None:
             if isinstance(verdict, Refuse):
-                answer(refused=verdict.reason or "not authorized")
+                busy = verdict.code == SERVER_BUSY
+                answer(refused=verdict.reason or "not authorized", busy=busy)
             else:
-                answer(username=verdict.username)
+                answer(who=[verdict.username, sorted(verdict.groups)])
 
         self._identity.admit(credentials_in(message), decided)
 
     def _may_read(self, message: Message, answer: Answer) -> None:
         access = self._broker.access
-        who = Credentials("", message["username"], None, "flight")
+        who = _who(message)
         for topic in message["topics"]:
             if access.checks_topics and not access.may_pull(who, topic):
                 answer(refused=f"not authorized for {topic!r}")
@@ -89,7 +90,7 @@ class FlightProcess(Child):
 
     def _name(self, message: Message) -> str | None:
         """Return the name under which the caller's sinks are kept apart; None where names say nothing."""
-        return (message["username"] or "") if self._broker.access.checks_topics else None
+        return (_who(message).username or "") if self._broker.access.checks_topics else None
 
     def _is_refused(self, message: Message, answer: Answer) -> bool:
         """Refuse whoever would use a sink that is not his; tell whether that was so."""
@@ -122,8 +123,7 @@ class FlightProcess(Child):
 
     def _may_publish(self, message: Message, topic: str) -> bool:
         access = self._broker.access
-        who = Credentials("", message["username"], None, "flight")
-        return not access.checks_topics or access.may_publish(who, topic)
+        return not access.checks_topics or access.may_publish(_who(message), topic)
 
     def _commit(self, message: Message, answer: Answer) -> None:
         def done(committed: bool, wrong: str) -> None:
@@ -136,3 +136,9 @@ class FlightProcess(Child):
 
 def _tell(answer: Answer, wrong: str) -> None:
     answer(wrong=wrong)
+
+
+def _who(message: Message) -> Credentials:
+    """Return who makes a call, as the process was told when they came in."""
+    name, groups = message["who"]
+    return Credentials("", name, None, "flight", groups=frozenset(groups))

@@ -53,7 +53,7 @@ class HttpProcess(Child):
         """Return what the process may ask."""
         return self._questions.known
 
-    def renew(self) -> None:
+    def renew(self, certificates_changed: bool) -> None:
         """Have everyone checked again who asks."""
         self._questions.forget()
-        super().renew()
+        super().renew(certificates_changed)

@@ -76,8 +76,8 @@ def parse_listener(url: str) -> Listener:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{error}; {_EXPECTED}") from None
+    except ValueError:  # whose text may hold what comes before an @
+        raise ValueError(f"it cannot be read; {_EXPECTED}") from None
     if parts.scheme == "unix":
         if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
             raise ValueError("expected unix:///path/of/the/socket")

@@ -10,7 +10,6 @@ import resource
 import select
 import signal
 import socket
-import ssl
 import stat
 import sys
 import time
@@ -24,18 +23,18 @@ from pyrite.broker.access import Access
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.system import System
-from pyrite.endpoints import bind, new_context, trust_clients
+from pyrite.endpoints import bind
 from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.sinks import Sinks
 from pyrite.log.upkeep import be_nice
 from pyrite.log.workers import ThreadWorker
-from pyrite.protocols.conversation import CLOSING_TIME, Conversation
+from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.events import events
 from pyrite.protocols.line.connection import LineConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.child import Child
-from pyrite.server.config import Config, ConfigError, load
+from pyrite.server.config import Config, ConfigError, Tls
 from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
 from pyrite.server.flight import FlightProcess
 from pyrite.server.http import HttpProcess
@@ -43,7 +42,8 @@ from pyrite.server.listeners import Listener
 from pyrite.server.log_figures import CommitWorker, Sizes
 from pyrite.server.memory import Memory
 from pyrite.server.sockets import Poller, bind_unix, traffic
-from pyrite.server.streams import StreamProtocol
+from pyrite.server.streams import StreamProtocol, is_encrypted
+from pyrite.server.tls import TlsSockets, own_state, tls_context, trust_state
 from pyrite.server.websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
@@ -66,8 +66,10 @@ GOODBYE = 1.0
 class Server:
     """One broker with its listeners. Made and used within a running event loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
         self.config = config
+        self._reread = reread or (lambda: config)
+        """Returns the settings as they are now, for what of them can change while the broker runs."""
         self._loop = asyncio.get_running_loop()
         access = load_access(config)
         self.journal = None if config.ephemeral else self._open_journal()
@@ -89,7 +91,8 @@ class Server:
         self._children: list[Child] = []
         self.listening: list[Listener] = []
         """Where the broker listens, once all listeners are open."""
-        self._contexts: list[ssl.SSLContext] = []
+        self._tls_sockets: list[TlsSockets] = []
+        self._tls = self._tls_states(config.tls)
         self._sinks: Sinks | None = None
         self._poller = Poller(self) if hasattr(select, "epoll") else None
         self._timer: asyncio.TimerHandle | None = None
@@ -180,6 +183,8 @@ class Server:
         """Stop accepting, tell the clients, send what is still to be sent, close."""
         for server in self._servers:
             server.close()
+        for sockets in self._tls_sockets:
+            sockets.close()
         if self._poller is not None:
             self._poller.stop_listening()
         for connection in list(self.connections):
@@ -207,36 +212,37 @@ class Server:
 
     def reload(self) -> None:
         """Read users, rules and certificates again; if something is wrong with them, all stays as it is."""
-        config = self.config
         try:
-            access = load(Path(config.source)).access if config.from_file else config.access
-            access.anonymous = access.anonymous or config.access.anonymous
-            found = _access_list(access) if access.in_use else None
-            if self._contexts:
-                tls_context(config)  # to see whether it can be made
+            config = self._reread()
+            found = _access_list(config.access) if config.access.in_use else None
+            tls = self._tls_states(config.tls)
+            context = tls_context(config) if tls is not None else None
         except ConfigError as error:
             logger.error("the settings were not read again: %s", error)
             return
-        was_open = self._replace_access(found)
-        for context in self._contexts:
-            load_certificates(context, config)
-        over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
-        for connection in [*self.connections, *over_udp]:
-            session = connection.session
-            if session is None:
-                continue
-            # Where anyone was let in, a name says nothing: who has one must come again, and prove it.
-            known = not was_open or connection.credentials.username is None
-            if known and self.broker.access.is_welcome(connection.credentials):
-                self.broker.prune(session, connection.credentials)
-            else:
-                connection.ended(Reason.NOT_AUTHORIZED)
+        certificates_changed = tls != self._tls
+        trust_changed = tls is not None and self._tls is not None and tls[1] != self._tls[1]
+        self.config.access, self.config.tls, self._tls = config.access, config.tls, tls
+        self._replace_access(found)
+        if context is not None and certificates_changed:
+            for sockets in self._tls_sockets:
+                sockets.renew(context)
+        self._review(trust_changed)
         for process in self._children:
-            process.renew()
+            process.renew(certificates_changed)
         logger.warning("users, rules and certificates were read again")
 
-    def _replace_access(self, found: AccessList | None) -> bool:
-        """Have another access list in force; return whether there was none before."""
+    def _tls_states(self, tls: Tls) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+        """Return what stands for the certificates in use: the broker's own, and whose others it takes."""
+        if not any(one.tls for one in self.config.listeners()):
+            return None
+        try:
+            return own_state(tls), trust_state(tls)
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+    def _replace_access(self, found: AccessList | None) -> None:
+        """Have another access list in force."""
         from pyrite.access.guard import Guard
 
         before = self.broker.access
@@ -247,15 +253,24 @@ class Server:
                 logger.error("there is no access list any more: the last one stays until a restart")
         elif found is not None and not self.config.mqtt.authenticator:
             self.broker.access = Guard(*found)
-            return True
-        return False
 
-    def _tls_options(self, context: ssl.SSLContext) -> dict[str, Any]:
-        return {
-            "ssl": context,
-            "ssl_handshake_timeout": self.config.limits.connect_timeout,
-            "ssl_shutdown_timeout": CLOSING_TIME,
-        }
+    def _review(self, trust_changed: bool) -> None:
+        """Have those go who would not be let in any more, and subscriptions that are not allowed any more.
+
+        If other certificates of clients are taken than before, who came over TLS has to show one again.
+        """
+        self.broker.access_changed()
+        over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
+        for connection in [*self.connections, *over_udp]:
+            session = connection.session
+            if session is None:
+                continue
+            again = trust_changed and is_encrypted(connection.transport)
+            if not again and self.broker.access.is_welcome(connection.credentials):
+                self.broker.prune(session, connection.credentials)
+            else:
+                session.will = None  # it has no say any more
+                connection.ended(Reason.NOT_AUTHORIZED)
 
     async def _listen(self, listener: Listener) -> Listener:
         """Open a listener; an error says which."""
@@ -300,23 +315,17 @@ class Server:
             for listening in sockets:
                 self._poller.listen(listening, listener)
             return listener
-        context = tls_context(self.config) if listener.tls else None
-        if context is not None:
-            self._contexts.append(context)
 
         def protocol() -> asyncio.Protocol:
             if listener.websocket:
                 return WebSocketProtocol(self, listener)
             return StreamProtocol(self, listener)
 
+        if listener.tls:
+            self._tls_sockets.append(TlsSockets(self, sockets, tls_context(self.config), protocol))
+            return listener
         for listening in sockets:
-            server = await self._loop.create_server(
-                protocol,
-                sock=listening,
-                backlog=BACKLOG,
-                **({} if context is None else self._tls_options(context)),
-            )
-            self._servers.append(server)
+            self._servers.append(await self._loop.create_server(protocol, sock=listening, backlog=BACKLOG))
         return listener
 
     def _wake(self) -> None:
@@ -358,6 +367,10 @@ class Server:
         """Read no more from a client until others had their turn."""
         connection.transport.pause_reading()
         self._loop.call_soon(connection.resume_reading)
+
+    def has_room(self, more: int) -> bool:
+        """Tell whether there is room for a connection beside those that are there, and `more` to come."""
+        return len(self.connections) + more < self._most_connections
 
     def admit(self, address: str) -> str | None:
         """Count one more connection from an address; return the address, or None if it is one too many."""
@@ -419,38 +432,6 @@ def _access_list(options: AccessOptions) -> AccessList:
         raise ConfigError(str(error)) from None
 
 
-def tls_context(config: Config) -> ssl.SSLContext:
-    """Make the TLS settings of a listener."""
-    tls = config.tls
-    context = new_context(tls.minimum_version)
-    load_certificates(context, config)
-    if tls.client_ca:
-        try:
-            trust_clients(context, tls.client_ca, tls.require_client_certificate)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"{config.source}: tls.client_ca = {tls.client_ca!r}: "
-                f"expected a PEM file with certificates: {error}"
-            ) from None
-    return context
-
-
-def load_certificates(context: ssl.SSLContext, config: Config) -> None:
-    """Read the server's certificate and key, for connections to come."""
-    tls = config.tls
-    try:
-        context.load_cert_chain(tls.certificate, tls.key or None, password=_no_pass_phrase)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"{config.source}: tls.certificate = {tls.certificate!r}, tls.key = {tls.key!r}: "
-            f"expected PEM files with a certificate and its key: {error}"
-        ) from None
-
-
-def _no_pass_phrase() -> str:
-    raise ValueError("the key has a pass phrase, and there is no one to ask for it")
-
-
 def _remove_stale_socket(path: Path, source: str) -> None:
     """Remove a socket that a broker which is gone left behind; one in use, or another file, stays."""
     try:
@@ -483,14 +464,19 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def serve(config: Config, say: Callable[[str], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT; `say` is told where it listens, and that it is ready."""
+async def serve(
+    config: Config, say: Callable[[str], None], reread: Callable[[], Config] | None = None
+) -> None:
+    """Run a broker until SIGTERM or SIGINT; `say` is told where it listens, and that it is ready.
+
+    At SIGHUP, `reread` is asked for the settings as they are then.
+    """
     raise_file_limit()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = Server(config)
+    server = Server(config, reread)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     for line in server.found():
         say(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from pyrite.broker.link import Transport
 from pyrite.endpoints import certificate_user
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.listeners import Listener
@@ -18,6 +19,11 @@ LARGE_READ = 64 * 1024
 """Bytes after which others have their turn; uvloop would go on reading, up to 8 MiB from one client."""
 MAX_HELD = 1024 * 1024
 """Bytes that may come from a TLS client while it waits for its turn."""
+
+
+def is_encrypted(transport: Transport) -> bool:
+    """Tell whether a connection's transport is TLS."""
+    return isinstance(transport, StreamProtocol) and transport.is_encrypted
 
 
 class StreamProtocol(asyncio.Protocol):
@@ -36,6 +42,11 @@ class StreamProtocol(asyncio.Protocol):
         self.connection: Conversation | None = None
         self._tls = False
         self._held = 0
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is TLS."""
+        return self._tls
 
     # What asyncio calls
 

@@ -28,6 +28,7 @@ class Ticket(Exchange):
 class Gatekeeper(Access):
     """Refuses by user name or client identifier; keeps everyone off topics with a level `private`."""
 
+    limits_log_ins = False
     checks_topics = True
 
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:

@@ -263,10 +263,10 @@ class LineConnection(Conversation):
         self, client_id: str, clean: bool, expiry: int, asked: bool, verdict: Accept | Refuse
     ) -> None:
         broker, credentials = self.broker, self.credentials
-        credentials.password = None
         if isinstance(verdict, Refuse):
+            credentials.password = None
             raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
-        credentials.username = verdict.username
+        credentials.become(verdict)
         before = broker.sessions.get(client_id)
         lasted = before is not None and before.lasting
         session, present = broker.open_session(client_id, clean)

@@ -474,7 +474,6 @@ class Connection(Delivery):
 
     def refuse(self, reason: Reason, text: str) -> None:
         """Turn away a client that is not connected yet."""
-        self.broker.figures.connections_refused += 1
         self.tell_refused(reason, text or describe(reason))
         if self.version == V5:
             values: dict[str, object] = {"reason_string": text} if text else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyrite.broker.access import Accept, Challenge, Refuse
+from pyrite.broker.access import Accept, Challenge, Credentials, Exchange, Refuse
 from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Will
@@ -70,7 +71,7 @@ def connect(connection: Connection, packet: Connect) -> None:
         )  # [MQTT-4.12.0-1]
         return
     connection.state = AUTHENTICATING
-    _decided(connection, connection.exchange.step(packet.properties.get("authentication_data")))
+    _step(connection, connection.exchange, packet.properties.get("authentication_data"))
 
 
 def auth(connection: Connection, packet: Auth) -> None:
@@ -86,7 +87,17 @@ def auth(connection: Connection, packet: Auth) -> None:
         raise violation("a client's AUTH continues or re-authenticates")
     if connection.exchange is None:
         raise violation("there is no authentication to go on with")
-    _decided(connection, connection.exchange.step(packet.properties.get("authentication_data")))
+    _step(connection, connection.exchange, packet.properties.get("authentication_data"))
+
+
+def _step(connection: Connection, exchange: Exchange, data: bytes | None) -> None:
+    """Take the next step of an exchange; who has failed too often is not heard."""
+    admission, who = connection.broker.admission, connection.credentials
+    verdict: Accept | Refuse | Challenge | None = admission.too_many(who)
+    if verdict is None:
+        verdict = exchange.step(data)
+        admission.note(who, verdict)
+    _decided(connection, verdict)
 
 
 def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> None:
@@ -105,11 +116,12 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
             connection.keep_term(verdict)
             connection.exchange = None
             if connected:
-                if username is not None:
-                    connection.credentials.username = username
+                who = connection.credentials
+                who.become(verdict if username is not None else replace(verdict, username=who.username))
                 connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
             else:
-                _let_in(connection, username, _authentication(method, data))
+                connection.credentials.become(verdict)
+                _let_in(connection, _authentication(method, data))
 
 
 def _authentication(method: str | None, data: bytes | None) -> dict[str, Any]:
@@ -145,7 +157,7 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
             ) from None
 
 
-def _let_in(connection: Connection, username: str | None, properties: dict[str, Any]) -> None:
+def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
     """Give the client its session, and tell it what the broker offers."""
     broker, options, limits = connection.broker, connection.options, connection.broker.limits
     packet = connection.connect
@@ -153,8 +165,6 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
     connection.connect = None
     asked = packet.properties
     client_id = connection.credentials.client_id
-    connection.credentials.username = username
-    connection.credentials.password = None  # it has served its purpose
     if (
         packet.will is not None
         and broker.access.checks_topics
@@ -169,7 +179,7 @@ def _let_in(connection: Connection, username: str | None, properties: dict[str, 
     broker.prune(session, connection.credentials)
     broker.set_expiry(session, _session_expiry(packet, options.max_session_expiry))
     if packet.will is not None:
-        session.will = _will(packet.will, client_id)
+        session.will = _will(packet.will, connection.credentials)
     else:
         session.will = None
     connection.session = session
@@ -201,11 +211,12 @@ def _session_expiry(packet: Connect, maximum: int) -> int:
     return 0 if packet.clean_start else maximum
 
 
-def _will(will: WillMessage, origin: str) -> Will:
+def _will(will: WillMessage, author: Credentials) -> Will:
     delay = will.properties.get("will_delay", 0)
     values = {name: value for name, value in will.properties.items() if name != "will_delay"}
     properties = message_properties(values) if values else None
-    return Will(Batch(will.topic, will.payload, will.qos, will.retain, properties, origin=origin), delay)
+    batch = Batch(will.topic, will.payload, will.qos, will.retain, properties, origin=author.client_id)
+    return Will(batch, delay, author)
 
 
 def _start_keep_alive(connection: Connection, packet: Connect) -> int:

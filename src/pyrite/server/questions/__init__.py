@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyrite.broker.access import Accept, Credentials, Refuse
+from pyrite.broker.access import SERVER_BUSY, Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.server.child import Answer, Question, credentials_in
 from pyrite.server.listeners import Listener
@@ -64,16 +64,17 @@ class Questions:
 
         def question(message: Message, answer: Answer) -> None:
             given = credentials_in(message["who"])
-            silent = (given.username, given.password, given.certificate) == (None, None, None)
 
             def decided(verdict: Accept | Refuse) -> None:
-                if isinstance(verdict, Accept) or (silent and all_may_ask):
-                    user = verdict.username if isinstance(verdict, Accept) else None
-                    reply = _reply(answer)
-                    who = Credentials("", user, None, given.address)
-                    safely(lambda: handle(who, message, reply), reply)
-                else:
-                    answer(status=401, detail=verdict.reason or "not authorized")
+                if isinstance(verdict, Refuse) and not (given.silent and all_may_ask):
+                    status = 503 if verdict.code == SERVER_BUSY else 401
+                    answer(status=status, detail=verdict.reason or "not authorized")
+                    return
+                reply = _reply(answer)
+                who = Credentials("", None, None, given.address)
+                if isinstance(verdict, Accept):
+                    who.become(verdict)
+                safely(lambda: handle(who, message, reply), reply)
 
             self._identity.admit(given, decided)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
+from pyrite.protocols.events import tell_refused
 
 KNOWN = 10.0
 """Seconds for which someone who was let in is not asked again: checking a password takes time, on purpose."""
@@ -42,16 +43,19 @@ class Identity:
         else:
             self._waiting[key] = [then]
             try:
-                self._broker.authenticate(given, lambda verdict: self._decided(key, verdict))
+                self._broker.admission.decide(given, lambda verdict: self._decided(key, given, verdict))
             except BaseException:  # a plug-in may do anything
                 self._waiting.pop(key, None)
                 raise
 
-    def _decided(self, key: bytes, verdict: Accept | Refuse) -> None:
+    def _decided(self, key: bytes, given: Credentials, verdict: Accept | Refuse) -> None:
         if isinstance(verdict, Accept):
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[key] = (self._broker.now + KNOWN, verdict)
+            known = KNOWN if verdict.seconds is None else min(KNOWN, verdict.seconds)
+            self._known[key] = (self._broker.now + known, verdict)
+        elif not given.silent:  # a browser asks without a name first, each time
+            tell_refused(self._broker, given, verdict.code, verdict.reason or "not authorized")
         for then in self._waiting.pop(key, ()):
             then(verdict)
 

@@ -1,0 +1,155 @@
+"""Who is let in: the limits in front of every kind of access, and turns where checking takes time.
+
+One log-in is checked at a time, and networks take turns: someone who sends many waits for himself. What
+waits is bounded; who comes then is told to come again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyrite.broker.access import (
+    SERVER_BUSY,
+    UNSPECIFIED,
+    WHO_IT_IS,
+    Accept,
+    Access,
+    Challenge,
+    Credentials,
+    Refuse,
+)
+from pyrite.broker.attempts import Attempts, network_of
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 4_096
+"""Log-ins that may wait to be checked; one takes some 50 ms."""
+MAX_OF_ONE = 256
+"""Log-ins of one network that may."""
+
+Aside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
+"""Does what takes time in another thread, and tells the result in this one."""
+Then = Callable[[Accept | Refuse], object]
+
+
+class _LogIn(NamedTuple):
+    credentials: Credentials
+    then: Then
+
+
+class Admission:
+    """Has the access plug-in decide on clients that want to come in."""
+
+    def __init__(self, broker: Broker, aside: Aside) -> None:
+        self._broker = broker
+        self._aside = aside
+        self._attempts = Attempts(lambda: broker.now)
+        self._waiting: OrderedDict[str, deque[_LogIn]] = OrderedDict()
+        """By network; the first has the next turn."""
+        self._count = 0
+        self._busy = False
+        self._version = 0
+        """Changes with who may come in."""
+
+    def changed(self) -> None:
+        """Have those decided on again who are just being checked: who may come in has changed."""
+        self._version += 1
+
+    def decide(self, credentials: Credentials, then: Then) -> None:
+        """Have it decided whether a client may come in; `then` is told at once, or later."""
+        refusal = self.too_many(credentials) if self._is_guess(credentials) else None
+        if refusal is not None:
+            then(refusal)
+        elif not self._broker.access.takes_time(credentials):
+            verdict = self._broker.access.authenticate(credentials)
+            if self._is_guess(credentials):
+                self.note(credentials, verdict)
+            then(verdict)
+        else:
+            self._enqueue(_LogIn(credentials, then))
+
+    def too_many(self, credentials: Credentials) -> Refuse | None:
+        """Return why someone is turned away unheard, if so."""
+        if not self._broker.access.limits_log_ins:
+            return None
+        wait = self._attempts.wait(credentials.address, credentials.username)
+        if not wait:
+            return None
+        return Refuse(reason=f"too many failed log-ins; try again in {math.ceil(wait)} s")
+
+    def note(self, credentials: Credentials, verdict: Accept | Refuse | Challenge) -> None:
+        """Count what became of a log-in."""
+        if isinstance(verdict, Accept):
+            self._attempts.succeeded(credentials.address, credentials.username)
+        elif isinstance(verdict, Refuse) and verdict.code in WHO_IT_IS:
+            self._attempts.failed(credentials.address, credentials.username)
+
+    def _is_guess(self, credentials: Credentials) -> bool:
+        """Tell whether a client may have guessed what it says of itself: not where everyone is let in."""
+        if type(self._broker.access).authenticate is Access.authenticate:
+            return False
+        return credentials.password is not None or (
+            credentials.username is not None and credentials.certificate is None
+        )
+
+    def _enqueue(self, log_in: _LogIn) -> None:
+        network = network_of(log_in.credentials.address)
+        waiting = self._waiting.get(network, ())
+        if self._count >= MAX_WAITING or len(waiting) >= MAX_OF_ONE:
+            log_in.then(Refuse(SERVER_BUSY, "too many log-ins wait to be checked; try again"))
+            return
+        self._waiting.setdefault(network, deque()).append(log_in)
+        self._count += 1
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        """Have the next log-in checked, of the network whose turn it is."""
+        while self._waiting and not self._busy:
+            network, waiting = self._waiting.popitem(last=False)
+            log_in = waiting.popleft()
+            self._count -= 1
+            if waiting:
+                self._waiting[network] = waiting
+            # Those before it may have failed since it came.
+            refusal = self.too_many(log_in.credentials) if self._is_guess(log_in.credentials) else None
+            if refusal is not None:
+                self._tell(log_in, refusal)
+            else:
+                self._check(log_in)
+
+    def _check(self, log_in: _LogIn) -> None:
+        access, version, credentials = self._broker.access, self._version, log_in.credentials
+        self._busy = True
+
+        def check() -> Accept | Refuse:
+            try:
+                return access.authenticate(credentials)
+            except Exception:  # a plug-in may do anything
+                logger.exception("internal error")
+                return Refuse(UNSPECIFIED, "internal error")
+
+        def checked(verdict: Accept | Refuse) -> None:
+            self._busy = False
+            if version != self._version:
+                self._enqueue(log_in)
+            else:
+                if self._is_guess(credentials):
+                    self.note(credentials, verdict)
+                self._tell(log_in, verdict)
+            self._next()
+
+        self._aside(check, checked)
+
+    def _tell(self, log_in: _LogIn, verdict: Accept | Refuse) -> None:
+        try:
+            log_in.then(verdict)
+        except Exception:  # it must not end what others wait for
+            logger.exception("internal error")

@@ -1,0 +1,91 @@
+"""Log-ins wait for their turn: by network, and not without bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyrite.broker.access import Accept, Access, Credentials, Refuse
+from pyrite.broker.admission import MAX_OF_ONE, MAX_WAITING
+from pyrite.broker.core import Broker
+
+
+class Slow(Access):
+    """Lets in who knows the password, and takes time for it."""
+
+    def takes_time(self, credentials: Credentials) -> bool:
+        return True
+
+    def authenticate(self, credentials: Credentials) -> Accept | Refuse:
+        if credentials.username == "broken":
+            raise RuntimeError("a defect")
+        good = credentials.password == b"secret"
+        return Accept(username=credentials.username) if good else Refuse(0x86, "wrong")
+
+
+class Door:
+    """A broker whose log-ins are checked when the test says so."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
+        self.broker = Broker(access=Slow(), aside=lambda job, then: self._jobs.append((job, then)))
+        self.told: list[tuple[str, int]] = []
+
+    def knock(self, address: str, name: str, password: bytes = b"guess") -> None:
+        def then(verdict: Accept | Refuse) -> None:
+            self.told.append((name, verdict.code if isinstance(verdict, Refuse) else 0))
+
+        self.broker.admission.decide(Credentials("c", name, password, address), then)
+
+    def check(self, count: int) -> None:
+        for _ in range(count):
+            assert len(self._jobs) <= 1
+            if self._jobs:
+                job, then = self._jobs.pop()
+                then(job())
+
+
+def test_who_sends_many_waits_for_himself() -> None:
+    door = Door()
+    for address in range(12):
+        for number in range(5):
+            door.knock(f"10.0.0.{address}", f"guess {number}")
+    door.knock("10.0.1.1", "ann", b"secret")
+    door.check(14)
+    assert ("ann", 0) in door.told
+    door.check(100)
+    assert len(door.told) == 61
+
+
+def test_what_waits_from_one_network_has_a_bound() -> None:
+    door = Door()
+    for number in range(MAX_OF_ONE + 2):
+        door.knock(f"2001:db8::{number:x}", str(number), b"secret")
+    assert door.told == [(str(MAX_OF_ONE + 1), 0x89)]
+    door.knock("10.0.0.1", "ann", b"secret")
+    door.check(3)
+    assert ("ann", 0) in door.told
+
+
+def test_what_waits_has_a_bound() -> None:
+    door = Door()
+    for number in range(MAX_WAITING + 2):
+        door.knock(f"10.0.{number >> 8}.{number & 255}", str(number), b"secret")
+    assert door.told == [(str(MAX_WAITING + 1), 0x89)]
+
+
+def test_guesses_that_wait_are_not_checked_when_those_before_have_failed() -> None:
+    door = Door()
+    for number in range(20):
+        door.knock("10.0.0.1", f"name {number}")
+    door.check(20)
+    assert [code for _, code in door.told] == [0x86] * 5 + [0x87] * 15
+
+
+def test_a_defect_of_a_plug_in_is_no_guess_and_stops_no_one() -> None:
+    door = Door()
+    for _ in range(10):
+        door.knock("10.0.0.1", "broken")
+    door.knock("10.0.0.1", "ann", b"secret")
+    door.check(11)
+    assert door.told == [("broken", 0x80)] * 10 + [("ann", 0)]
