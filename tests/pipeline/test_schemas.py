@@ -35,6 +35,56 @@ def test_the_schemas_of_a_new_project_can_be_read() -> None:
     assert schema.ddl.startswith("`time` timestamp, `temperature` double")
 
 
+def test_every_name_of_a_number_is_one() -> None:
+    names = "byte tinyint short SMALLINT int integer long bigint float real Double dec decimal numeric"
+    kinds = [*names.split(), "decimal(9, 3)", "dec(4)", "int NOT NULL", " long COMMENT 'a count'"]
+    fields = {f"n{number}": kind for number, kind in enumerate(kinds)}
+    others = [
+        "string",
+        "boolean",
+        "date",
+        "timestamp",
+        "binary",
+        "interval day",
+        "array<int>",
+        "map<int, int>",
+    ]
+    fields |= {f"other{number}": kind for number, kind in enumerate(others)}
+    assert TopicSchema("x", "a", fields).numbers == tuple(f"n{number}" for number in range(len(kinds)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("a/b", "a/b", True),
+        ("a/+", "a/b", True),
+        ("a/+", "+/b", True),
+        ("#", "a/b", True),
+        ("a/#", "a", True),
+        ("a/#", "+/b/c", True),
+        ("a/b", "a/c", False),
+        ("a/+", "a/b/c", False),
+        ("a/+", "a", False),
+        ("+/b", "+/c", False),
+        ("a/#", "b/#", False),
+        ("#", "$SYS/a", False),
+        ("$SYS/+", "$SYS/a", True),
+    ],
+)
+def test_schemas_that_share_a_topic_are_refused(tmp_path: Path, one: str, other: str, overlap: bool) -> None:
+    path = tmp_path / "schemas.toml"
+    for topics in ((one, other), (other, one)):
+        sections = zip(("x", "y"), topics, strict=True)
+        path.write_text(
+            "".join(f"[{name}]\ntopic = '{topic}'\nfields.b = 'int'\n" for name, topic in sections)
+        )
+        if overlap:
+            with pytest.raises(SchemaError, match=r"\[x\] and \[y\]: a topic may match both"):
+                read_schemas(path)
+        else:
+            assert [schema.topic for schema in read_schemas(path)] == list(topics)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

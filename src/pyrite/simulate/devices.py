@@ -24,7 +24,15 @@ DAY = 86_400.0
 KINDS = ("spike", "drift", "dropout")
 FIELDS = {"temperature": 10.0, "vibration": 4.0}
 """The fields that spike and drift, and by how much."""
-BROKEN = ("{", "not JSON", '["an", "array"]', '{"temperature": "hot"}', '{"count": 1.5, "battery": [1]}')
+BROKEN = (
+    b"{",
+    b"not JSON",
+    b"\xff",
+    b'["an", "array"]',
+    b'{"temperature": "hot"}',
+    b'{"count": 1.5, "battery": [1]}',
+    b'{"count": 1} {"count": 2}',
+)
 """Payloads that fit no schema of telemetry."""
 
 
@@ -108,7 +116,7 @@ def readings(
         if ended is not None:
             begun, ended, broken = ended, None, False
         if broken:
-            yield Reading(number, time, chance.choice(BROKEN).encode(), True, None)
+            yield Reading(number, time, chance.choice(BROKEN), True, None)
             continue
         told = {name: round(value, 3) for name, value in values.items()}
         moment = datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")

@@ -13,7 +13,7 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyrite.pipeline.connection import spark_options
+from pyrite.pipeline.connection import messages, spark_options
 from pyrite.pipeline.outliers import ALERT, STATE, Watch
 from pyrite.pipeline.schemas import TopicSchema, read_schemas
 
@@ -23,16 +23,13 @@ SILENCE = 20.0
 LATENESS = "1 minute"
 
 spark = SparkSession.active()
-broker = spark_options(str(spark.conf.get("pyrite.broker")))
 
 
 def outliers(schema: TopicSchema) -> DataFrame:
     """Watch the devices of a schema."""
-    source = spark.readStream.format("pyrite").options(**broker, topic=schema.topic)
-    messages = source.option("startingOffsets", "earliest").load()
     numbers = [F.col(f"fields.{name}").cast("double").alias(name) for name in schema.numbers]
     return (
-        schema.decode(messages)
+        schema.decode(messages(spark, schema.topic))
         .where("NOT bad")
         .select(
             "device", "topic", "offset", "event_time", F.unix_micros("event_time").alias("micros"), *numbers
@@ -67,6 +64,6 @@ def define(schema: TopicSchema) -> None:
         )
 
 
-dp.create_sink("subscribers", "pyrite", broker)
+dp.create_sink("subscribers", "pyrite", spark_options(str(spark.conf.get("pyrite.broker"))))
 for each in read_schemas("schemas.toml"):
     define(each)

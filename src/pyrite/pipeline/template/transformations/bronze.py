@@ -1,12 +1,9 @@
-"""Bronze: every message of the log, as it came.
-
-Alerts are published to the same log. They are left out here, or the pipeline would read what it wrote.
-"""
+"""Bronze: every message of the log, as it came, but for the alerts that the pipeline publishes to it."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
-from pyrite.pipeline.connection import spark_options
+from pyrite.pipeline.connection import messages
 
 spark = SparkSession.active()
 
@@ -14,10 +11,4 @@ spark = SparkSession.active()
 @dp.table(comment="every message of the log, as it came")
 def bronze() -> DataFrame:
     """Read on from where the last run ended; at first, from the beginning of the log."""
-    messages = (
-        spark.readStream.format("pyrite")
-        .options(**spark_options(str(spark.conf.get("pyrite.broker"))))
-        .option("startingOffsets", "earliest")
-        .load()
-    )
-    return messages.where("NOT (topic = 'alerts' OR startswith(topic, 'alerts/') OR startswith(topic, '$'))")
+    return messages(spark)

@@ -6,34 +6,26 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyrite.pipeline.schemas import TopicSchema, read_schemas
+from pyrite.pipeline.schemas import read_schemas
 
 spark = SparkSession.active()
 schemas = read_schemas("schemas.toml")
 
 
-def measurements(schema: TopicSchema) -> DataFrame:
-    """Return a row for each number in a message."""
-    numbers = F.array(
-        *[
-            F.struct(F.lit(name).alias("field"), F.col(name).cast("double").alias("value"))
-            for name in schema.numbers
-        ]
-    )
-    rows = spark.read.table(schema.silver).select("device", F.explode(numbers).alias("number"))
-    return rows.select("device", "number.*").where("value IS NOT NULL")
-
-
 @dp.materialized_view(comment="per device and field: least, mean, greatest and 95th percentile of all values")
 def device_stats() -> DataFrame:
     """Summarise what devices have measured. p95 is a value that was measured (nearest rank)."""
-    values = reduce(DataFrame.unionAll, [measurements(schema) for schema in schemas if schema.numbers])
-    return values.groupBy("device", "field").agg(
-        F.count("*").alias("values"),
-        F.min("value").alias("min"),
-        F.mean("value").alias("mean"),
-        F.max("value").alias("max"),
-        F.percentile_approx("value", 0.95).alias("p95"),
+    values = [schema.measurements(spark.read.table(schema.silver)) for schema in schemas]
+    return (
+        reduce(DataFrame.unionAll, values)
+        .groupBy("device", "field")
+        .agg(
+            F.count("*").alias("values"),
+            F.min("value").alias("min"),
+            F.mean("value").alias("mean"),
+            F.max("value").alias("max"),
+            F.percentile_approx("value", 0.95).alias("p95"),
+        )
     )
 
 
