@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyrite.pipeline.project import find_project, make_project
+from pyrite.pipeline.project import ProjectError, find_project, make_project
 from pyrite.pipeline.tables import row_counts
+from tests.pipeline.support import broken_java
+from tests.support.process import BrokerProcess
 
 
-def pipeline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def pipeline(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pyrite", "pipeline", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, timeout=100
+    )
 
 
 def test_init_writes_a_project_and_a_second_time_refuses(tmp_path: Path) -> None:
@@ -63,6 +69,52 @@ def test_without_a_broker_run_says_so_before_spark_is_started(tmp_path: Path) ->
     assert "no broker answers at flight://127.0.0.1:1. Start one with `pyrite serve`" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "plant" / "spark.log").exists()
+
+
+def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
+    listen = ("--listen", "flight://127.0.0.1:0")
+    with BrokerProcess("--data", str(tmp_path / "data"), *listen) as broker:
+        make_project(tmp_path / "plant", broker.urls[0])
+        java = str(broken_java(tmp_path))
+        ended = pipeline("run", "--project", "plant", cwd=tmp_path, JAVA_HOME=java)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "starting Spark",
+        "pyrite pipeline: Spark did not start: no memory to speak of",
+        f"What Spark itself said is in {tmp_path / 'plant' / 'spark.log'}",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "a#b", "[a]"])
+def test_state_is_elsewhere_if_spark_would_mistake_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    project = make_project(tmp_path / name / "plant")
+    (storage,) = re.findall(r'storage: "(.*?)"', project.specification.read_text())
+    assert storage.startswith(f"file://{tmp_path}/home/pyrite/plant-")
+    assert project.tables == tmp_path / name / "plant" / "tables"
+
+
+def test_state_is_in_the_project_where_that_can_be(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "zoë" / "plant")
+    assert f'storage: "file://{project.folder}/state"' in project.specification.read_text()
+
+
+@pytest.mark.parametrize("name", ['a"b', "a;b", "a\\b", "a\nb"])
+def test_a_path_that_spark_cannot_be_told_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ProjectError, match="Spark cannot be told of a path with"):
+        make_project(tmp_path / name / "plant")
+    assert not (tmp_path / name).exists()
+
+
+def test_a_path_without_any_place_for_state_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my state"))
+    with pytest.raises(ProjectError, match="XDG_STATE_HOME"):
+        make_project(tmp_path / "a b" / "plant")
+    assert not (tmp_path / "a b").exists()
 
 
 def test_a_schema_that_cannot_be_is_named_before_spark_is_started(tmp_path: Path) -> None:

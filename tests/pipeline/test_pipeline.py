@@ -46,6 +46,8 @@ users = ["plant"]
 pull = ["#"]
 publish = ["alerts/#", "$pipelines/#"]
 """
+ODD = (b"\xff\xfe", b'{"temperature": 2} trailing', b'{"temperature": 4}{"temperature": 5}', b"null")
+"""Payloads of a device that are no JSON objects."""
 WINDOW = 10
 """Seconds of a window in topic_windows, and of its watermark."""
 
@@ -145,7 +147,7 @@ def simulate(broker: BrokerProcess, folder: Path) -> tuple[int, list[dict[str, A
     return int(ended.stdout.split()[1].rstrip(",")), faults
 
 
-def publish(broker: BrokerProcess, *messages: tuple[str, str]) -> int:
+def publish(broker: BrokerProcess, *messages: tuple[str, str | bytes]) -> int:
     with BlockingClient(broker.urls[0]) as client:
         client.publish_many(messages, 1)
     return len(messages)
@@ -157,15 +159,18 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         find_java()
     except NoJava as missing:
         pytest.skip(str(missing))
-    folder = tmp_path_factory.mktemp("pipeline")
+    folder = tmp_path_factory.mktemp("a pipeline")
     write_users(folder / "users", [User("plant", hash_password("plant-word"))])
     (folder / "pyrite.toml").write_text(RULES)
     data = ("--config=pyrite.toml", "--data=data")
     listen = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
     with BrokerProcess(*data, *listen, cwd=folder) as broker:
         again = ("--listen", broker.urls[0], "--listen", broker.urls[1])
-        story = Story(make_project(folder / "plant", broker.urls[1]))
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+            story = Story(make_project(folder / "plant", broker.urls[1]))
         _make_quick(story.project)
+        _change_types(story.project)
         with BlockingClient(broker.urls[0], client_id="ear", session_expiry=600) as client:
             client.subscribe("alerts/#", qos=1)
         _live(story, broker, folder)
@@ -204,6 +209,7 @@ def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
     sent, faults = simulate(broker, folder)
     story.faults.update((fault["device"], fault["field"]) for fault in faults)
     sent += publish(broker, ("home/kitchen", "21.5"), ("home/kitchen", "21.6"))
+    sent += publish(broker, *[("devices/odd/telemetry", payload) for payload in ODD])
     story.published.append(sent)
     running = Running(story.project, "--continuous")
     try:
@@ -228,7 +234,17 @@ def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
 def _make_quick(project: Project) -> None:
     """Have Java compile less: tests are too short for it to pay."""
     settings = project.folder / "spark.conf"
-    settings.write_text(settings.read_text().replace(" -Dderby", " -XX:TieredStopAtLevel=1 -Dderby"))
+    settings.write_text(settings.read_text().replace('"-Dderby', '-XX:TieredStopAtLevel=1 "-Dderby'))
+
+
+def _change_types(project: Project) -> None:
+    """Have numbers of other types than those of a new project."""
+    schemas = project.folder / "schemas.toml"
+    text = schemas.read_text()
+    for name, old, new in (("battery", "double", "decimal(9, 3)"), ("count", "bigint", "long")):
+        assert f'{name} = "{old}"' in text
+        text = text.replace(f'{name} = "{old}"', f'{name} = "{new}"')
+    schemas.write_text(text)
 
 
 def _spark_pipelines(project: Project) -> str:
@@ -291,6 +307,7 @@ def test_silver_has_what_can_be_decoded_and_bad_what_cannot(story: Story) -> Non
     good = {row["offset"]: found for row, found in readings(story) if found is not None}
     bad = {row["offset"]: row["payload"] for row, found in readings(story) if found is None}
     assert len(bad) > 10
+    assert set(ODD) < set(bad.values())
     assert {row["offset"]: row["payload"] for row in rows_of(story, "bad_telemetry")} == bad
     silver = rows_of(story, "silver_telemetry")
     assert Counter(row["offset"] for row in silver) == Counter(list(good))
@@ -373,6 +390,15 @@ def test_the_alerts_at_a_subscriber_are_the_faults_each_once(story: Story) -> No
 
 def test_spark_pipelines_runs_the_project_as_it_is(story: Story) -> None:
     assert "Run is COMPLETED" in story.elsewhere
+
+
+def test_a_path_with_a_space_is_no_other_to_spark(story: Story) -> None:
+    """Or a full refresh would not find what it has to forget."""
+    folder = story.project.folder.parent
+    assert " " in folder.name
+    assert not list(folder.parent.glob("*%*"))
+    (state,) = (folder.parent / "state0" / "pyrite").iterdir()
+    assert len(list((state / "_checkpoints").rglob("metadata"))) >= 6
 
 
 def test_ctrl_c_ends_the_run_and_with_it_everything(story: Story) -> None:

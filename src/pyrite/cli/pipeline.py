@@ -182,6 +182,7 @@ def _run_project(args: argparse.Namespace) -> int:
     from pyrite.pipeline.progress import Progress
     from pyrite.pipeline.run import RunError, again_and_again, started
     from pyrite.pipeline.schemas import SchemaError
+    from pyrite.pipeline.session import NoSpark
     from pyrite.spark.java import NoJava
 
     progress = Progress(Console(stderr=True), Console())
@@ -195,7 +196,7 @@ def _run_project(args: argparse.Namespace) -> int:
             _stop_after_this_run(stop, progress.note)
             again_and_again(runner, progress.step, progress.done, args.every, stop, progress.note)
             return 0
-    except (RunError, SchemaError, NoJava) as error:
+    except (RunError, SchemaError, NoJava, NoSpark) as error:
         print(f"pyrite pipeline: {error}", file=sys.stderr)
         if (project.folder / "spark.log").exists():
             print(f"What Spark itself said is in {project.folder / 'spark.log'}", file=sys.stderr)

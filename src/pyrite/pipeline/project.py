@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import yaml
 
@@ -16,8 +18,12 @@ BROKER = "flight://127.0.0.1:8815"
 SETTINGS = "spark.conf"
 WAREHOUSE = "spark.sql.warehouse.dir"
 _TEMPLATES = Path(__file__).parent / "template"
-_WORDS = re.compile(r"\b(NAME|FOLDER|PATH|BROKER)\b")
+_WORDS = re.compile(r"\b(NAME|FOLDER|PATH|STATE|BROKER)\b")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_UNFIT = re.compile(r'["\\;\x00-\x1f]')
+"""What ends a path in spark.conf or in spark-pipeline.yml, or means something else there."""
+_PLAIN = re.compile(r"[\w/.,~+@=:-]+")
+"""A path in which nothing is escaped when it is made a URI."""
 
 
 class ProjectError(Exception):
@@ -43,13 +49,13 @@ class Project:
     @property
     def tables(self) -> Path:
         """The folder of its tables; ProjectError if that is not on this machine."""
-        place = urlsplit(self.settings.get(WAREHOUSE, ""))
-        if place.scheme not in ("", "file") or not place.path:
+        place = self.settings.get(WAREHOUSE, "")
+        if urlsplit(place).scheme not in ("", "file") or not place:
             raise ProjectError(
                 f"the tables of {self.folder} are not in a folder of this machine "
                 f"({WAREHOUSE} in {SETTINGS}); look at them with Spark"
             )
-        return Path(unquote(place.path)) if place.scheme else self.folder / place.path
+        return self.folder / place.removeprefix("file:")
 
 
 def make_project(folder: Path, broker: str = BROKER) -> Project:
@@ -59,16 +65,42 @@ def make_project(folder: Path, broker: str = BROKER) -> Project:
     if folder.exists():
         raise ProjectError(f"{folder} is there already; take another name, or remove it")
     folder = folder.absolute()
+    unfit = _UNFIT.search(str(folder))
+    if unfit:
+        raise ProjectError(f"{folder}: Spark cannot be told of a path with {unfit[0]!r}; take another")
+    # Spark wants to know where things are wherever it is started; and to it, %20 in a path is no space.
+    values = {
+        "NAME": folder.name,
+        "FOLDER": f"file://{folder}",
+        "PATH": str(folder),
+        "STATE": f"file://{_state_folder(folder)}",
+        "BROKER": broker,
+    }
     try:
         shutil.copytree(_TEMPLATES, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        # Spark wants to know where things are wherever it is started.
-        values = {"NAME": folder.name, "FOLDER": folder.as_uri(), "PATH": str(folder), "BROKER": broker}
         for name in (SPECIFICATIONS[0], SETTINGS):
             text = (folder / name).read_text()
             (folder / name).write_text(re.sub(_WORDS, lambda found: values[found[0]], text))
     except OSError as error:
         raise ProjectError(f"{folder} cannot be written: {error.strerror}") from None
     return find_project(folder)
+
+
+def _state_folder(folder: Path) -> Path:
+    """Return where Spark is to note how far a pipeline has come: in its folder, if that can be.
+
+    Spark escapes the path of a checkpoint (`a%20b`), writes to the one that has this very name, and looks for
+    what is there at the other (`a b`). A full refresh would empty the tables, and then find nothing new.
+    """
+    homes = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    elsewhere = homes / "pyrite" / f"{folder.name}-{uuid4().hex[:12]}"
+    for place in (folder / "state", elsewhere):
+        if _PLAIN.fullmatch(str(place)):
+            return place
+    raise ProjectError(
+        f"Spark keeps no state in a path with a space or a sign like %, and neither {folder} nor {homes} "
+        "is without; take another folder, or let XDG_STATE_HOME name one"
+    )
 
 
 def find_project(folder: Path) -> Project:

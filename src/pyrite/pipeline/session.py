@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import cast
 from uuid import uuid4
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
@@ -26,6 +28,10 @@ SETTINGS = {
 }
 
 
+class NoSpark(RuntimeError):
+    """Spark did not start; the text says why."""
+
+
 @contextmanager
 def pipeline_session(
     settings: dict[str, str], configuration: dict[str, str], master: str, log: Path
@@ -33,7 +39,7 @@ def pipeline_session(
     """Yield a session with a Spark that is started for it.
 
     `settings` are what Spark is started with, `configuration` what the session has. What Spark writes to
-    standard error goes to the file `log`.
+    standard error goes to the file `log`. NoSpark if it does not start.
     """
     use_java()
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid4())
@@ -41,9 +47,13 @@ def pipeline_session(
     conf = SparkConf().setMaster(master).setAppName("pyrite pipeline")
     for key, value in (SETTINGS | settings | {"spark.connect.grpc.binding.port": str(port)}).items():
         conf.set(key, value)
-    with _standard_error_in(log):
-        context = SparkContext(conf=conf)
-        context.setLogLevel("ERROR")
+    before = log.stat().st_size if log.exists() else 0
+    try:
+        with _standard_error_in(log):
+            context = SparkContext(conf=conf)
+            context.setLogLevel("ERROR")
+    except (PySparkException, Py4JError) as error:
+        raise NoSpark(f"Spark did not start: {_first_words(log, before) or error}") from None
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # functions make columns for Spark Connect
     try:
         connecting = ConnectSession.builder.remote(f"sc://localhost:{port}")
@@ -77,3 +87,11 @@ def _standard_error_in(path: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def _first_words(log: Path, after: int) -> str:
+    """Return the first line in a log that is no warning: what follows from it is told below it."""
+    with log.open(errors="replace") as file:
+        file.seek(after)
+        lines = (line.strip() for line in file)
+        return next((line for line in lines if line and "WARN" not in line), "")
