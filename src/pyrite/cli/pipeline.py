@@ -234,8 +234,13 @@ def _show(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace) -> int:
     def work() -> int:
         from pyrite.pipeline.demo import Demo, demo
+        from pyrite.pipeline.part import PartFailed
 
         wanted = Demo(args.devices, args.rate, args.seconds, args.faults, args.seed)
-        return 0 if demo(wanted, Console()) else 1
+        try:
+            return 0 if demo(wanted, Console()) else 1
+        except PartFailed as error:
+            print(f"pyrite pipeline: {error}", file=sys.stderr)
+            return 1
 
     return _said(work)

@@ -6,29 +6,28 @@ Everything is a process of its own, as in earnest, on free ports, in a folder th
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 from rich.console import Console
 from rich.table import Table
 
 from pyrite.client import BlockingClient, Message, read_log
-from pyrite.pipeline.project import ProjectError, find_project
+from pyrite.pipeline.part import Part, PartFailed
+from pyrite.pipeline.project import find_project
 from pyrite.pipeline.tables import row_counts
 
-LIMIT = 300.0
-"""Seconds that a run of the pipeline may take."""
+LIMIT = 900.0
+"""Seconds that all of it may take, besides those in which devices send."""
 SPEED = 60
 """The devices' clocks run so much faster, so that there is more to see."""
+_LISTEN = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
+_BROKER = ("serve", "--data", "data", "--log-level", "warning", *_LISTEN)
 
 
 @dataclass(frozen=True)
@@ -74,14 +73,24 @@ class Seen:
         return accounted and not self.missed and not self.false and not self.twice
 
 
-def demo(wanted: Demo, console: Console) -> bool:
-    """Run it, say what happens, and return whether all is as it should be."""
+def demo(wanted: Demo, console: Console, limit: float = LIMIT) -> bool:
+    """Run it, say what happens, and return whether all is as it should be; PartFailed if a process fails."""
     began = time.monotonic()
+    deadline = began + wanted.seconds + limit
+    heard: list[Message] = []
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def tell(line: str) -> None:
+        say(f"  {line}")
+
     with tempfile.TemporaryDirectory(prefix="pyrite-demo-") as name, ExitStack() as parts:
         folder = Path(name)
-        console.print(f"broker: {folder}/data", highlight=False)
-        mqtt, flight = parts.enter_context(_broker(folder))
-        heard: list[Message] = []
+        say(f"broker: {folder}/data")
+        broker = parts.enter_context(Part("the broker", folder, *_BROKER))
+        _until(lambda: "pyrite ready" in broker.lines, _pause, deadline, broker)
+        mqtt, flight = (_url(broker, scheme) for scheme in ("mqtt", "flight"))
         client = parts.enter_context(BlockingClient(mqtt, client_id="demo-subscriber"))
         alerts = client.subscribe("alerts/#", qos=1)
 
@@ -100,28 +109,37 @@ def demo(wanted: Demo, console: Console) -> bool:
                     highlight=False,
                 )
 
-        _command(folder, "pipeline", "init", "plant", "--broker", flight)
-        console.print("pipeline: Spark starts, and runs once while the log is empty", highlight=False)
-        pipeline = parts.enter_context(_process(folder / "plant", "pipeline", "run", "--continuous"))
-        runs = _follow(pipeline, console)
-        _until(lambda: bool(runs) or pipeline.poll() is not None, listen, LIMIT)
-        console.print(
-            f"devices: {wanted.devices}, each {wanted.rate}/s for {wanted.seconds} s", highlight=False
-        )
-        devices = parts.enter_context(_process(folder, "simulate", *_simulation(wanted, mqtt)))
-        _wait(devices, listen, wanted.seconds + LIMIT)
-        pipeline.send_signal(signal.SIGINT)
-        _wait(pipeline, listen, LIMIT)
-        console.print("pipeline: a last run, in a new process, for what came meanwhile", highlight=False)
-        last = parts.enter_context(_process(folder / "plant", "pipeline", "run"))
-        _follow(last, console)
-        _wait(last, listen, LIMIT)
+        init = Part("pipeline init", folder, "pipeline", "init", "plant", "--broker", flight)
+        _finish(parts.enter_context(init), listen, deadline, broker)
+        plant = folder / "plant"
+        say("pipeline: Spark starts, and runs once while the log is empty")
+        pipeline = Part("the pipeline", plant, "pipeline", "run", "--continuous", tell=tell)
+        parts.enter_context(pipeline)
+        _until(lambda: any(map(_is_run, pipeline.lines)), listen, deadline, broker, pipeline)
+        say(f"devices: {wanted.devices}, each {wanted.rate}/s for {wanted.seconds} s")
+        devices = parts.enter_context(Part("the devices", folder, "simulate", *_simulation(wanted, mqtt)))
+        _finish(devices, listen, deadline, broker, pipeline)
+        pipeline.interrupt()
+        _finish(pipeline, listen, deadline, broker)
+        say("pipeline: a last run, in a new process, for what came meanwhile")
+        last = parts.enter_context(Part("the last run", plant, "pipeline", "run", tell=tell))
+        _finish(last, listen, deadline, broker)
         listen()
-        assert devices.stdout is not None
-        published = int(devices.stdout.read().split()[1].rstrip(","))
+        published = int(devices.lines[-1].split()[1].rstrip(","))
         seen = _seen(folder, flight, published, heard)
     console.print(_summary(seen, time.monotonic() - began))
     return seen.good
+
+
+def _is_run(line: str) -> bool:
+    """Tell whether a pipeline says that a run is done."""
+    return line.startswith("run ")
+
+
+def _url(broker: Part, scheme: str) -> str:
+    """Return where a broker listens, as it has said."""
+    said = [line.split()[2] for line in broker.lines if line.startswith("listening on ")]
+    return next(url for url in said if url.startswith(f"{scheme}://"))
 
 
 def _simulation(wanted: Demo, broker: str) -> list[str]:
@@ -174,73 +192,23 @@ def _summary(seen: Seen, seconds: float) -> Table:
     return table
 
 
-@contextmanager
-def _broker(folder: Path) -> Iterator[tuple[str, str]]:
-    """Start a broker; yield where it speaks MQTT, and where Flight."""
-    listen = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
-    with _process(folder, "serve", "--data", "data", "--log-level", "warning", *listen) as process:
-        assert process.stdout is not None
-        urls: dict[str, str] = {}
-        for line in process.stdout:
-            if line.startswith("listening on "):
-                url = line.split()[2]
-                urls[url.partition(":")[0]] = url
-            if line.strip() == "pyrite ready":
-                yield urls["mqtt"], urls["flight"]
-                return
-    raise ProjectError("the broker did not start")
+def _finish(part: Part, listen: Callable[[], None], deadline: float, *needed: Part) -> None:
+    """Wait until a process has done its work; PartFailed if it could not."""
+    _until(lambda: part.ended, listen, deadline, *needed)
+    if part.code:
+        raise part.error()
 
 
-@contextmanager
-def _process(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a command of Pyrite's, and end it if it still runs at the end."""
-    command = [sys.executable, "-m", "pyrite", *arguments]
-    # Ctrl-C is for us: we end them in order.
-    process = subprocess.Popen(  # noqa: S603
-        command, cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _command(folder: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "pyrite", *arguments]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-
-
-def _follow(process: subprocess.Popen[str], console: Console) -> list[str]:
-    """Show what a process says; return a list of it, which grows."""
-    lines: list[str] = []
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            console.print(f"  {line.rstrip()}", highlight=False, soft_wrap=True)
-            lines.append(line)
-
-    Thread(target=read, daemon=True).start()
-    return lines
-
-
-def _wait(process: subprocess.Popen[str], listen: Callable[[], None], limit: float) -> None:
-    """Wait for the end of a process, and listen meanwhile."""
-    _until(lambda: process.poll() is not None, listen, limit)
-    if process.returncode:
-        raise ProjectError(f"a process of it ended with code {process.returncode}")
-
-
-def _until(over: Callable[[], bool], listen: Callable[[], None], limit: float) -> None:
-    """Listen until something is over."""
-    end = time.monotonic() + limit
+def _until(over: Callable[[], bool], listen: Callable[[], None], deadline: float, *needed: Part) -> None:
+    """Listen until something is over; PartFailed if a process that is needed for it ends, or time is up."""
     while not over():
-        if time.monotonic() > end:
-            raise ProjectError(f"it took more than {limit:.0f} s")
+        for part in needed:
+            if part.ended and not over():
+                raise part.error()
+        if time.monotonic() > deadline:
+            raise PartFailed("it takes too long; with fewer --devices and --seconds there is less to do")
         listen()
+
+
+def _pause() -> None:
+    time.sleep(0.05)
