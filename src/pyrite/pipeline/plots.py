@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def draw(project: Project, folder: Path) -> list[Path]:
         ("devices", _devices, ["device_stats"]),
         (
             "alerts",
-            lambda axes, table: _alerts(axes, table, project),
+            lambda axes, table: draw_alerts(axes, table, project),
             [name for name in names if name.startswith("alerts_")],
         ),
     ]
@@ -78,12 +79,16 @@ def _devices(axes: Any, stats: pa.Table) -> None:
     axes.legend()
 
 
-def _alerts(axes: Any, alerts: pa.Table, project: Project) -> None:
-    """Draw the field with the most alerts over time, of the devices that have some, and the alerts on it."""
+def draw_alerts(axes: Any, alerts: pa.Table, project: Project) -> None:
+    """Draw the field with the most outliers over time, of the devices that have some, and the alerts on it.
+
+    If there are none, draw after how many seconds each silence was told.
+    """
     found = alerts.to_pylist()
-    outliers = [row["field"] for row in found if row["kind"] == "outlier"]
-    name = max(sorted(set(outliers)), key=outliers.count) if outliers else None
-    marked = [row for row in found if row["field"] == name]
+    outliers = [row for row in found if row["kind"] == "outlier"]
+    fields = Counter(sorted(row["field"] for row in outliers or found))
+    ((name, _),) = fields.most_common(1)
+    marked = [row for row in outliers or found if row["field"] == name]
     devices = sorted({row["device"] for row in marked})
     for schema in read_schemas(project.folder / "schemas.toml"):
         if name not in schema.numbers:
@@ -94,4 +99,5 @@ def _alerts(axes: Any, alerts: pa.Table, project: Project) -> None:
             mine = table.filter(pc.equal(table["device"], device)).sort_by("event_time")
             axes.plot(mine["event_time"].to_pylist(), mine[name].to_pylist(), linewidth=0.7)
     axes.scatter([row["time"] for row in marked], [row["value"] for row in marked], color="red", zorder=3)
-    axes.set(title=f"Alerts: {len(found)} in all, {len(marked)} of {name}", xlabel="time", ylabel=name)
+    axes.set(title=f"Alerts: {len(found)} in all, {len(marked)} of {name}", xlabel="time")
+    axes.set_ylabel(name if outliers else "seconds of silence")
