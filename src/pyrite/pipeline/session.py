@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import cast
 from uuid import uuid4
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -26,6 +27,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_CHATTER = re.compile(r"WARN|^(Using|Setting|To adjust|Error occurred during) ")
 
 
 class NoSpark(RuntimeError):
@@ -52,7 +54,9 @@ def pipeline_session(
         with _standard_error_in(log):
             context = SparkContext(conf=conf)
             context.setLogLevel("ERROR")
-    except (PySparkException, Py4JError) as error:
+    except Py4JJavaError as error:
+        raise NoSpark(f"Spark did not start: {error.java_exception.getMessage()}") from None
+    except PySparkException as error:  # Java has ended, and only its log knows why
         raise NoSpark(f"Spark did not start: {_first_words(log, before) or error}") from None
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # functions make columns for Spark Connect
     try:
@@ -90,8 +94,8 @@ def _standard_error_in(path: Path) -> Iterator[None]:
 
 
 def _first_words(log: Path, after: int) -> str:
-    """Return the first line in a log that is no warning: what follows from it is told below it."""
+    """Return the first line in a log that tells of more than that something starts: others follow from it."""
     with log.open(errors="replace") as file:
         file.seek(after)
         lines = (line.strip() for line in file)
-        return next((line for line in lines if line and "WARN" not in line), "")
+        return next((line for line in lines if line and not _CHATTER.search(line)), "")
