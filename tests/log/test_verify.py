@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
+import shutil
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from pyrite.log import tiering
+from pyrite.log.folder import FORMAT, DataFolder
 from pyrite.log.parquet import footer_of
 from pyrite.log.segment import Damage, SegmentWriter, index_of, read_index
+from pyrite.log.state import SAVE_RETAINED, SAVE_SESSION, State
 from pyrite.log.verify import check_state, streams_in, verify
 
 from .samples import FILES, append, convert, no_damage, write_segment, write_segments
@@ -22,6 +25,7 @@ def data(tmp_path: Path) -> Path:
     for name in "ab":
         write_segments(tmp_path / "streams" / name, [3, 3, 3], last_sealed=False)
         convert(tmp_path / "streams" / name, f"{0:020d}.arrow")
+    (tmp_path / "format").write_text(FORMAT)
     return tmp_path
 
 
@@ -172,22 +176,39 @@ def test_what_is_written_rewritten_and_merged_meanwhile_is_not_reported(tmp_path
 # The state
 
 
+def fill_state(path: Path, rounds: int = 6) -> State:
+    """Return a state to which some commits were made, as a broker has it."""
+    state = State(path)
+    for number in range(rounds):
+        clients = [f"client {number} {one}" for one in range(100)]
+        state.commit([(SAVE_SESSION, (client, 100, None)) for client in clients])
+    return state
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def crashed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose broker was killed: there is a write-ahead log."""
+    folder = tmp_path_factory.mktemp("state")
+    state = fill_state(folder / "state.sqlite")
+    for path in folder.iterdir():
+        shutil.copy(path, data)
+    state.close()
+    return data
+
+
 def test_the_state_is_checked(data: Path) -> None:
     path = data / "state.sqlite"
     assert check_state(path) == []
-    database = sqlite3.connect(path)
-    with database:
-        database.execute("CREATE TABLE things (name TEXT PRIMARY KEY, value BLOB)")
-        rows = [(f"name {number}", bytes(100)) for number in range(1_000)]
-        database.executemany("INSERT INTO things VALUES (?, ?)", rows)
-    database.execute("PRAGMA journal_mode = WAL")
+    fill_state(path).close()
+    before = contents(data)
     assert verify(data) == []
-    database.close()
-    before = sorted(data.iterdir())
-    assert verify(data) == []
-    assert sorted(data.iterdir()) == before
+    assert contents(data) == before
     raw = bytearray(path.read_bytes())
-    raw[4096:4106] = b"\xff" * 10
+    raw[3 * 4096 : 3 * 4096 + 10] = b"\xff" * 10
     path.write_bytes(raw)
     found = verify(data)
     assert found
@@ -199,3 +220,80 @@ def test_the_state_is_checked(data: Path) -> None:
 def test_a_state_that_is_no_database_is_reported(data: Path) -> None:
     (data / "state.sqlite").write_bytes(b"rubbish" * 1_000)
     assert [str(each) for each in verify(data)] == ["state.sqlite: file is not a database"]
+
+
+def test_bytes_of_the_state_are_counted(crashed: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    verify(crashed, progress=lambda done, total: seen.append((done, total)))
+    sizes = [segment(crashed, stream, number).stat().st_size for stream in "ab" for number in range(3)]
+    sizes += [(crashed / name).stat().st_size for name in ("state.sqlite", "state.sqlite-wal")]
+    assert seen[-1] == (sum(sizes), sum(sizes))
+    assert {total for _, total in seen} == {sum(sizes)}
+
+
+def test_a_state_whose_broker_was_killed_is_whole_and_left_alone(crashed: Path) -> None:
+    before = contents(crashed)
+    assert "state.sqlite-shm" in before
+    assert verify(crashed) == []
+    assert contents(crashed) == before
+
+
+@pytest.mark.parametrize("place", ["header", "middle"])
+def test_damage_to_the_write_ahead_log_is_reported(crashed: Path, place: str) -> None:
+    log = crashed / "state.sqlite-wal"
+    size = 24 + 4096
+    at = {"header": 0, "middle": 32 + (log.stat().st_size - 32) // size // 2 * size}[place]
+    flip(log, at + 17)
+    before = contents(crashed)
+    assert verify(crashed) == [
+        Damage("", log.name, -1, -1, f"damaged at byte {at}; the last changes of sessions are lost")
+    ]
+    assert contents(crashed) == before
+
+
+def test_a_damaged_row_in_the_write_ahead_log_is_reported(data: Path) -> None:
+    state = fill_state(data / "state.sqlite")
+    state._database.execute("UPDATE sessions SET expiry = 7 WHERE client_id = 'client 3 4'")
+    assert [str(each) for each in verify(data)] == [
+        "state.sqlite: a row of sessions is damaged: 'client 3 4'"
+    ]
+    state.close()
+
+
+def test_a_transaction_that_failed_is_no_damage(data: Path) -> None:
+    """Its frames stay where they are, until others are written over some of them."""
+    state = fill_state(data / "state.sqlite", 2)
+    database = state._database
+    database.execute("PRAGMA cache_size = 1")
+    database.execute("BEGIN")
+    database.executemany(
+        "INSERT INTO retained VALUES (?, '{}', ?, 0)", [(b"t/%d" % one, bytes(900)) for one in range(200)]
+    )
+    database.execute("ROLLBACK")
+    state.commit([(SAVE_SESSION, ("the last", 100, None))])
+    raw = (data / "state.sqlite-wal").read_bytes()
+    used = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+    assert len(raw) > 32 + used * (24 + 4096), "something is left of it"
+    assert verify(data) == []
+    state.close()
+
+
+def test_a_state_that_is_being_written_is_not_reported(data: Path) -> None:
+    with closing(DataFolder(data)):
+        state = fill_state(data / "state.sqlite")
+        finished = threading.Event()
+
+        def write() -> None:
+            for number in range(400):
+                topics = [b"t/%d" % (number * 7 + one) for one in range(50)]
+                state.commit([(SAVE_RETAINED, (topic, "{}", b"%d" % number)) for topic in topics])
+            finished.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        found = []
+        while not finished.is_set():
+            found += verify(data)
+        thread.join()
+        state.close()
+    assert found == []

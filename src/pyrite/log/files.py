@@ -57,3 +57,19 @@ class Files:
     def remove(self, path: Path) -> None:
         """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Give a file its contents at one stroke, and return when they are safe."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:  # that of a write does not say where
+        if not temporary.is_dir():
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    Files().sync_folder(path.parent)

@@ -13,7 +13,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from pyrite.log.files import Files
+from pyrite.log.files import write_whole
 
 FORMAT = "pyrite data, format 2\n"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -21,6 +21,31 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 class FolderError(Exception):
     """The data folder cannot be used; the message says why."""
+
+
+def check_format(path: Path) -> bool:
+    """Tell whether a folder says which format it has; if it is one that we cannot read, that is an error."""
+    try:
+        found = (path / "format").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return False
+    if found != FORMAT:
+        raise FolderError(f"{path}: holds {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}")
+    return True
+
+
+def is_in_use(path: Path) -> bool:
+    """Tell whether a broker uses a data folder."""
+    try:
+        with (path / "lock").open("rb") as lock:
+            if not lock.read(1):
+                return False  # who let go of it in good order left it empty
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 class DataFolder:
@@ -43,37 +68,33 @@ class DataFolder:
                 + (f", a broker with process id {holder}" if holder else "")
                 + "; stop it, or use a folder of its own with --data"
             ) from None
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"{os.getpid()}\n".encode())
         try:
-            self._check_format()
+            self._note_holder()
+            self._make_format()
             self.streams.mkdir(exist_ok=True)
         except BaseException:
             self.close()
             raise
 
-    def _check_format(self) -> None:
-        file = self.path / "format"
-        if file.exists():
-            found = file.read_text(encoding="utf-8", errors="replace")
-            if found != FORMAT:
-                raise FolderError(
-                    f"{self.path}: holds {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}"
-                )
+    def _note_holder(self) -> None:
+        os.ftruncate(self._lock, 0)
+        try:
+            os.write(self._lock, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise FolderError(f"{self.path / 'lock'}: cannot be written: {error.strerror}") from None
+
+    def _make_format(self) -> None:
+        """Check which format the folder has; if it has none and is empty, it is ours."""
+        if check_format(self.path):
             return
+        file = self.path / "format"
         ours = ("lock", "format.tmp", "lost+found")  # of a start that was cut short; or of a file system
         others = [one.name for one in self.path.iterdir() if one.name not in ours]
         if others:
             raise FolderError(
                 f"{self.path}: is no data folder of Pyrite's, and is not empty (it holds {others[0]!r})"
             )
-        temporary = file.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as writing:
-            writing.write(FORMAT)
-            writing.flush()
-            os.fsync(writing.fileno())
-        temporary.replace(file)
-        Files().sync_folder(self.path)  # else a power failure could leave data, and no name for it
+        write_whole(file, FORMAT.encode())  # safe before there is data, which without it has no name
 
     @property
     def streams(self) -> Path:
@@ -96,7 +117,7 @@ class DataFolder:
         except OSError:  # a system without it
             return False
         before = file.read_text(errors="replace") if file.exists() else now
-        file.write_text(now)
+        write_whole(file, now.encode())
         return before != now
 
     def forget_boot(self) -> None:

@@ -12,53 +12,20 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from struct import pack, unpack
 from typing import Any, NamedTuple
 
-from xxhash import xxh3_64
+from pyrite.log.folder import FolderError
+from pyrite.log.salvage import salvage
+from pyrite.log.tables import HEADER, PAGE, SCHEMA, fault, is_proven, proof, text, values_of
+from pyrite.log.wal import log_of, read_log
 
 Change = tuple[str, tuple[Any, ...]]
 """A statement and its values."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS streams (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL,
-    applied INTEGER NOT NULL, proof INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS sessions (client_id TEXT PRIMARY KEY, expiry INTEGER NOT NULL, expires_at REAL,
-    proof INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS subscriptions (client_id TEXT NOT NULL, filter BLOB NOT NULL,
-    options TEXT NOT NULL, proof INTEGER NOT NULL, PRIMARY KEY (client_id, filter)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS incoming (client_id TEXT PRIMARY KEY, ids BLOB NOT NULL, proof INTEGER NOT NULL)
-    WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS deliveries (number INTEGER PRIMARY KEY, client_id TEXT NOT NULL,
-    steps BLOB NOT NULL, proof INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS deliveries_of ON deliveries (client_id);
-CREATE TABLE IF NOT EXISTS retained (topic BLOB PRIMARY KEY, message TEXT NOT NULL, payload BLOB NOT NULL,
-    proof INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS groups (name TEXT NOT NULL, filter BLOB NOT NULL, state TEXT NOT NULL,
-    proof INTEGER NOT NULL, PRIMARY KEY (name, filter)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
-    WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS topics (topic BLOB PRIMARY KEY, proof INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sinks (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
-    WITHOUT ROWID;
-"""
-# SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
-
-TABLES = (
-    "streams",
-    "sessions",
-    "subscriptions",
-    "incoming",
-    "deliveries",
-    "retained",
-    "groups",
-    "consumers",
-    "topics",
-    "sinks",
-)
 SAVE_STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)"
 SAVE_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)"
 DROP_SESSION = "DELETE FROM sessions WHERE client_id = ?"
@@ -82,34 +49,6 @@ DROP_SINK = "DELETE FROM sinks WHERE name = ?"
 
 _TOGETHER = (128, 16, 1)
 """How many rows are changed by one statement: few numbers, so that the statements are prepared already."""
-WAL_HEADER = 32
-WAL_FRAME_HEADER = 24
-
-
-def proof(values: Sequence[Any]) -> int:
-    """Return the checksum of a row."""
-    digest = xxh3_64()
-    for value in values:
-        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
-        digest.update(type(value).__name__.encode() + len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.intdigest() >> 1  # SQLite's integers have a sign
-
-
-def damaged_rows(database: sqlite3.Connection) -> Iterator[str]:
-    """Say which rows do not prove themselves: SQLite's own check does not look at values."""
-    known = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    for table in TABLES:
-        if table in known:
-            for row in database.execute(f"SELECT * FROM {table}"):  # noqa: S608
-                values = _values(table, row)
-                if proof(values) != row[-1]:
-                    yield f"a row of {table} is damaged: {values[0]!r}"
-
-
-def _values(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what of a row its checksum is of."""
-    return row[1:-1] if table == "deliveries" else row[:-1]
 
 
 class Kept(NamedTuple):
@@ -127,83 +66,36 @@ class Kept(NamedTuple):
 
 
 class State:
-    """The database. Opened in the thread that starts the broker, then used by the one that writes."""
+    """The database. What SQLite cannot read is salvaged; if it cannot work at the moment, that is an error.
+
+    Opened in the thread that starts the broker, then used by the one that writes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.damages: list[str] = []
         """What was found wrong with the database."""
-        header_is_bad = _has_bad_wal_header(path)
-        try:
-            self._open()
-            self._check()
-        except sqlite3.DatabaseError as error:
-            self.damages.append(f"{path.name}: {error}; it is set aside, and sessions begin anew")
-            self._set_aside()
-            self._open()
-            return
-        if header_is_bad or self._lost_commits():
-            self.damages.append(f"{path.name}-wal: damaged; the last changes of sessions may be lost")
-
-    def _open(self) -> None:
-        self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        self._database.text_factory = _text
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.execute("PRAGMA cell_size_check = ON")
-        self._database.executescript(_SCHEMA)
-
-    def _check(self) -> None:
-        found = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise sqlite3.DatabaseError(" ".join(str(found).split()))
-
-    def _set_aside(self) -> None:
-        """Keep a damaged database for whoever wants to look at it, and begin another."""
-        self._database.close()
-        number = 1
-        while (aside := self._path.with_name(f"{self._path.name}.damaged-{number}")).exists():
-            number += 1
-        self._path.rename(aside)
-        for end in ("-wal", "-shm"):
-            self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-
-    def _lost_commits(self) -> bool:
-        """Tell whether the write-ahead log goes on where SQLite stopped reading, as a frame is damaged."""
-        used = self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
-        try:
-            raw = self._path.with_name(self._path.name + "-wal").read_bytes()
-        except FileNotFoundError:
-            return False
-        size = WAL_FRAME_HEADER + int.from_bytes(raw[8:12], "big")
-        at = WAL_HEADER + used * size
-        before = raw[at - size + 16 : at - size + 24] if used else raw[24:32]
-        while at + size <= len(raw):
-            frame = raw[at : at + size]
-            same = [frame[8:12] == raw[16:20], frame[12:16] == raw[20:24]]
-            if not any(same):
-                return False  # of an earlier round of the file
-            if not all(same) or _wal_checksum(raw[3], frame[:8] + frame[24:], before) != frame[16:24]:
-                return True
-            before = frame[16:24]  # written, and never committed
-            at += size
-        return False
+        log = read_log(path)
+        with _usable(path):
+            reason = _fault(path)
+            if reason is not None:
+                self.damages.append(salvage(path, reason))
+            if log.damaged_at >= 0:
+                name = log_of(path).name
+                self.damages.append(f"{name}: damaged; the last changes of sessions may be lost")
+            self._database = _open(path)
 
     def _rows(self, table: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that prove themselves; the others are reported, and removed."""
-        try:
+        with _usable(self._path):
             rows = self._database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
-        except sqlite3.DatabaseError as error:
-            self.damages.append(f"{self._path.name}: {table}: {error}")
-            return
-        good = [row for row in rows if proof(_values(table, row)) == row[-1]]
+        good = [row for row in rows if is_proven(table, row)]
         if len(good) < len(rows):
             for row in rows:
-                if proof(_values(table, row)) != row[-1]:
-                    name = _values(table, row)[0]
+                if not is_proven(table, row):
+                    name = values_of(table, row)[0]
                     self.damages.append(f"{self._path.name}: a row of {table} is damaged: {name!r}")
             self._replace(table, good)
-        yield from (_values(table, row) for row in good)
+        yield from (values_of(table, row) for row in good)
 
     def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
         """Keep only these rows of a table."""
@@ -223,6 +115,10 @@ class State:
 
         That is -1 if it cannot be known, as the row is damaged.
         """
+        with _usable(self._path):
+            return self._streams(names)
+
+    def _streams(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         raw = self._database.execute("SELECT number, name FROM streams").fetchall()
         before = len(self.damages)
         known = {name: (number, applied) for number, name, applied in self._rows("streams")}
@@ -304,29 +200,63 @@ def _for_many(statement: str, number: int) -> str:
     return head + word + joint.join([one] * number)
 
 
-def _has_bad_wal_header(path: Path) -> bool:
-    """Tell whether the write-ahead log begins with what SQLite would not take for its beginning."""
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "make room on its disk",
+    sqlite3.SQLITE_IOERR: "see that it is a file, and that its disk works and has room",
+    sqlite3.SQLITE_BUSY: "end the program that has it open",
+    sqlite3.SQLITE_LOCKED: "end the program that has it open",
+}
+
+
+def _fault(path: Path) -> str | None:
+    """Return what is wrong with a database, if anything is.
+
+    It is opened to be read only: so nothing changes, and its write-ahead log stays.
+    """
+    if not path.exists():
+        return None
     try:
-        with path.with_name(path.name + "-wal").open("rb") as file:
-            header = file.read(WAL_HEADER)
-    except FileNotFoundError:
-        return False
-    if len(header) < WAL_HEADER:
-        return False  # nothing was ever committed to it
-    return _wal_checksum(header[3], header[:24], bytes(8)) != header[24:32]
+        with path.open("rb") as file:
+            header = file.read(HEADER)
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            database.text_factory = text
+            return fault(header, database)
+    except sqlite3.DatabaseError as error:
+        if _primary_code(error) in _DAMAGED:
+            return str(error)
+        raise
 
 
-def _wal_checksum(magic: int, data: bytes, before: bytes) -> bytes:
-    """Compute SQLite's checksum of a part of a write-ahead log, which goes on from the part before."""
-    count = len(data) // 4
-    words = unpack(f"{'>' if magic & 1 else '<'}{count}I", data)
-    first, second = unpack(">2I", before)
-    for at in range(0, count, 2):
-        first = first + words[at] + second & 0xFFFF_FFFF
-        second = second + words[at + 1] + first & 0xFFFF_FFFF
-    return pack(">2I", first, second)
+def _open(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        database.text_factory = text
+        database.execute(f"PRAGMA page_size = {PAGE}")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA cell_size_check = ON")
+        database.executescript(SCHEMA)
+        # So that the next commit begins the write-ahead log anew, and nothing of before is left in it.
+        database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
 
 
-def _text(data: bytes) -> str:
-    """Read a text, however damaged it is: that it is will show."""
-    return data.decode("utf-8", "surrogateescape")
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Say what to do if a database cannot be used at the moment."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        remedy = _REMEDIES.get(_primary_code(error), "see that it is a file that may be read and written")
+        raise FolderError(
+            f"{path}: the state of sessions cannot be used: {error}; it is left as it is: "
+            f"{remedy}, and start again"
+        ) from None
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -9,9 +9,11 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from pyrite.log import parquet
+from pyrite.log.folder import is_in_use
 from pyrite.log.frames import INDEX_HEADER, Damaged
 from pyrite.log.parquet import Contents, ParquetSegment, footer_of
 from pyrite.log.segment import (
@@ -24,9 +26,10 @@ from pyrite.log.segment import (
     read_index,
     unfinished,
 )
-from pyrite.log.state import damaged_rows
 from pyrite.log.stream import NAME, Segment, StreamReader
+from pyrite.log.tables import HEADER, damaged_rows, fault, text
 from pyrite.log.tiering import DAMAGED
+from pyrite.log.wal import WriteAheadLog, log_of, read_database, read_log
 from pyrite.queries import FOREVER
 
 Progress = Callable[[int, int], None]
@@ -51,6 +54,9 @@ def verify(
     folders = [data / "streams" / stream] if stream is not None else streams_in(data)
     readers = [StreamReader(folder) for folder in folders]
     total = sum(_size(segment.path) for reader in readers for segment in reader.segments())
+    state = data / "state.sqlite"
+    of_state = _size(state) + _size(log_of(state)) if stream is None else 0
+    total += of_state
     done = 0
     damages: list[Damage] = []
     for reader in readers:
@@ -59,7 +65,10 @@ def verify(
             damages += damage
             progress(done, max(done, total))
     if stream is None:
-        damages += check_state(data / "state.sqlite")
+        damages += check_state(state)
+    if of_state:
+        done += of_state
+        progress(done, max(done, total))
     return damages
 
 
@@ -213,19 +222,53 @@ def _wrong_in_index(raw: bytes, records: Records, complete: bool) -> list[str]:
 
 
 def check_state(path: Path) -> list[Damage]:
-    """Let SQLite check the file with sessions, subscriptions and retained messages."""
+    """Check sessions, subscriptions, retained messages and all else that is no message; change nothing."""
     if not path.exists():
         return []
-    # Where no broker has it open, it is read as it is: else SQLite would want to make files beside it.
-    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
+    while True:
+        in_use = is_in_use(path.parent)
+        found, log = _look_at_live_state(path) if in_use else _look_at_state(path)
+        if is_in_use(path.parent) == in_use:  # else a broker has come or gone, and it may be of two minds
+            break
+    damages = [Damage("", path.name, -1, -1, reason) for reason in found]
+    if log.damaged_at >= 0:
+        reason = f"damaged at byte {log.damaged_at}; the last changes of sessions are lost"
+        damages.append(Damage("", log_of(path).name, -1, -1, reason))
+    return damages
+
+
+def _look_at_state(path: Path) -> tuple[list[str], WriteAheadLog]:
+    """Look at a state that no broker uses: in memory, for SQLite would make and change files beside it."""
+    image, log = read_database(path)
+    header = bytes(image[:HEADER])
+    if header[18:20] == b"\2\2":
+        image[18:20] = b"\1\1"  # there is no write-ahead log in memory
+    with closing(sqlite3.connect(":memory:")) as database:
         try:
-            found = [str(row[0]) for row in database.execute("PRAGMA integrity_check")]
-            if found == ["ok"]:
-                found = list(damaged_rows(database))
-        finally:
-            database.close()
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        found = [str(error)]
-    return [Damage("", path.name, -1, -1, reason) for reason in found if reason != "ok"]
+            database.deserialize(image)
+        except sqlite3.Error as error:
+            return [str(error)], log
+        return _faults(header, database), log
+
+
+def _look_at_live_state(path: Path) -> tuple[list[str], WriteAheadLog]:
+    """Look at a state through SQLite, which knows what is being written."""
+    log = read_log(path)
+    if log.damaged_at >= 0:
+        time.sleep(_MOMENT)
+        again = read_log(path)
+        if again.damaged_at != log.damaged_at:
+            log = again._replace(damaged_at=-1)  # it was being written
+    with path.open("rb") as file:
+        header = file.read(HEADER)
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        return _faults(header, database), log
+
+
+def _faults(header: bytes, database: sqlite3.Connection) -> list[str]:
+    database.text_factory = text
+    try:
+        reason = fault(header, database)
+        return list(damaged_rows(database)) if reason is None else [reason]
+    except sqlite3.Error as error:
+        return [str(error)]
