@@ -531,6 +531,17 @@ def test_options_that_are_wrong(
     assert message in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["ls", "cat", "verify", "export -", "compact"])
+def test_another_format_is_refused_and_left_alone(log: Log, data: Path, command: str) -> None:
+    (data / "format").write_text("pyrite data, format 7\n")
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    arguments = command.split()
+    exit_code, output, errors = log(*arguments, *(["--format", "json"] if arguments[0] == "export" else []))
+    assert (exit_code, output) == (1, "")
+    assert f"{data}: holds 'pyrite data, format 7'; this version of Pyrite reads" in errors
+    assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
+
+
 def test_a_file_whose_ending_tells_nothing(log: Log, tmp_path: Path) -> None:
     exit_code, _, errors = log("export", str(tmp_path / "x.txt"))
     assert exit_code == 2

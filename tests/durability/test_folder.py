@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from pyrite.log.folder import FORMAT
+from pyrite.log.folder import BOOT, FORMAT, DataFolder
 from pyrite.log.segment import index_of, read_index
 
 from . import bulk
@@ -164,3 +166,26 @@ def test_the_unfinished_end_of_a_segment_is_dropped_and_told(broker: Broker) -> 
     broker.client().publish("a", b"three", qos=1)
     broker.restart("kill")
     assert broker.logged("a") == [b"one", b"two", b"three"]
+
+
+def test_which_start_of_the_machine_it_is_is_safe_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is cut short, or missing, would hide that the power has failed."""
+    data = tmp_path / "data"
+    (data / "streams").mkdir(parents=True)
+    (data / "format").write_text(FORMAT)
+    (data / "boot").write_text("earlier")
+    synced: list[tuple[str, str]] = []
+    sync = os.fsync
+
+    def watch(descriptor: int) -> None:
+        sync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.name, (data / "boot").read_text() if path == data else path.read_text()))
+
+    monkeypatch.setattr(os, "fsync", watch)
+    now = BOOT.read_text()
+    with closing(DataFolder(data)) as folder:
+        assert folder.note_boot()
+    assert synced == [("boot.tmp", now), ("data", now)]

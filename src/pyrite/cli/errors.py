@@ -83,3 +83,9 @@ def reason_of(error: OSError) -> str:
     if number and not isinstance(error, socket.gaierror):
         return os.strerror(number)
     return error.strerror or str(error) or type(error).__name__
+
+
+def with_name(error: OSError) -> str:
+    """Say what went wrong with which file, if it is one."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvloop
 
+from pyrite.cli.errors import with_name
 from pyrite.log.folder import FolderError
 from pyrite.logs import FORMATS, parse_levels, start_logging, stop_logging
 from pyrite.plain_arrow import keep_pandas_out
@@ -115,7 +116,7 @@ def start(
         print(f"pyrite serve: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"pyrite serve: {error.strerror or error}", file=sys.stderr)
+        print(f"pyrite serve: {with_name(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         pass

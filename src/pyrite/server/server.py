@@ -96,6 +96,9 @@ class Server:
         self._sinks: Sinks | None = None
         self._poller = Poller(self) if hasattr(select, "epoll") else None
         self._timer: asyncio.TimerHandle | None = None
+        if self.journal is not None:
+            self.journal.restore(self.broker)
+            self._sinks = Sinks(self.journal, self.broker)
 
     def _post(self, call: Callable[[], object]) -> None:
         """Have something done in the event loop's thread; from any other."""
@@ -113,14 +116,17 @@ class Server:
     def _open_journal(self) -> DiskJournal:
         config, loop, post = self.config, self._loop, self._post
         self._committing = CommitWorker("pyrite-log", post)
-        return open_journal(
-            Path(config.data),
-            config.stream,
-            writing=self._committing,
-            reading=ThreadWorker("pyrite-read", post),
-            upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
-            later=lambda seconds, call: loop.call_later(seconds, self._at_work, call),
-        )
+        try:
+            return open_journal(
+                Path(config.data),
+                config.stream,
+                writing=self._committing,
+                reading=ThreadWorker("pyrite-read", post),
+                upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
+                later=lambda seconds, call: loop.call_later(seconds, self._at_work, call),
+            )
+        except OSError as error:  # that of a write does not say where
+            raise OSError(error.errno, error.strerror, error.filename or config.data) from None
 
     def _watch_the_log(self) -> Callable[[], Mapping[str, int]]:
         """Have commits counted from now on; return what tells how large streams are."""
@@ -151,9 +157,6 @@ class Server:
 
     async def start(self) -> list[Listener]:
         """Open all listeners and return them, with the ports they were really given."""
-        if self.journal is not None:
-            self.journal.restore(self.broker)
-            self._sinks = Sinks(self.journal, self.broker)
         try:
             # Together, as each process takes its time to start; if one cannot listen, the first is told of.
             opened = await asyncio.gather(

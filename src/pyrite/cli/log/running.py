@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pyrite.log.folder import FolderError
+from pyrite.cli.errors import with_name
+from pyrite.log.folder import FolderError, check_format
 from pyrite.log.segment import Damage
 from pyrite.log.verify import streams_in
 
@@ -40,8 +41,7 @@ def run(program: str, command: Callable[[argparse.Namespace], int], args: argpar
         give_output_up()
         return 0
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+        print(f"{program}: {with_name(error)}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
     return 1
@@ -61,6 +61,7 @@ def folders(args: argparse.Namespace) -> list[Path]:
         raise LogError(f"there is no folder {data}; --data names the one that the broker uses")
     if not (data / "streams").is_dir():
         raise LogError(f"{data} is no data folder of Pyrite's: it has no folder streams")
+    check_format(data)
     found = streams_in(data)
     if args.stream is None:
         return found
