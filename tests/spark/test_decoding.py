@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     BinaryType,
     ByteType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -121,6 +122,50 @@ def test_times_with_and_without_a_zone() -> None:
     assert decode(wanted, "text", [text.encode() for text in texts[:3]])[1]["at"] == time
 
 
+def test_a_deep_object_is_a_row_like_any_other() -> None:
+    lists, objects = b"[" * 600 + b"]" * 600, b'{"x":' * 450 + b"1" + b"}" * 450
+    payloads = [b'{"b": %s, "a": 1}' % lists, b'{"b": %s, "a": 1}' % objects, b'{"b": "x", "a": 1}']
+    wanted = schema(a=LongType(), b=StringType(), _corrupt=BinaryType())
+    rows = decode(wanted, "json", payloads)
+    assert [(row["a"], row["b"]) for row in rows] == [(1, None), (1, None), (1, "x")]
+    assert [row["_corrupt"] for row in rows] == [*payloads[:2], None]
+    unread = b'{"a": 1, "z": %s}' % (b"[" * 10_000 + b"]" * 10_000)
+    assert [row["a"] for row in decode(wanted, "json", [unread])] == [1], "no one asks for what is deep"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (TimestampType(), "0000-01-01 00:00:00"),
+        (TimestampType(), "0000-12-31T23:59:59Z"),
+        (TimestampType(), "9999-12-31T23:59:59-05:00"),
+        (DateType(), "0000-01-01"),
+        (StringType(), "\ud800"),
+        (TimestampType(), "\ud800"),
+        (DecimalType(6, 2), "\ud800"),
+        (MapType(StringType(), LongType()), {"\ud800": 1}),
+        (MapType(StringType(), StringType()), {"x": "\udc00"}),
+    ],
+)
+def test_what_no_column_can_hold_does_not_fit_alone_or_inside_of_another(kind: DataType, text: Any) -> None:
+    inner = StructType([StructField("x", kind), StructField("y", LongType())])
+    wanted = schema(a=kind, b=inner, c=ArrayType(kind), d=LongType(), _corrupt=StringType())
+    for value in ({"a": text}, {"b": {"x": text, "y": 1}}, {"c": [text]}):
+        payload = json.dumps(value | {"d": 1})
+        fine, bad = decode(wanted, "json", [b'{"d": 1}', payload.encode()])
+        nothing = {"a": None, "b": None, "c": None, "d": 1}
+        assert fine == nothing | {"_corrupt": None}
+        assert bad == nothing | {"_corrupt": payload}
+
+
+def test_times_reach_from_the_year_1_to_the_year_9999() -> None:
+    wanted = schema(at=TimestampType(), day=DateType(), _corrupt=StringType())
+    for year in ("0001-01-01", "9999-12-31"):
+        (row,) = decode(wanted, "json", [json.dumps({"at": f"{year}T12:00:00Z", "day": year}).encode()])
+        assert (row["at"].isoformat(), row["day"].isoformat()) == (f"{year}T12:00:00+00:00", year)
+    assert decode(schema(at=TimestampType()), "text", [b"0000-01-01"]) == [{"at": None}]
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -128,10 +173,16 @@ VALUES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=5),
     st.lists(st.integers(), max_size=2),
-    st.sampled_from(["2026-11-15T20:06:24Z", "2026-11-15"]),
+    st.sampled_from(["2026-11-15T20:06:24Z", "2026-11-15", "0000-01-01 00:00:00", "9999-12-31T23:59:59-01"]),
+).map(lambda value: json.dumps(value, ensure_ascii=False)) | st.one_of(
+    st.text(
+        st.characters(min_codepoint=0xD7FF, max_codepoint=0xE000, categories=("Cs", "Co")), max_size=3
+    ).map(json.dumps),
+    st.sampled_from([100, 600, 3_000]).map(lambda depth: "[" * depth + "]" * depth),
+    st.sampled_from([100, 450, 3_000]).map(lambda depth: '{"a":' * depth + "1" + "}" * depth),
 )
-OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e"]), VALUES).map(
-    lambda value: json.dumps(value, ensure_ascii=False).encode()
+OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "e", "z"]), VALUES).map(
+    lambda value: f"{{{','.join(f'{json.dumps(name)}:{each}' for name, each in value.items())}}}".encode()
 )
 PAYLOADS = st.lists(
     OBJECTS
@@ -171,6 +222,18 @@ def test_csv() -> None:
     ]
     assert [row["_corrupt"] is not None for row in rows] == [False] * 3 + [True] * 5
     assert decode(wanted, "csv", []) == []
+
+
+def test_a_line_of_csv_may_be_long() -> None:
+    wanted = schema(device=StringType(), temp=DoubleType(), _corrupt=StringType())
+    (row,) = decode(wanted, "csv", [b'"%s",1' % (b"x" * 200_000)])
+    assert row == {"device": "x" * 200_000, "temp": 1.0, "_corrupt": None}
+
+
+@pytest.mark.parametrize("payload_format", ["csv", "text"])
+def test_where_nothing_is_asked_of_the_payload_every_one_fits(payload_format: str) -> None:
+    rows = decode(schema(topic=StringType(), _corrupt=StringType()), payload_format, [b"a,b", b"", b"\xff"])
+    assert rows == [{"topic": "t", "_corrupt": None}] * 3
 
 
 def test_text() -> None:

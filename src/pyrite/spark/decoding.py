@@ -16,16 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from pyrite.spark.casting import PIECES, Mask, cast, cast_all
 from pyrite.spark.json_values import Misfit, as_read, converter, parse
 from pyrite.spark.options import OptionError
 
 Decoded = tuple[dict[str, pa.Array], pa.Array]
 """Columns by name, and for each row whether something in it does not fit."""
 Decoder = Callable[[pa.Array], Decoded]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-PIECES = 8
-"""So many pieces are made of what is refused."""
 FEW = 16
 """So few JSON objects are decoded one by one."""
 _LINE = r"^[ \t]*\{[^\n\r]*\}[ \t]*$"
@@ -36,46 +34,34 @@ def readable(payloads: pa.Array) -> pa.Array:
     return pa.array([payload.decode(errors="replace") for payload in payloads.to_pylist()], pa.string())
 
 
-def cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Cast as Arrow does, and null where it cannot; tell where that is."""
-    try:
-        return _cast(array, kind), np.zeros(len(array), np.bool_)
-    except pa.ArrowInvalid:
-        if len(array) == 1:
-            return pa.nulls(1, kind), np.ones(1, np.bool_)
-    step = -(-len(array) // PIECES)
-    pieces = [cast(array.slice(at, step), kind) for at in range(0, len(array), step)]
-    return pa.concat_arrays([good for good, _ in pieces]), np.concatenate([bad for _, bad in pieces])
-
-
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        try:
-            return array.cast(kind)
-        except pa.ArrowInvalid:  # without a time zone, it is UTC
-            return array.cast(pa.timestamp(kind.unit)).cast(kind)
-    return array.cast(kind)
-
-
 def _check_castable(fields: Sequence[pa.Field], payload_format: str) -> None:
     for field in fields:
         try:
-            _cast(pa.array([], pa.string()), field.type)
+            cast_all(pa.array([], pa.string()), field.type)
         except pa.ArrowNotImplementedError:
             wrong = f"a column of type {field.type} cannot be read from {payload_format}"
             raise OptionError(f"option payloadFormat: {wrong}") from None
 
 
+def _none_bad(payloads: pa.Array) -> pa.Array:
+    return pa.array(np.zeros(len(payloads), np.bool_))
+
+
+def _any_payload(payloads: pa.Array) -> Decoded:
+    """Decode nothing: where no column is asked of the payload, every one fits."""
+    return {}, _none_bad(payloads)
+
+
 def text_decoder(fields: Sequence[pa.Field]) -> Decoder:
     """Return what makes one column of whole payloads."""
     _check_castable(fields, "text")
+    if not fields:
+        return _any_payload
 
     def decode(payloads: pa.Array) -> Decoded:
-        if not fields:
-            return {}, pa.array(np.zeros(len(payloads), np.bool_))
         (field,) = fields
         if pa.types.is_binary(field.type):
-            return {field.name: payloads}, pa.array(np.zeros(len(payloads), np.bool_))
+            return {field.name: payloads}, _none_bad(payloads)
         texts, no_text = cast(payloads, pa.string())
         values, bad = cast(texts, field.type)
         return {field.name: values}, pa.array(no_text | bad)
@@ -86,6 +72,8 @@ def text_decoder(fields: Sequence[pa.Field]) -> Decoder:
 def csv_decoder(fields: Sequence[pa.Field]) -> Decoder:
     """Return what makes columns, in order, of payloads that are each a line of comma-separated values."""
     _check_castable(fields, "csv")
+    if not fields:
+        return _any_payload
 
     def decode(payloads: pa.Array) -> Decoded:
         texts, bad = cast(payloads, pa.string())
@@ -120,10 +108,13 @@ def _split(lines: pa.Array) -> pa.Array:
 
 
 def _split_quoted(line: str) -> list[str] | None:
+    limit = csv.field_size_limit(len(line) + 1)
     try:
         rows = list(csv.reader([line], strict=True))
     except csv.Error:
         return None
+    finally:
+        csv.field_size_limit(limit)
     return rows[0] if len(rows) == 1 else None
 
 
@@ -191,24 +182,48 @@ class _JsonDecoder:
         return [table.column(name).combine_chunks() for name in names]
 
     def _one_by_one(self, texts: pa.Array) -> tuple[list[pa.Array], Mask]:
-        columns: list[list[Any]] = [[] for _ in self._fields]
-        bad = np.zeros(len(texts), np.bool_)
-        for number, text in enumerate(texts.to_pylist()):
+        rows = [self._row(text or "") for text in texts.to_pylist()]
+        bad = np.array([misfit for _, misfit in rows], np.bool_)
+        read = []
+        for number, kind in enumerate(self._read):
+            column, misfits = _array([values[number] for values, _ in rows], kind)
+            read.append(column)
+            bad |= misfits
+        return read, bad
+
+    def _row(self, text: str) -> tuple[list[Any], bool]:
+        """Return a value for each column, and whether something does not fit."""
+        try:
+            found = parse(text)
+        except ValueError:
+            found = None
+        except RecursionError:  # Arrow takes any depth, where no column is asked for
+            columns = self._at_once(pa.array([text], pa.string())) if self._simple else None
+            if columns is not None:
+                return [column[0].as_py() for column in columns], False
+            found = None
+        bad = not isinstance(found, dict)
+        given: dict[str, Any] = {} if bad else found
+        values = []
+        for field, convert in zip(self._fields, self._converters, strict=True):
+            value = given.get(field.name)
             try:
-                found = parse(text or "")
-            except (ValueError, RecursionError):
-                found = None
-            if not isinstance(found, dict):
-                bad[number] = True
-                found = {}
-            for column, field, convert in zip(columns, self._fields, self._converters, strict=True):
-                try:
-                    value = found.get(field.name)
-                    column.append(None if value is None else convert(value))
-                except Misfit:
-                    column.append(None)
-                    bad[number] = True
-        return [pa.array(column, kind) for column, kind in zip(columns, self._read, strict=True)], bad
+                values.append(None if value is None else convert(value))
+            except (Misfit, RecursionError):
+                values.append(None)
+                bad = True
+        return values, bad
+
+
+def _array(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Make a column of values; null, and told, is what Arrow refuses, as half a surrogate pair."""
+    try:
+        return pa.array(values, kind), np.zeros(len(values), np.bool_)
+    except (ValueError, OverflowError):
+        if len(values) == 1:
+            return pa.nulls(1, kind), np.ones(1, np.bool_)
+    pieces = [_array([value], kind) for value in values]
+    return pa.concat_arrays([good for good, _ in pieces]), np.concatenate([bad for _, bad in pieces])
 
 
 DECODERS: dict[str, Callable[[Sequence[pa.Field]], Decoder]] = {

@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyrite.spark.casting import cast_all
+
 Convert = Callable[[Any], Any]
 
 
@@ -120,13 +122,10 @@ def _inner(kind: pa.DataType) -> Convert:
     def cast(value: Any) -> Any:
         if value is None:
             return None
-        text = pa.scalar(convert(value), pa.string())
+        text = convert(value)
         try:
-            try:
-                return text.cast(kind).as_py()
-            except pa.ArrowInvalid:  # a time without a time zone
-                return text.cast(pa.timestamp("us")).cast(kind).as_py()
-        except pa.ArrowInvalid:
+            return cast_all(pa.array([text], pa.string()), kind)[0].as_py()
+        except (pa.ArrowInvalid, UnicodeEncodeError):
             raise Misfit from None
 
     return cast
