@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from pyrite.filters import check_filter
+
 FOREVER = 2**63 - 1
 """An offset that no message has."""
+MAX_PARTS = 10_000
+"""Parts that what is asked for may be split into."""
 
 SCHEMA = pa.schema(
     [
@@ -40,6 +44,17 @@ class DataLoss(Exception):
     """Some of what was asked for was there once, and is not there any more; the text says what."""
 
 
+def check_number(name: str, value: object, least: int = -FOREVER - 1, most: int = FOREVER) -> None:
+    """Raise a QueryError unless something is a whole number in these bounds."""
+    if type(value) is not int or not least <= value <= most:
+        raise QueryError(f"{name}={_shown(value)}: expected a number from {least} to {most}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 100 else f"{text[:96]}..."
+
+
 class Bounds(NamedTuple):
     """What a stream has: offsets from `first` on, before `end`."""
 
@@ -66,6 +81,23 @@ class Query:
     """What to do about messages that are damaged, or gone: `fail`, or `skip`."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.stream, str):
+            raise QueryError(f"stream={_shown(self.stream)}: expected a text")
+        check_number("start", self.start)
+        check_number("stop", self.stop)
+        for name, time in (("since", self.since), ("until", self.until)):
+            if time is not None:
+                check_number(name, time)
+        for name, texts in (("topics", self.topics), ("columns", self.columns)):
+            if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+                raise QueryError(f"{name}={_shown(texts)}: expected texts")
+        for one in self.topics:
+            try:
+                check_filter(one)
+            except ValueError as wrong:
+                raise QueryError(f"topics: {wrong}") from None
+        if not self.columns:
+            raise QueryError("columns: expected at least one")
         for name in self.columns:
             if name not in COLUMNS:
                 raise QueryError(f"there is no column {name!r}; there are: {', '.join(COLUMNS)}")
@@ -88,11 +120,22 @@ class Query:
     @classmethod
     def from_json(cls, data: bytes) -> Query:
         """Read what `to_json` has written; QueryError if it is nothing of the kind."""
-        try:
-            asked: dict[str, Any] = json.loads(data)
-            for name in ("topics", "columns"):
-                if name in asked:
-                    asked[name] = tuple(asked[name])
-            return cls(**asked)
-        except (ValueError, TypeError) as wrong:
-            raise QueryError(f"this is no query: {wrong}") from None
+        asked = read_object(data)
+        known = [field.name for field in fields(cls)]
+        for name, value in asked.items():
+            if name not in known:
+                raise QueryError(f"there is no {name!r} in a query; there are: {', '.join(known)}")
+            if isinstance(value, list):
+                asked[name] = tuple(value)
+        return cls(**asked)
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """Read a JSON object; QueryError if it is none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise QueryError("expected a JSON object")
+    return found

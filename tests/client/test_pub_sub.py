@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from pyrite.client import Client, ClientError, ConnectError, Message, SubscribeError, Will
-from pyrite.client.filters import levels_of, matches
+from pyrite.filters import levels_of, matches
 from tests.server.conftest import Certificates
 
 from .conftest import SCHEMES, until

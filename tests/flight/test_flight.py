@@ -118,6 +118,12 @@ def test_in_one_line(broker: BrokerProcess) -> None:
     assert set(frame.topic) == {"sensors/1"}
 
 
+@pytest.mark.parametrize("topic", ["s/#/x", "a#", "", ["sensors/1", "+a"]])
+def test_what_is_no_filter_is_refused(broker: BrokerProcess, topic: str | list[str]) -> None:
+    with pytest.raises(QueryError, match="is no topic filter"):
+        read_log(broker.urls[1], topic=topic)
+
+
 def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> None:
     log.bounds("default")
     with BlockingClient(broker.urls[0]) as client:
@@ -137,7 +143,9 @@ def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> N
         (lambda log: log.split("default", 0, 9, 0), "parts=0: expected a number from 1 to"),
         (lambda log: log._act("dance"), "there is no action 'dance'; there are: bounds, offset"),
         (lambda log: log._act("bounds"), "expected a text for stream"),
-        (lambda log: log._act("advance", stream="default", start="x"), "expected numbers for start"),
+        (lambda log: log._act("advance", stream="default", start="x"), "start='x': expected a number"),
+        (lambda log: log.advance("default", 0, 0, None), "messages=0: expected a number from 1"),
+        (lambda log: log.advance("default", 0, 10**30, None), "expected a number from 1"),
         (lambda log: log._act("commit", sink="s"), "expected a number for batch"),
         (lambda log: log.commit("../s", 1, []), "sink '../s': expected up to 128 letters"),
         (lambda log: log.abort("../s"), "sink '../s': expected up to 128 letters"),
@@ -159,18 +167,47 @@ def test_wrong_questions(log: FlightLog, ask: Callable[[FlightLog], object], tex
 
 def test_bytes_that_are_no_query(broker: BrokerProcess) -> None:
     client = flight.connect(broker.urls[1].replace("flight", "grpc", 1))
-    for ticket in (b"", b"\xff", b"[1]", b'{"colour": 1}', b'{"columns": ["x"]}'):
-        with pytest.raises(flight.FlightServerError):
+    before = len(broker.log)
+    queries: list[dict[str, Any]] = [
+        {"colour": 1},
+        {"columns": ["x"]},
+        {"columns": []},
+        {"columns": 5},
+        {"topics": ["s/#/x"]},
+        {"topics": ["a#"]},
+        {"topics": [""]},
+        {"topics": [5]},
+        {"topics": "a"},
+        {"start": "x"},
+        {"stop": None},
+        {"since": 1.5},
+        {"until": 10**30},
+        {"stream": 5},
+        {"lost": []},
+    ]
+    wrong = [b"", b"\xff", b"[1]", b"[" * 100_000, *(json.dumps(asked).encode() for asked in queries)]
+    for ticket in wrong:
+        with pytest.raises(flight.FlightServerError) as caught:
             client.do_get(flight.Ticket(ticket)).read_all()
+        assert "internal error" not in str(caught.value)
+    assert [line for line in broker.log[before:] if "rror" in line] == []
     with pytest.raises(flight.FlightServerError, match="expected a JSON object"):
         client.get_flight_info(flight.FlightDescriptor.for_command(b"x"))
     client.close()
 
 
 def test_wrong_urls() -> None:
-    for url in ("mqtt://127.0.0.1", "flight://", "flight://127.0.0.1:x"):
-        with pytest.raises(QueryError):
+    where = "flight://127.0.0.1"
+    for url in ("mqtt://127.0.0.1", "flight://", f"{where}:x", f"{where}:0", f"{where}/a", f"{where}?a"):
+        with pytest.raises(QueryError, match="expected flight://HOST:PORT or flights://HOST:PORT, not"):
             FlightLog(url)
+    with pytest.raises(QueryError, match="no user name or password in it: give them beside it") as told:
+        FlightLog("flight://ann:secret@127.0.0.1")
+    assert "secret" not in str(told.value)
+    with pytest.raises(QueryError, match="a password goes with a username"):
+        FlightLog(where, password="x")
+    with pytest.raises(QueryError, match="go with flights://"):
+        FlightLog(where, ca_file="ca.pem")
     with pytest.raises(QueryError, match="not both"):
         FlightLog("flight://127.0.0.1", username="a", token="b")
     with socket.socket() as free:

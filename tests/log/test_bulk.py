@@ -169,6 +169,20 @@ def test_damage_is_said(log: LogFolder) -> None:
     [
         ({"columns": ("topic", "colour")}, "there is no column 'colour'; there are: offset, timestamp"),
         ({"lost": "cry"}, "lost='cry': expected 'fail' or 'skip'"),
+        ({"stream": 5}, "stream=5: expected a text"),
+        ({"start": "0"}, "start='0': expected a number"),
+        ({"stop": 1.5}, "stop=1.5: expected a number"),
+        ({"stop": 2**63}, "stop=9223372036854775808: expected a number"),
+        ({"since": True}, "since=True: expected a number"),
+        ({"until": 10**5_00}, r"until=1000+\.\.\.: expected a number"),
+        ({"topics": "a"}, "topics='a': expected texts"),
+        ({"topics": (1,)}, r"topics=\(1,\): expected texts"),
+        ({"topics": ("a", "s/#/x")}, "topics: 's/#/x' is no topic filter"),
+        ({"topics": ("a#",)}, "topics: 'a#' is no topic filter"),
+        ({"topics": ("",)}, "topics: '' is no topic filter"),
+        ({"topics": ("\ud800",)}, "topics: "),
+        ({"columns": ()}, "columns: expected at least one"),
+        ({"columns": "topic"}, "columns='topic': expected texts"),
     ],
 )
 def test_wrong_queries(arguments: dict[str, object], text: str) -> None:
@@ -182,5 +196,18 @@ def test_a_stream_that_is_not_there(log: LogFolder) -> None:
     fill(log.data)
     with pytest.raises(QueryError, match="there is no stream 'news'; there are: default"):
         list(log.read(Query("news")))
-    with pytest.raises(QueryError, match="this is no query"):
-        Query.from_json(b"[1]")
+
+
+def test_json_that_is_no_query() -> None:
+    for data in (b"", b"[1]", b"\xff", b"[" * 100_000):
+        with pytest.raises(QueryError, match="expected a JSON object"):
+            Query.from_json(data)
+    with pytest.raises(QueryError, match="there is no 'colour' in a query; there are: stream, start"):
+        Query.from_json(b'{"colour": 1}')
+
+
+def test_there_are_not_any_number_of_parts(log: LogFolder) -> None:
+    fill(log.data)
+    for parts in (0, 10_001, 10**12):
+        with pytest.raises(QueryError, match=f"parts={parts}: expected a number from 1 to 10000"):
+            log.split("default", 0, 10, parts)

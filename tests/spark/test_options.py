@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -9,6 +11,7 @@ from pyrite.spark.options import OptionError, read_options, write_options
 from pyrite.spark.source import PyriteSource
 
 BROKER = "flight://127.0.0.1:8815"
+TLS = "flights://127.0.0.1:8816"
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,41 @@ BROKER = "flight://127.0.0.1:8815"
             {"path": "data", "password": "x"},
             "options username, password, token, caFile, certFile, keyFile go with broker",
         ),
+        (
+            {"broker": "flight://ann:secret@127.0.0.1:8815"},
+            "option broker: the URL of a broker has no user name",
+        ),
+        ({"broker": f"{BROKER}/data"}, "option broker: expected flight://HOST:PORT"),
+        ({"broker": f"{BROKER}?x=1"}, "option broker: expected flight://HOST:PORT"),
+        ({"broker": f"{BROKER}#x"}, "option broker: expected flight://HOST:PORT"),
+        ({"broker": "flight://127.0.0.1:0"}, "option broker: expected flight://HOST:PORT"),
+        ({"broker": BROKER, "password": "x"}, "option password goes with username"),
+        (
+            {"broker": BROKER, "username": "a", "token": "b"},
+            "one of the options username (with password) and",
+        ),
+        ({"broker": TLS, "keyFile": __file__}, "option keyFile goes with certFile"),
+        ({"broker": TLS, "caFile": "none.pem"}, "option caFile: 'none.pem' cannot be read: No such file"),
+        ({"broker": TLS, "certFile": "/"}, "option certFile: '/' cannot be read: Is a directory"),
+        ({"broker": BROKER, "caFile": __file__}, "option caFile goes with a broker at flights://"),
+        ({"path": ""}, "option path: expected a folder"),
+        ({"path": "hdfs://node/data"}, "option path: expected a folder that this machine can see"),
+        ({"path": "file:data"}, "option path: expected file:///FOLDER"),
+        ({"path": "file://node/data"}, "option path: expected file:///FOLDER"),
+        ({"path": "data", "stream": ""}, "option stream: expected up to 64 letters"),
+        ({"path": "data", "stream": "../x"}, "option stream: expected up to 64 letters"),
+        ({"path": "data", "topic": ""}, "option topic, '': a topic filter has at least one character"),
+        ({"path": "data", "startingOffsets": "5", "endingOffsets": "2"}, "option endingOffsets: 2 is before"),
+        ({"path": "data", "startingOffsets": "-1h", "endingOffsets": "-2h"}, "option endingOffsets: -2h is"),
+        (
+            {"path": "data", "startingOffsets": "2026-11-15", "endingOffsets": "2026-11-14"},
+            "option endingOffsets: 2026-11-14 is before startingOffsets, 2026-11-15",
+        ),
+        (
+            {"path": "data", "minPartitions": "10001"},
+            "option minPartitions: expected a number from 1 to 10000",
+        ),
+        ({"path": "data", "maxBytesPerTrigger": "9" * 5_000}, "option maxBytesPerTrigger: expected a number"),
         ({"path": "data", "topics": "a"}, "no option 'topics'; did you mean topic?"),
         ({"path": "data", "colour": "red"}, "no option 'colour'; for"),
         ({"path": "data", "topic": "a#"}, "option topic, 'a#': '#' stands alone"),
@@ -38,6 +76,17 @@ def test_what_is_wrong_is_named_as_soon_as_spark_has_the_options(given: dict[str
     with pytest.raises(OptionError) as wrong:
         PyriteSource(CaseInsensitiveDict(given))
     assert said in str(wrong.value)
+    assert "secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("path", ["/x/a b", "file:/x/a b", "file:///x/a b", "file://localhost/x/a b"])
+def test_a_folder_may_be_a_url(path: str) -> None:
+    assert read_options({"path": path}).place.path == Path("/x/a b")
+
+
+def test_an_empty_range_is_no_mistake() -> None:
+    options = read_options({"path": "data", "startingOffsets": "5", "endingOffsets": "5"})
+    assert (options.starting, options.ending) == ("5", "5")
 
 
 def test_case_does_not_matter() -> None:

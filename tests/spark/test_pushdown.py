@@ -110,6 +110,13 @@ def test_what_the_log_can_tell_is_not_left_to_spark(one: Filter) -> None:
     assert push(Query(), [one])[1] == []
 
 
+@pytest.mark.parametrize("topic", ["a\0b", "", "a/+", "x" * 65_536])
+def test_what_no_message_can_have_as_its_topic_leaves_nothing(topic: str) -> None:
+    assert push(Query(), [EqualTo(("topic",), topic)]) == (None, [])
+    below = StringStartsWith(("topic",), f"{topic}/")
+    assert push(Query(), [below]) == (Query(), [below])
+
+
 def test_a_time_without_a_zone_is_left_to_spark() -> None:
     naive = GreaterThan(("timestamp",), datetime(2026, 1, 1))
     assert push(Query(), [naive]) == (Query(), [naive])

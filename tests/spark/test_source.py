@@ -134,15 +134,36 @@ def test_a_schema_decodes_the_payload(spark: SparkSession, folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "schema", "said"),
+    ("options", "said"),
     [
-        ({"startingOffset": "1"}, None, "no option 'startingoffset'; did you mean startingOffsets?"),
-        ({"maxMessagesPerTrigger": "many"}, None, "option maxMessagesPerTrigger: expected a number"),
-        ({"stream": "other"}, None, "there is no stream 'other'; there are: default"),
-        ({}, "temp double", "option payloadFormat"),
+        ({"startingOffset": "1"}, "no option 'startingoffset'; did you mean startingOffsets?"),
+        ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger: expected a number"),
+        ({"stream": "other"}, "there is no stream 'other'; there are: default"),
     ],
 )
-def test_options_are_refused(
+def test_options_are_refused_at_once(
+    spark: SparkSession, folder: Path, rows: Rows, options: dict[str, str], said: str
+) -> None:
+    reader = spark.read.format("pyrite").option("path", str(folder.parents[1])).options(**options)
+    with pytest.raises(PySparkException) as wrong:
+        reader.load()
+    assert said in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "said"),
+    [
+        ({}, "temp double", "option payloadFormat"),
+        ({"stream": "other"}, "topic string", "there is no stream 'other'; there are: default"),
+        ({"startingOffsets": "1000"}, None, "option startingOffsets: stream default ends at offset"),
+        (
+            {"startingOffsets": "latest", "endingOffsets": "5"},
+            None,
+            "option endingOffsets: 5 is offset 5, before startingOffsets (latest:",
+        ),
+    ],
+)
+def test_what_only_the_log_can_tell_is_refused_when_it_is_read(
     spark: SparkSession, folder: Path, rows: Rows, options: dict[str, str], schema: str | None, said: str
 ) -> None:
     reader = spark.read.format("pyrite").option("path", str(folder.parents[1])).options(**options)

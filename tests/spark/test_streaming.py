@@ -134,6 +134,16 @@ def test_what_was_never_read_and_is_gone_is_an_error_or_a_warning(
     ]
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_stream_does_not_begin_where_the_log_has_not_come(log: Log, fail: str) -> None:
+    said = f"option startingOffsets: stream default ends at offset {log.end}, there is no offset 1000 yet"
+    with pytest.raises(PySparkException, match=said):
+        log.run(startingOffsets="1000", failOnDataLoss=fail)
+    assert log.read == []
+    log.run(startingOffsets=str(log.end))
+    assert log.offsets == []
+
+
 def test_a_stream_has_no_end(log: Log) -> None:
     with pytest.raises(PySparkException, match=r"option endingOffsets is for spark\.read"):
         log.run(endingOffsets="latest")

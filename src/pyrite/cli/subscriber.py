@@ -16,7 +16,7 @@ from pyrite.cli.connection import Connection, refused_subscription
 from pyrite.cli.errors import CommandError, describe
 from pyrite.cli.message_format import Format, NotJSON, Received
 from pyrite.client import Message, PublishError, Subscription
-from pyrite.client.filters import levels_of, matches
+from pyrite.filters import levels_of, matches
 
 TIMED_OUT = 27  # mosquitto_sub's exit code for -W
 AT_A_TIME = 1_000

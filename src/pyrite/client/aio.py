@@ -19,7 +19,6 @@ from typing import Any
 from pyrite.client import requests
 from pyrite.client.errors import ClientError, ConnectionLost, RequestError
 from pyrite.client.events import Outgoing, Settled
-from pyrite.client.filters import check_filter
 from pyrite.client.inbox import Inbox
 from pyrite.client.link import Callbacks, Link
 from pyrite.client.message import Message, Properties, Topic, Will
@@ -30,6 +29,7 @@ from pyrite.client.requests import Consumer, Requests
 from pyrite.client.subscribing import Subscriptions
 from pyrite.client.subscription import Subscribing, Subscription
 from pyrite.client.wire import Address, parse_address
+from pyrite.filters import check_filter
 from pyrite.protocols.mqtt.packets import V5, Connack, Connect, Wish
 
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from pyrite.client.errors import ClientError
-from pyrite.client.filters import levels_of, matches
 from pyrite.client.message import Message
 from pyrite.client.subscription import Subscription
+from pyrite.filters import levels_of, matches
 
 _log = logging.getLogger("pyrite.client")
 _KNOWN_TOPICS = 10_000

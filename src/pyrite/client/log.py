@@ -29,6 +29,7 @@ FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
 """Seconds between tries: the first, and the longest."""
 
+PORTS = {"flight": 8815, "flights": 8816}
 PART = 32 * 1024 * 1024
 """Bytes of a part of what is staged."""
 
@@ -62,18 +63,14 @@ class FlightLog:
         key_file: str | None = None,
         retry: float = RETRY,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("flight", "flights") or not parts.hostname:
-            raise QueryError(f"{url!r}: expected flight://host:port or flights://host:port")
-        try:
-            port = parts.port or (8815 if parts.scheme == "flight" else 8816)
-        except ValueError as wrong:
-            raise QueryError(f"{url!r}: {wrong}") from None
+        self.url = url
+        self._location = location_of(url)
         if username is not None and token is not None:
             raise QueryError("expected a user name and password, or a token, not both")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self.url = url
-        self._location = f"grpc{'+tls' if parts.scheme == 'flights' else ''}://{host}:{port}"
+        if password is not None and username is None:
+            raise QueryError("a password goes with a username")
+        if url.startswith("flight:") and not (ca_file is cert_file is key_file is None):
+            raise QueryError("ca_file, cert_file and key_file go with flights://")
         self._tls = _tls_options(ca_file, cert_file, key_file)
         self._retry = retry
         headers = []
@@ -254,6 +251,23 @@ class FlightLog:
     def abort(self, sink: str, parts: Sequence[str] | None = None) -> None:
         """Forget parts that were staged; or all of a sink, and what someone may still be about to stage."""
         self._act("abort", sink=sink, parts=None if parts is None else list(parts))
+
+
+def location_of(url: str) -> str:
+    """Return where Flight finds a broker; QueryError if its URL is none, or says more than where it is."""
+    if "@" in url:  # which is not shown: there may be a password in it
+        raise QueryError("the URL of a broker has no user name or password in it: give them beside it")
+    scheme, host, port, more = "", None, None, ""
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+        more = parts.path.removeprefix("/") + parts.query + parts.fragment
+    except ValueError:
+        pass  # no port, or no address
+    if scheme not in PORTS or not host or port == 0 or more:
+        raise QueryError(f"expected flight://HOST:PORT or flights://HOST:PORT, not {url!r}")
+    host = f"[{host}]" if ":" in host else host
+    return f"grpc{'+tls' if scheme == 'flights' else ''}://{host}:{port or PORTS[scheme]}"
 
 
 def _tls_options(ca_file: str | None, cert_file: str | None, key_file: str | None) -> dict[str, bytes]:

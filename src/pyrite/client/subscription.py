@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Protocol
 
 from pyrite.client.errors import ClientError
-from pyrite.client.filters import levels_of
 from pyrite.client.message import Message, Properties
+from pyrite.filters import levels_of
 from pyrite.protocols.mqtt.packets import Wish
 
 

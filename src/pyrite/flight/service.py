@@ -16,12 +16,10 @@ from pyrite.flight.control import BrokerGone, Control
 from pyrite.log.bulk import LogFolder
 from pyrite.log.rows import check_rows, check_schema
 from pyrite.log.staging import Staging, check_name
-from pyrite.queries import Bounds, DataLoss, Query, QueryError
+from pyrite.queries import Bounds, DataLoss, Query, QueryError, check_number, read_object
 
 logger = logging.getLogger(__name__)
 
-MAX_PARTS = 10_000
-"""Parts that a query may be split into."""
 MAX_BATCH = 2**63 - 1
 """The largest number that a batch may have."""
 
@@ -138,15 +136,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     ) -> flight.FlightInfo:
         """Return how to read what is asked for: a Query, of which `parts` says into how many to split it."""
         if descriptor.command:
-            asked = _json(descriptor.command)
+            asked = read_object(descriptor.command)
             parts = asked.pop("parts", 1)
             query = Query.from_json(json.dumps(asked).encode())
         elif descriptor.path:
             query, parts = Query(descriptor.path[0].decode()), 1
         else:
             raise QueryError("expected the name of a stream, or a query")
-        if not isinstance(parts, int) or not 1 <= parts <= MAX_PARTS:
-            raise QueryError(f"parts={parts!r}: expected a number from 1 to {MAX_PARTS}")
         bounds = self._log.bounds(query.stream)
         query = query.part(query.start, min(query.stop, bounds.end))
         split = self._log.split(query.stream, query.start, query.stop, parts)
@@ -193,7 +189,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Stage a part of a sink; who sent it is told how many rows are safe."""
-        asked = _json(descriptor.command)
+        asked = read_object(descriptor.command)
         sink, part = check_name("sink", _text(asked, "sink")), check_name("part", _text(asked, "part"))
         check_schema(reader.schema)
         batches: Iterator[pa.RecordBatch]
@@ -238,7 +234,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         method = self._actions().get(action.type)
         if method is None:
             raise QueryError(f"there is no action {action.type!r}; there are: {', '.join(self._actions())}")
-        asked = _json(action.body.to_pybytes())
+        asked = read_object(action.body.to_pybytes())
         return iter([flight.Result(json.dumps(method(context, asked)).encode())])
 
     def _bounds(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
@@ -251,11 +247,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def _advance(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
         """Return where a part ends: {stream, start, messages, bytes} -> {offset}."""
-        start, messages, size = asked.get("start"), asked.get("messages"), asked.get("bytes")
-        if not isinstance(start, int) or not all(
-            one is None or isinstance(one, int) for one in (messages, size)
-        ):
-            raise QueryError("advance: expected numbers for start, messages and bytes")
+        start: Any = asked.get("start")
+        check_number("start", start)
+        for name in ("messages", "bytes"):
+            if asked.get(name) is not None:
+                check_number(name, asked[name], 1)
+        messages, size = asked.get("messages"), asked.get("bytes")
         return {"offset": self._log.advance(_text(asked, "stream"), start, messages, size)}
 
     def _commit(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
@@ -288,16 +285,6 @@ def _told(after: int, skipped: list[str]) -> bytes:
     told = json.dumps({"after": after, "skipped": skipped}).encode()
     skipped.clear()
     return told
-
-
-def _json(data: bytes) -> Reply:
-    try:
-        found = json.loads(data)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise QueryError("expected a JSON object")
-    return found
 
 
 def _text(asked: Reply, name: str) -> str:

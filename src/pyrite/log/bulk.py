@@ -22,7 +22,7 @@ from pyrite.log.frames import RECORD, Records
 from pyrite.log.segment import Damage
 from pyrite.log.stream import StreamReader
 from pyrite.log.verify import streams_in
-from pyrite.queries import FOREVER, Bounds, DataLoss, Query, QueryError
+from pyrite.queries import FOREVER, MAX_PARTS, Bounds, DataLoss, Query, QueryError, check_number
 
 ROWS = 32 * 1024
 BYTES = 4 * 1024 * 1024
@@ -113,11 +113,12 @@ class LogFolder:
 
     def split(self, stream: str, start: int, stop: int, parts: int) -> list[tuple[int, int]]:
         """Cut a range into at most so many parts with about as many messages each, between record batches."""
+        check_number("parts", parts, 1, MAX_PARTS)
         records = _again(lambda: _records(self._reader(stream), start, stop))
         if start >= stop or not len(records):
             return []
         totals = np.cumsum(records["count"])
-        goals = totals[-1] * np.arange(1, max(1, parts)) / max(1, parts)
+        goals = totals[-1] * np.arange(1, parts) / parts
         cuts = np.unique(np.searchsorted(totals, goals))
         ends = (records["first"] + records["count"])[cuts].tolist()
         edges = [start, *(end for end in ends if start < end < stop), stop]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from pyrite.broker.positions import parse_position
+from pyrite.broker.positions import Ago, Offset, Time, parse_position
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
+from pyrite.log.stream import NAME
+from pyrite.queries import FOREVER, MAX_PARTS, QueryError
 
-CONNECTING = ("broker", "path", "username", "password", "token", "caFile", "certFile", "keyFile")
+FILES = ("caFile", "certFile", "keyFile")
+CONNECTING = ("broker", "path", "username", "password", "token", *FILES)
 READING = (
     *CONNECTING,
     "stream",
@@ -36,6 +39,7 @@ SPARKS_OWN = (
 FORMATS = ("json", "csv", "text")
 LEVELS = 65_536
 """No topic has more levels: its length is two bytes on the wire."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class OptionError(ValueError):
@@ -87,13 +91,12 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options = _Given(given)
     return ReadOptions(
         options.place(),
-        options.get("stream") or "default",
+        options.stream(),
         options.topic_filter(),
-        options.position("startingOffsets"),
-        options.position("endingOffsets"),
+        *options.range(),
         options.count("maxMessagesPerTrigger"),
         options.count("maxBytesPerTrigger"),
-        options.count("minPartitions") or 1,
+        options.count("minPartitions", MAX_PARTS) or 1,
         options.flag("failOnDataLoss", True),
         options.flag("filterPushdown", False),
         options.one_of("payloadFormat", FORMATS),
@@ -140,15 +143,56 @@ class _Given:
             raise OptionError(
                 "give one of the options broker (as in flight://127.0.0.1:8815) and path (the log's folder)"
             )
-        if broker is not None:
-            _check_url(broker)
         names = CONNECTING[2:]
         credentials = [self.get(name) for name in names]
         if path is not None and any(each is not None for each in credentials):
             raise OptionError(f"options {', '.join(names)} go with broker, not with path")
-        if self.get("keyFile") is not None and self.get("certFile") is None:
-            raise OptionError("option keyFile goes with certFile")
-        return Place(broker, None if path is None else _folder(path), *credentials)
+        if broker is not None:
+            _check_url(broker)
+            self._check_credentials(broker)
+        return Place(broker, None if path is None else folder_of(path), *credentials)
+
+    def _check_credentials(self, broker: str) -> None:
+        if self.get("username") is not None and self.get("token") is not None:
+            raise OptionError("give one of the options username (with password) and token")
+        for name, other in (("password", "username"), ("keyFile", "certFile")):
+            if self.get(name) is not None and self.get(other) is None:
+                raise OptionError(f"option {name} goes with {other}")
+        for name in FILES:
+            file = self.get(name)
+            if file is None:
+                continue
+            if broker.startswith("flight:"):
+                raise OptionError(f"option {name} goes with a broker at flights://, not at flight://")
+            try:
+                Path(file).read_bytes()
+            except OSError as error:
+                raise OptionError(f"option {name}: {file!r} cannot be read: {error.strerror}") from None
+
+    def stream(self) -> str:
+        name = self.get("stream")
+        if name is None:
+            return "default"
+        if not NAME.fullmatch(name):
+            raise OptionError(f"option stream: expected up to 64 letters, digits, - and _, not {name!r}")
+        return name
+
+    def range(self) -> tuple[str | None, str | None]:
+        """Return where to begin and where to end; what can be compared as it is must be in order."""
+        starting, ending = self.position("startingOffsets"), self.position("endingOffsets")
+        if starting is not None and ending is not None:
+            begin, end = parse_position(starting), parse_position(ending)
+            if (
+                (isinstance(begin, Offset) and isinstance(end, Offset) and begin.offset > end.offset)
+                or (
+                    isinstance(begin, Time)
+                    and isinstance(end, Time)
+                    and begin.microseconds > end.microseconds
+                )
+                or (isinstance(begin, Ago) and isinstance(end, Ago) and begin.microseconds < end.microseconds)
+            ):
+                raise OptionError(f"option endingOffsets: {ending} is before startingOffsets, {starting}")
+        return starting, ending
 
     def topic_filter(self) -> str | None:
         text = self.get("topic")
@@ -170,13 +214,14 @@ class _Given:
             raise OptionError(f"option {name}: {wrong}") from None
         return text
 
-    def count(self, name: str) -> int | None:
+    def count(self, name: str, most: int = FOREVER) -> int | None:
         text = self.get(name)
         if text is None:
             return None
-        if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**63:
-            raise OptionError(f"option {name}: expected a number greater than 0, not {text!r}")
-        return int(text)
+        digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+        if not digits or len(digits) > 19 or int(digits) > most:
+            raise OptionError(f"option {name}: expected a number from 1 to {most}, not {text!r}")
+        return int(digits)
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.get(name)
@@ -194,15 +239,21 @@ class _Given:
 
 
 def _check_url(text: str) -> None:
+    from pyrite.client.log import location_of  # who reads a folder need not wait for it
+
     try:
-        url = urlsplit(text)
-        good = url.scheme in ("flight", "flights") and url.hostname and url.port
-    except ValueError:
-        good = False
-    if not good:
-        raise OptionError(f"option broker: expected flight://HOST:PORT or flights://HOST:PORT, not {text!r}")
+        location_of(text)
+    except QueryError as wrong:
+        raise OptionError(f"option broker: {wrong}") from None
 
 
-def _folder(text: str) -> Path:
+def folder_of(text: str) -> Path:
     """Return the folder, absolute: Python's workers may have another current folder."""
-    return Path(text.removeprefix("file://")).absolute()
+    path = text
+    if text.startswith("file:"):
+        path = text.removeprefix("file:").removeprefix("//").removeprefix("localhost")
+        if not path.startswith("/"):
+            raise OptionError(f"option path: expected file:///FOLDER, not {text!r}")
+    elif not text or _URL.match(text):
+        raise OptionError(f"option path: expected a folder that this machine can see, not {text!r}")
+    return Path(path).absolute()

@@ -22,6 +22,18 @@ def open_log(place: Place) -> Log:
     return open_folder(place.path) if place.path is not None else open_broker(place)
 
 
+def check_stream(place: Place, stream: str) -> None:
+    """Raise a QueryError if there is no such stream; of a broker that does not answer, no one knows."""
+    if place.path is not None:
+        open_folder(place.path).bounds(stream)
+        return
+    try:
+        with connect(place, retry=0.0) as broker:
+            broker.bounds(stream)
+    except ConnectionError:
+        pass  # a query waits for it
+
+
 def open_folder(path: Path) -> LogFolder:
     """Return the log in a folder; QueryError if there is none."""
     if not (path / "streams").is_dir():
@@ -32,6 +44,13 @@ def open_folder(path: Path) -> LogFolder:
 @lru_cache(maxsize=16)
 def open_broker(place: Place) -> FlightLog:
     """Return a broker, to read from or to publish to."""
+    from pyrite.client.log import RETRY
+
+    return connect(place, RETRY)
+
+
+def connect(place: Place, retry: float) -> FlightLog:
+    """Return a broker that is asked again for so many seconds if it does not answer."""
     from pyrite.client.log import FlightLog  # who reads a folder need not wait for it
 
     assert place.broker is not None
@@ -43,4 +62,5 @@ def open_broker(place: Place) -> FlightLog:
         ca_file=place.ca_file,
         cert_file=place.cert_file,
         key_file=place.key_file,
+        retry=retry,
     )

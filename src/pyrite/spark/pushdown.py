@@ -24,6 +24,8 @@ from pyrite.queries import FOREVER, SCHEMA, Query
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_LONGEST = 65_535
+"""Bytes of a topic at most: its length is two bytes on the wire."""
 _Comparison = EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
 
@@ -77,13 +79,12 @@ def _between(query: Query, one: _Comparison) -> tuple[Query | None, bool]:
 
 
 def _among(query: Query, topics: Sequence[object]) -> tuple[Query | None, bool]:
-    """Narrow to certain topics. One with a wildcard is in no log, as a filter it would match others."""
+    """Narrow to certain topics; what is none is in no log."""
     wanted = [
         topic
         for topic in topics
         if isinstance(topic, str)
-        and topic
-        and not {"+", "#"} & set(topic)
+        and _is_topic(topic)
         and (not query.topics or any(matches(each.encode(), topic.encode()) for each in query.topics))
     ]
     return (replace(query, topics=tuple(wanted)) if wanted else None), True
@@ -92,6 +93,11 @@ def _among(query: Query, topics: Sequence[object]) -> tuple[Query | None, bool]:
 def _below(query: Query, prefix: str) -> Query:
     """Narrow to the topics below the last whole level of a prefix; that may be some too many."""
     level, slash, _ = prefix.rpartition("/")
-    if query.topics or not slash or not level or {"+", "#", "\0"} & set(level):
+    if query.topics or not slash or not level or not _is_topic(f"{level}/x"):
         return query
     return replace(query, topics=(f"{level}/#",))
+
+
+def _is_topic(text: str) -> bool:
+    """Tell whether messages can have this topic. With a wildcard, as a filter it would match others."""
+    return 0 < len(text.encode()) <= _LONGEST and not {"+", "#", "\0"} & set(text)

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyrite.queries import DataLoss, Query
+from pyrite.queries import MAX_PARTS, DataLoss, Query
 from pyrite.spark.columns import Columns
-from pyrite.spark.options import ReadOptions
+from pyrite.spark.options import OptionError, ReadOptions
 from pyrite.spark.places import Log, open_log
 from pyrite.spark.pushdown import push
 
@@ -39,8 +39,18 @@ def parts_of(log: Log, options: ReadOptions, start: int, stop: int) -> list[Part
     messages = stop - start
     cores = os.cpu_count() or 1
     parts = min(ceil(messages / SMALL), cores * ceil(messages / cores / LARGE))
-    parts = max(parts, options.min_partitions)
+    parts = min(max(parts, options.min_partitions), MAX_PARTS)
     return [Part(*part) for part in log.split(options.stream, start, stop, parts)]
+
+
+def start_of(log: Log, options: ReadOptions, default: str) -> int:
+    """Return the offset to begin at; OptionError if the stream has not come so far."""
+    start = log.offset(options.stream, options.starting or default)
+    end = log.bounds(options.stream).end
+    if start > end:
+        ends = f"stream {options.stream} ends at offset {end}"
+        raise OptionError(f"option startingOffsets: {ends}, there is no offset {start} yet")
+    return start
 
 
 def query_of(options: ReadOptions, columns: Columns) -> Query:
@@ -83,9 +93,12 @@ class BatchReader(DataSourceReader):
         """Split what is to be read; positions become offsets here, once for all parts."""
         options, query = self._options, self._query
         log = open_log(options.place)
-        bounds = log.bounds(options.stream)
-        start = log.offset(options.stream, options.starting or "earliest")
-        stop = min(log.offset(options.stream, options.ending or "latest"), bounds.end)
+        start = start_of(log, options, "earliest")
+        stop = log.offset(options.stream, options.ending or "latest")
+        if start > stop and (options.starting or "earliest").strip().lower() != "earliest":
+            said = f"{options.ending} is offset {stop}, before startingOffsets ({options.starting}: {start})"
+            raise OptionError(f"option endingOffsets: {said}")
+        stop = min(stop, log.bounds(options.stream).end)
         if query is None:
             return []
         start, stop = max(start, query.start), min(stop, query.stop)

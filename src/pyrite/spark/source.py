@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from pyrite.queries import SCHEMA
 from pyrite.spark.options import read_options, write_options
+from pyrite.spark.places import check_stream
 from pyrite.spark.reading import BatchReader, FilteringReader
 from pyrite.spark.sink import BatchWriter, StreamWriter
 from pyrite.spark.streaming import StreamReader
@@ -34,7 +35,9 @@ class PyriteSource(DataSource):
         return "pyrite"
 
     def schema(self) -> StructType:
-        """Return the columns of the log, for who does not ask for others."""
+        """Return the columns of the log, for who does not ask for others; Spark asks when it loads."""
+        options = read_options(self.options)
+        check_stream(options.place, options.stream)
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyrite.spark.columns import Columns
 from pyrite.spark.options import OptionError, ReadOptions
 from pyrite.spark.places import open_log
-from pyrite.spark.reading import Part, lost, parts_of, query_of, read
+from pyrite.spark.reading import Part, lost, parts_of, query_of, read, start_of
 
 Offset = dict[str, int]
 
@@ -36,11 +36,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         """Return where a query begins that has no checkpoint yet."""
-        return {
-            "offset": open_log(self._options.place).offset(
-                self._options.stream, self._options.starting or "latest"
-            )
-        }
+        return {"offset": start_of(open_log(self._options.place), self._options, "latest")}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much a micro-batch may have."""

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pyrite.queries import SCHEMA
+from pyrite.spark.options import folder_of
 from pyrite.spark.places import open_folder
 from pyrite.spark.snapshot import Snapshot, take
 
@@ -24,7 +25,7 @@ def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "p
     What comes later is not in it. What retention drops later of the sealed segments still is.
     """
     _remove_unused()
-    data = Path(path).absolute()
+    data = folder_of(str(path))
     bounds = open_folder(data).bounds(stream)
     snapshot = take(data, stream)
     start = bounds.first if snapshot is None else snapshot.end
