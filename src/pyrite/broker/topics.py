@@ -87,6 +87,14 @@ def levels_match(levels: Sequence[bytes], names: Sequence[bytes], at: int = 0) -
     return at == end
 
 
+def bounds(topic_filter: bytes) -> tuple[bytes, bytes]:
+    """Return between what, all topics lie, by their bytes, that a filter asks for; others may, too."""
+    stem = topic_filter.partition(b"+")[0].partition(b"#")[0]
+    if stem == topic_filter:
+        return stem, stem
+    return stem.removesuffix(b"/"), stem + _LAST  # "sport/#" asks for "sport" too
+
+
 def covers(topic_filter: bytes, other: bytes) -> bool:
     """Tell whether `topic_filter` asks for every topic that `other`, a filter or a topic, asks for."""
     if other.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
@@ -253,9 +261,7 @@ class OrderedTopicTree(TopicTree[Value]):
 
         Not all of them match the filter, but no others do. The tree must not change meanwhile.
         """
-        stem = topic_filter.partition(b"+")[0].partition(b"#")[0]
-        first = stem.removesuffix(b"/") if stem != topic_filter else stem  # "sport/#" asks for "sport" too
-        last = stem + _LAST if stem != topic_filter else stem
+        first, last = bounds(topic_filter)
         found: Iterator[bytes]
         if after is None or after < first:
             found = self._order.irange(first, last)

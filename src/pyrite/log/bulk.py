@@ -1,7 +1,8 @@
 """Reading much of a stream at once, as columns: for Spark, for Arrow Flight, and whoever has the folder.
 
 Positions become offsets first; then a range may be split, and its parts read each on its own, wherever the
-folder is. A segment's index says which record batches can hold what is wanted, and only those are read.
+folder is. A segment's index says which record batches can hold what is wanted, and only those are read. If
+topics are asked for, these are decoded first, and the rest only of record batches that have one of them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from pyrite.broker.positions import Ago, Earliest, Latest, Offset, Position, parse_position
-from pyrite.broker.topics import matches
 from pyrite.log.columns import SCHEMA
 from pyrite.log.frames import RECORD, Records
-from pyrite.log.segment import Damage
+from pyrite.log.segment import Damage, Passed
 from pyrite.log.stream import StreamReader
+from pyrite.log.topics import wanted_by
 from pyrite.log.verify import streams_in
 from pyrite.queries import FOREVER, MAX_PARTS, Bounds, DataLoss, Query, QueryError, check_number
 
@@ -47,15 +48,9 @@ def resolve(position: Position | None, reader: StreamReader) -> int:
 
 
 def matching(batch: pa.RecordBatch, filters: Sequence[bytes]) -> pa.RecordBatch:
-    """Return the messages whose topics match one of the filters; each distinct topic is looked at once."""
-    if not filters or b"#" in filters:
-        return batch
-    topics = batch.column("topic").dictionary_encode()
-    names = [name.encode() for name in topics.dictionary.to_pylist()]
-    wanted = np.array([any(matches(one, name) for one in filters) for name in names], np.bool_)
-    if wanted.all():
-        return batch
-    return batch.filter(pa.array(wanted[topics.indices.to_numpy()]))
+    """Return the messages whose topics match one of the filters."""
+    topics = wanted_by(filters)
+    return batch if topics is None else topics.among(batch)
 
 
 class LogFolder:
@@ -144,24 +139,29 @@ class LogFolder:
 
     def _found(
         self, reader: StreamReader, query: Query, report: Callable[[str], object]
-    ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        filters = [one.encode() for one in query.topics]
+    ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        topics = wanted_by([one.encode() for one in query.topics])
         needed = {"offset", *query.columns}
-        if filters:
+        if topics is not None:
             needed.add("topic")
         if query.since is not None or query.until is not None:
             needed.add("timestamp")
         wanted = [name for name in SCHEMA.names if name in needed]
         for begin, end in _ranges(reader, query):
             position = begin
-            for piece in reader.read(begin, end, wanted):
+            for piece in reader.select(begin, end, wanted, topics):
                 if isinstance(piece, Damage):
                     _lost(query, str(piece), report)
                     position = piece.last + 1
                     continue
+                if isinstance(piece, Passed):
+                    _check_kept(reader, query, position, piece.first, report)
+                    position = min(piece.last + 1, end)
+                    yield None, position
+                    continue
                 _check_kept(reader, query, position, piece.column(0)[0].as_py(), report)
                 position = piece.column(0)[-1].as_py() + 1
-                yield _in_time(matching(piece, filters), query), position
+                yield _in_time(piece if topics is None else topics.among(piece), query), position
             _check_kept(reader, query, position, end, report)
 
 
@@ -235,13 +235,13 @@ def _in_time(batch: pa.RecordBatch, query: Query) -> pa.RecordBatch:
 
 
 def _gathered(
-    batches: Iterator[tuple[pa.RecordBatch, int]], query: Query
+    batches: Iterator[tuple[pa.RecordBatch | None, int]], query: Query
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Put small record batches together, with the columns that are wanted."""
     waiting: list[pa.RecordBatch] = []
     rows = size = after = 0
     for batch, after in batches:
-        if not batch.num_rows:
+        if batch is None or not batch.num_rows:
             continue
         waiting.append(batch)
         rows += batch.num_rows

@@ -31,6 +31,7 @@ from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 from pyrite.log.segment import (
     Damage,
     Decoded,
+    Passed,
     Records,
     cut,
     index_of,
@@ -38,6 +39,7 @@ from pyrite.log.segment import (
     read_index,
     write_whole,
 )
+from pyrite.log.topics import Topics
 from pyrite.queries import FOREVER
 
 ROWS = 64 * 1024
@@ -54,6 +56,7 @@ _DISTINCT = ("offset", "timestamp", "payload", "retain", "correlation_data", "us
 _OPTIONAL = [field.name for field in SCHEMA if field.nullable]
 _TEXTS = {number: field.name for number, field in enumerate(SCHEMA) if field.name in ("topic", "client_id")}
 """The texts that nearly every message has, by the number of their column."""
+_TOPIC = SCHEMA.get_field_index("topic")
 _LITTLE = 64 * 1024
 """Bytes of distinct texts up to which they are read once each, and not once for each message."""
 _MEASURED = [name for name in SCHEMA.names if name not in ("payload", "user_properties")] + _PAIRS
@@ -330,6 +333,15 @@ class ParquetSegment:
         self, offset: int, stop: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the record batches with messages from `offset` on and before `stop`, and what is damaged."""
+        return self.select(offset, stop, columns)
+
+    def select(
+        self, offset: int, stop: int, columns: Sequence[str] | None = None, topics: Topics | None = None
+    ) -> Iterator[pa.RecordBatch | Damage | Passed]:
+        """Do the same, but pass over row groups in which no message has one of the topics.
+
+        Those are not even read of which the footer tells it.
+        """
         with self.path.open("rb") as file:
             contents = Contents(self.path, file)
             records = contents.records
@@ -347,10 +359,16 @@ class ParquetSegment:
                     continue
                 batch = self._decoded.get(self.path.name, number) if columns is None else None
                 if batch is None:
+                    if topics is not None and not _may_hold(contents, number, topics):
+                        yield Passed(first, first + count - 1)
+                        continue
                     try:
-                        batch = decode(file, contents, number, columns)
+                        batch = decode(file, contents, number, columns, topics)
                     except Damaged as error:
                         yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
+                        continue
+                    if batch is None:
+                        yield Passed(first, first + count - 1)
                         continue
                     if columns is None:
                         self._decoded.put(self.path.name, number, batch)
@@ -371,10 +389,27 @@ def check(file: BinaryIO, one: np.void) -> bytes:
     return data
 
 
+def _may_hold(contents: Contents, number: int, topics: Topics) -> bool:
+    """Tell whether a row group may have a message with one of these topics, as far as the footer knows."""
+    if contents.metadata is None:
+        return True
+    statistics = contents.metadata.row_group(number).column(_TOPIC).statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return topics.any_between(statistics.min, statistics.max)
+
+
 def decode(
-    file: BinaryIO, contents: Contents, number: int, wanted: Sequence[str] | None = None
-) -> pa.RecordBatch:
-    """Return the messages of a row group, once its bytes have proved themselves. HOT."""
+    file: BinaryIO,
+    contents: Contents,
+    number: int,
+    wanted: Sequence[str] | None = None,
+    topics: Topics | None = None,
+) -> pa.RecordBatch | None:
+    """Return the messages of a row group, once its bytes have proved themselves. HOT.
+
+    None if no message has one of the topics: only these are decoded then.
+    """
     one = contents.records[number]
     metadata = contents.metadata
     data = check(file, one)
@@ -391,6 +426,10 @@ def decode(
             page_checksum_verification=not one["synced"],
             read_dictionary=_repeated(group),
         )
+        if topics is not None:
+            found = parquet.read_row_group(number, ["topic"], use_threads=False).column(0)
+            if not topics.any_of(found):
+                return None
         fields = list(SCHEMA) if wanted is None else [SCHEMA.field(name) for name in wanted]
         names = [field.name for field in fields if field.name not in absent]
         table = parquet.read_row_group(number, names, use_threads=False)

@@ -20,6 +20,7 @@ from pyrite.log import frames
 from pyrite.log.columns import Entry, build
 from pyrite.log.files import Files
 from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
+from pyrite.log.topics import Topics
 
 TAIL = 8 * 1024 * 1024
 """Bytes at the end of the last segment whose checksums are looked at when a stream is opened."""
@@ -54,6 +55,13 @@ class Damage(NamedTuple):
             f"messages {self.first} to {self.last} are lost" if self.first >= 0 else "nothing is lost by it"
         )
         return f"stream {self.stream}, {self.file}: {self.reason}; {lost}"
+
+
+class Passed(NamedTuple):
+    """Offsets that were passed over: no message there has a topic that is wanted."""
+
+    first: int
+    last: int
 
 
 def name_of(base: int) -> str:
@@ -407,6 +415,12 @@ class ArrowSegment:
         self, offset: int, stop: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the record batches with messages from `offset` on and before `stop`, and what is damaged."""
+        return self.select(offset, stop, columns)
+
+    def select(
+        self, offset: int, stop: int, columns: Sequence[str] | None = None, topics: Topics | None = None
+    ) -> Iterator[pa.RecordBatch | Damage | Passed]:
+        """Do the same, but pass over record batches in which no message has one of the topics."""
         records = self.records()
         at = max(0, int(np.searchsorted(records["first"], offset, "right")) - 1)
         with self.path.open("rb") as file:
@@ -419,10 +433,13 @@ class ArrowSegment:
                 batch = self._decoded.get(self.path.name, first) if count >= LARGE else None
                 if batch is None:
                     try:
-                        frame = os.pread(file.fileno(), int(one["length"]), int(one["position"]))
-                        batch = frames.decode(memoryview(frame))
+                        frame = memoryview(os.pread(file.fileno(), int(one["length"]), int(one["position"])))
+                        batch = frames.decode(frame) if topics is None else frames.select(frame, topics)
                     except (Damaged, OSError) as error:
                         yield Damage(self.stream, self.path.name, first, first + count - 1, str(error))
+                        continue
+                    if batch is None:
+                        yield Passed(first, first + count - 1)
                         continue
                     if count >= LARGE and columns is None:
                         self._decoded.put(self.path.name, first, batch)

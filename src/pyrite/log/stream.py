@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from pyrite.log.parquet import ParquetSegment
-from pyrite.log.segment import ArrowSegment, Damage, Decoded
+from pyrite.log.segment import ArrowSegment, Damage, Decoded, Passed
+from pyrite.log.topics import Topics
 from pyrite.queries import FOREVER
 
 Segment = ArrowSegment | ParquetSegment
@@ -93,14 +94,27 @@ class StreamReader:
         Never a message twice, and none is left out, whatever becomes of the segments meanwhile. `columns` are
         those that are wanted, of which the offset must be the first; all, if it is not given.
         """
+        return self.select(offset, stop, columns)
+
+    def select(
+        self,
+        offset: int,
+        stop: int = FOREVER,
+        columns: Sequence[str] | None = None,
+        topics: Topics | None = None,
+    ) -> Iterator[pa.RecordBatch | Damage | Passed]:
+        """Do the same, but pass over record batches in which no message has one of the topics.
+
+        Of the others all messages are there.
+        """
         while offset < stop:
             segment, limit = self._at(offset)
             if segment is None:
                 return
             try:
-                for piece in segment.read(offset, min(stop, limit), columns):
+                for piece in segment.select(offset, min(stop, limit), columns, topics):
                     yield piece
-                    offset = piece.last + 1 if isinstance(piece, Damage) else _after(piece)
+                    offset = piece.last + 1 if isinstance(piece, Damage | Passed) else _after(piece)
             except FileNotFoundError:
                 continue  # it has become Parquet, or was dropped: look again
             if limit == FOREVER:
