@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import polars
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
@@ -116,6 +117,16 @@ def test_in_one_line(broker: BrokerProcess) -> None:
     frame = table.to_pandas()
     assert list(frame.columns) == ["topic", "payload"]
     assert set(frame.topic) == {"sensors/1"}
+
+
+def test_a_frame_of_polars(broker: BrokerProcess) -> None:
+    table = read_log(broker.urls[1], topic="sensors/#", stop=100)
+    frame = polars.from_arrow(table)
+    assert isinstance(frame, polars.DataFrame)
+    assert frame.columns == SCHEMA.names
+    assert frame.to_dicts() == table.to_pylist()
+    newest = frame.group_by("topic").agg(polars.col("payload").last(), polars.len())
+    assert newest.rows() == [("sensors/1", b"59", 60)]
 
 
 @pytest.mark.parametrize("topic", ["s/#/x", "a#", "", ["sensors/1", "+a"]])
