@@ -26,6 +26,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # tests are too short for more
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
@@ -53,8 +54,11 @@ def spark(java: None, spark_log: Path) -> Iterator[SparkSession]:
     kept = os.dup(2)
     os.dup2(log.fileno(), 2)  # what Java, and the workers that it starts, have to say
     try:
-        warehouse = {"spark.sql.warehouse.dir": str(spark_log.parent / "warehouse")}
-        spark = session("local[2]", "tests", SETTINGS | warehouse)
+        own = {
+            "spark.sql.warehouse.dir": str(spark_log.parent / "warehouse"),
+            "spark.connect.grpc.binding.port": str(free_port()),  # for who starts Spark Connect in it
+        }
+        spark = session("local[2]", "tests", SETTINGS | own)
     finally:
         os.dup2(kept, 2)
         os.close(kept)

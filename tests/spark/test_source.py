@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import json
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from pyrite.broker.message import Batch
 from pyrite.log import parquet, tiering
@@ -275,6 +277,27 @@ def test_files_are_kept_for_as_long_as_something_in_spark_may_read_them(
     assert made_of_it.count() == len(rows) - 6
     del made_of_it
     wait_until(is_gone)
+
+
+@pytest.fixture
+def connected(spark: SparkSession) -> Iterator[ConnectSession]:
+    """A session of Spark Connect with the Spark that is there."""
+    assert spark._jvm is not None
+    service = spark._jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    service.start(spark._jsc.sc())
+    try:
+        port = spark.sparkContext.getConf().get("spark.connect.grpc.binding.port")
+        session = ConnectSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+        yield session
+        session.stop()
+    finally:
+        service.stop(spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty())
+
+
+def test_a_table_in_spark_connect(connected: ConnectSession, folder: Path, rows: Rows) -> None:
+    history = table(cast(SparkSession, connected), path=folder.parents[1])
+    assert shown(history) == utc(rows)
+    assert not (folder.parents[1] / "snapshots").exists()
 
 
 def test_where_no_file_can_be_linked_all_is_read_through_python(

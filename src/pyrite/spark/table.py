@@ -22,12 +22,13 @@ _kept: list[tuple[Any, Snapshot]] = []
 def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "pyrite-data") -> DataFrame:
     """Return all messages that a stream has now, as a DataFrame; `path` is the log's folder.
 
-    What comes later is not in it. What retention drops later of the sealed segments still is.
+    What comes later is not in it. What retention drops later of the sealed segments still is. A session of
+    Spark Connect does not tell for how long their files are needed: with it, all is read by the source.
     """
     _remove_unused()
     data = folder_of(str(path))
     bounds = open_folder(data).bounds(stream)
-    snapshot = take(data, stream)
+    snapshot = take(data, stream) if isinstance(spark, SparkSession) else None
     start = bounds.first if snapshot is None else snapshot.end
     stop = max(start, bounds.end)
     source = spark.read.format("pyrite").options(path=str(data), stream=stream)
