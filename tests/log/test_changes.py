@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pyrite.log import state as database
 from pyrite.log.changes import _ROWS, Changes
-from pyrite.log.state import TABLES, Change, State
+from pyrite.log.state import Change, State
+from pyrite.log.tables import KEYS
 from tests.support.durable import quick_folder
 
 CLIENTS = st.sampled_from(["ann", "bob"])
@@ -57,7 +58,7 @@ def rows(path: Path) -> dict[str, object]:
     """Return what a state holds; of steps, those of a client one after the other."""
     found: dict[str, object] = {}
     with sqlite3.connect(path) as connection:
-        for table in TABLES:
+        for table in KEYS:
             if table != "deliveries":
                 found[table] = connection.execute(f"SELECT * FROM {table}").fetchall()
         steps: dict[str, bytes] = {}
