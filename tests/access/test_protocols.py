@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 import httpx
+import jwt
 import pyarrow as pa
 import pytest
 import trustme
@@ -27,6 +29,7 @@ from tests.support.process import BrokerProcess
 CONFIG = """
 [access]
 users = "users"
+jwt_keys = "keys"
 anonymous = true
 
 [[access.rule]]
@@ -46,13 +49,20 @@ users = ["anonymous"]
 subscribe = ["public/#"]
 """
 SCHEMES = ("mqtt", "ws", "line", "udp", "flight", "http")
-NAMES = {"ann": "word-of-ann", "bob": "word-of-bob", "eve": "word-of-eve", None: None}
-TOPICS = ("sensors/bob/t", "sensors/ann/t", "public/news", "private")
+KEY = "0123456789abcdef" * 4
+TOKEN = jwt.encode(
+    {"sub": "tim", "exp": time.time() + 3_600, "groups": ["sensors"]}, KEY, "HS256", {"kid": "one"}
+)
+NAMES = {"ann": "word-of-ann", "bob": "word-of-bob", "eve": "word-of-eve", "tim": TOKEN, None: None}
+"""Who there is, and what each says to prove it: tim has a token."""
+TOPICS = ("sensors/bob/t", "sensors/tim/t", "public/news", "private")
 MAY = {
     ("ann", action, topic): True for action in ("publish", "subscribe", "pull", "manage") for topic in TOPICS
 } | {
     ("bob", "publish", "sensors/bob/t"): True,
     ("bob", "subscribe", "public/news"): True,
+    ("tim", "publish", "sensors/tim/t"): True,
+    ("tim", "subscribe", "public/news"): True,
     (None, "subscribe", "public/news"): True,
 }
 """What is allowed; eve has a password, and no rights at all."""
@@ -69,6 +79,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             User("eve", quick_hash("word-of-eve")),
         ],
     )
+    key = {"kty": "oct", "k": jwt.utils.base64url_encode(KEY.encode()).decode(), "alg": "HS256", "kid": "one"}
+    (folder / "keys").write_text(json.dumps({"keys": [key]}))
     (folder / "pyrite.toml").write_text(CONFIG)
     listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES]
     with BrokerProcess("--config", "pyrite.toml", *listen, "--data", "data", cwd=folder) as broker:
@@ -83,7 +95,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             client.subscribe("$SYS/#") as messages,
         ):
             told += [f"{message.topic} {message.payload!r}" for message in islice(messages, 20)]
-        assert not [one for one in told if "word-of" in one or "guess-of" in one], "no password is told"
+        secrets = ("word-of", "guess-of", TOKEN)
+        assert not [one for one in told if any(secret in one for secret in secrets)], "no password is told"
 
 
 def mqtt(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
@@ -96,6 +109,7 @@ def mqtt(broker: BrokerProcess, url: str, name: str | None, action: str, topic: 
             client.consumer(f"{name}-{topic.replace('/', '-')}", topic)
         else:
             client.create_topic(f"{topic}/new")
+            client.delete_topic(f"{topic}/new")
 
 
 def line(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
@@ -112,10 +126,13 @@ def line(broker: BrokerProcess, url: str, name: str | None, action: str, topic: 
             client.register(f"line-{name}-{topic.replace('/', '-')}", topic)
         else:
             client.create(f"{topic}/new")
+            client.delete(f"{topic}/new")
 
 
 def flight(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
-    with FlightLog(url, username=name, password=NAMES[name]) as log:
+    token = NAMES[name] if NAMES[name] == TOKEN else None
+    who = {"token": token} if token else {"username": name, "password": NAMES[name]}
+    with FlightLog(url, **who) as log:
         if action == "pull":
             log.table(Query(topics=(topic,)))
         elif action == "publish":
@@ -125,8 +142,10 @@ def flight(broker: BrokerProcess, url: str, name: str | None, action: str, topic
 
 
 def http(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
-    auth = None if name is None else (name, NAMES[name] or "")
-    with httpx.Client(base_url=url, auth=auth) as client:
+    token = NAMES[name] == TOKEN
+    auth = None if name is None or token else (name, NAMES[name] or "")
+    headers = {"Authorization": f"Bearer {TOKEN}"} if token else {}
+    with httpx.Client(base_url=url, auth=auth, headers=headers) as client:
         if action == "publish":
             answer = client.post("/api/v1/publish", json={"topic": topic, "payload": "x"})
         elif action == "subscribe":
@@ -137,8 +156,10 @@ def http(broker: BrokerProcess, url: str, name: str | None, action: str, topic: 
             assert client.post(consumer, json={"filter": topic}).status_code == answer.status_code
         else:
             answer = client.put(f"/api/v1/topics/{topic}/new")
+            gone = client.delete(f"/api/v1/topics/{topic}/new")
+            assert (gone.status_code == 403) is (answer.status_code == 403)
     if answer.status_code in (401, 403):
-        raise PermissionError(answer.json()["detail"])
+        raise PermissionError(answer.status_code, answer.json()["detail"])
     assert answer.status_code in (200, 201, 204), answer.text
 
 
@@ -151,6 +172,14 @@ WAYS: dict[str, Callable[[BrokerProcess, str, str | None, str, str], None]] = {
     "http": http,
 }
 REFUSALS = (ClientError, LineError, PermissionError, QueryError)
+NOT_AUTHORIZED = {"mqtt": 0x87, "ws": 0x87, "line": "not-authorized", "udp": "not-authorized", "http": 403}
+
+
+def code_of(error: BaseException) -> object:
+    """Return the code of a refusal, as its protocol has it; None where it has only words."""
+    if isinstance(error, PermissionError):
+        return error.errno
+    return error.code if isinstance(error, LineError) else getattr(error, "reason", None)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
@@ -163,8 +192,31 @@ def test_who_may_do_what(broker: BrokerProcess, scheme: str, name: str | None) -
             if MAY.get((name, action, topic)):
                 WAYS[scheme](broker, url, name, action, topic)
             else:
-                with pytest.raises(REFUSALS, match=r"(?i)not authorized"):
+                with pytest.raises(REFUSALS, match=r"(?i)not authorized") as caught:
                     WAYS[scheme](broker, url, name, action, topic)
+                assert code_of(caught.value) in (None, NOT_AUTHORIZED.get(scheme))
+                told = scheme in ("line", "udp", "http") or action in ("publish", "subscribe")
+                if told and scheme != "flight":
+                    assert code_of(caught.value) is not None
+
+
+@pytest.mark.parametrize("name", NAMES, ids=str)
+def test_who_may_see_and_disconnect_others(broker: BrokerProcess, name: str | None) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"} if NAMES[name] == TOKEN else {}
+    auth = None if name is None or headers else (name, NAMES[name] or "")
+    with (
+        BlockingClient(
+            broker.urls[0], client_id="watched", username="ann", password="word-of-ann"
+        ) as watched,
+        httpx.Client(base_url=broker.urls[5], auth=auth, headers=headers) as web,
+    ):
+        watched.publish("private", b"x", qos=1)
+        found = [
+            web.get("/api/v1/clients").status_code,
+            web.get("/api/v1/clients/watched").status_code,
+            web.delete("/api/v1/clients/watched").status_code,
+        ]
+    assert found == ([200, 200, 204] if name == "ann" else [403, 403, 403])
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -172,12 +224,16 @@ def test_a_wrong_password_is_refused(broker: BrokerProcess, scheme: str) -> None
     url = broker.urls[SCHEMES.index(scheme)]
     NAMES["mallory"] = "guess-of-mallory"
     try:
-        with pytest.raises(REFUSALS, match=r"(?i)wrong|not authorized|bad user name") as caught:
+        with pytest.raises(
+            REFUSALS, match=r"(?i)wrong|not authorized|bad user name|too many failed"
+        ) as caught:
             WAYS[scheme](broker, url, "mallory", "publish", "public/news")
+        expected = {"mqtt": (0x86, 0x87), "ws": (0x86, 0x87), "http": (401,)}.get(scheme)
+        assert expected is None or code_of(caught.value) in expected
         assert "guess-of" not in str(caught.value)
     finally:
         del NAMES["mallory"]
-    WAYS[scheme](broker, url, "ann", "publish", "public/news")  # which has failures forgotten
+    WAYS[scheme](broker, url, "ann", "publish", "public/news")  # who has been here before, and is let in
 
 
 def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
@@ -261,7 +317,7 @@ def test_others_are_not_let_in_by_accident(tmp_path: Path) -> None:
     [
         (
             "[access]\nusers = 'none'\n",
-            "access.users = (not shown): expected a file that exists",
+            "access.users = 'none': expected a file that exists",
         ),
         ("[access]\nusers = 'broken'\n", "broken, line 1: expected name:hash"),
         ("[[access.rule]]\npublish = ['#']\n", "[[access.rule]] 1: expected users or groups"),

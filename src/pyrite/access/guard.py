@@ -18,7 +18,8 @@ from pyrite.broker.access import (
 )
 
 CACHED = 100_000
-"""Answers that are remembered."""
+SHORT = 256
+"""Answers that are remembered, and how long the topics are that they are about."""
 
 
 class Guard(Access):
@@ -108,7 +109,8 @@ class Guard(Access):
             user = self._users.get(name) if name is not None else None
             groups = user.groups if user is not None else credentials.groups
             known = self._rules.allows(action, name, groups, credentials.client_id, topic_filter.encode())
-            if len(self._answers) >= CACHED:
-                self._answers.clear()
-            self._answers[key] = known
+            if len(topic_filter) <= SHORT:
+                if len(self._answers) >= CACHED:
+                    self._answers.clear()
+                self._answers[key] = known
         return known

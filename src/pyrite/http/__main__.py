@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,11 +19,16 @@ import uvloop
 
 from pyrite.endpoints import bind, new_context, trust_clients
 from pyrite.http.control import Control
+from pyrite.log.upkeep import give_back_memory
 from pyrite.logs import parse_levels, start_logging
 from pyrite.plain_arrow import keep_pandas_out
 
 BACKLOG = 1_024
 """Connections that may wait to be accepted."""
+QUIET = 5.0
+"""Seconds between two looks whether a rush is over."""
+RUSH = 1.0
+"""Seconds of the processor's time, between two looks, that are a rush."""
 GOODBYE = 2
 """Seconds that requests under way have to be answered, when another process takes over."""
 
@@ -43,6 +50,20 @@ class Server(uvicorn.Server):
         """Take SIGTERM: another process takes over. Ctrl-C is for the broker, which ends this."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, setattr, self, "should_exit", True)
         yield
+
+
+async def give_back() -> None:
+    """After each rush, have the system have the memory again that answers needed."""
+    rushed, used = False, time.process_time()
+    while True:
+        await asyncio.sleep(QUIET)
+        before, used = used, time.process_time()
+        if used - before > RUSH:
+            rushed = True
+        elif rushed:
+            rushed = False
+            gc.collect()
+            await asyncio.to_thread(give_back_memory)
 
 
 async def run(descriptor: int) -> int:
@@ -80,7 +101,9 @@ async def run(descriptor: int) -> int:
     while not server.started and not serving.done():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     control.say(port=sockets[0].getsockname()[1])
+    tidying = asyncio.create_task(give_back())
     await asyncio.wait([serving, asyncio.create_task(control.run())], return_when=asyncio.FIRST_COMPLETED)
+    tidying.cancel()
     # If the broker is gone there is no one left to answer to; else this process is to be replaced.
     os._exit(0)
 

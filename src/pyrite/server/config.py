@@ -370,7 +370,9 @@ def _checked(key: str, value: Any, kind: Any, source: str) -> Any:
 
 def _shown(key: str, value: Any) -> str:
     """Return a wrong value as an error may show it: not if it may be a secret."""
-    if (key.startswith("access.") and not key.startswith("access.rule")) or _SECRET.search(key):
+    if key != "access.users" and (
+        (key.startswith("access.") and not key.startswith("access.rule")) or _SECRET.search(key)
+    ):
         return "(not shown)"
     return _USER_INFORMATION.sub("//(not shown)@", repr(value))
 
