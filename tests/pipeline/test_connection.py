@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,19 +11,24 @@ from pyrite.pipeline.connection import credentials, spark_options
 from pyrite.spark.options import Place, read_options, write_options
 
 BROKER = "flights://broker:8816"
-GIVEN: dict[str, Any] = {"username": "u", "password": "p", "ca_file": "a", "cert_file": "c", "key_file": "k"}
+FILES = ("ca_file", "cert_file", "key_file")
+NAMES = ("username", "password", "token", *FILES)
 
 
-def test_spark_and_flight_are_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in GIVEN.items():
+def test_spark_and_flight_are_told_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"username": "u", "password": "p"}
+    for name in FILES:
+        (tmp_path / name).touch()
+        given[name] = str(tmp_path / name)
+    for name, value in given.items():
         monkeypatch.setenv(f"PYRITE_{name.upper()}", value)
-    assert credentials() == GIVEN
-    assert read_options(spark_options(BROKER)).place == Place(BROKER, **GIVEN)
-    assert write_options({**spark_options(BROKER), "topic": "a"}).place == Place(BROKER, **GIVEN)
+    assert credentials() == given
+    assert read_options(spark_options(BROKER)).place == Place(BROKER, **given)
+    assert write_options({**spark_options(BROKER), "topic": "a"}).place == Place(BROKER, **given)
 
 
 def test_without_any_the_broker_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*GIVEN, "token"):
+    for name in NAMES:
         monkeypatch.delenv(f"PYRITE_{name.upper()}", raising=False)
     assert credentials() == {}
     assert spark_options(BROKER) == {"broker": BROKER}

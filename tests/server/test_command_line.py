@@ -201,7 +201,6 @@ def test_a_host_that_is_not_of_this_machine_is_named() -> None:
         "mqtt://127.0.0.1:port",
         "mqtt://127.0.0.1:-1",
         "mqtt://127.0.0.1:1883/path",
-        "mqtt://user:secret@127.0.0.1:1883",
         "ws://127.0.0.1:8083/mqtt?query",
         "unix://socket",
         "unix://host/socket",
@@ -215,6 +214,12 @@ def test_a_listener_that_is_none_is_refused_with_what_was_expected(url: str) -> 
     assert repr(url) in line
     assert "listen" in line
     assert "the command line" in line
+
+
+def test_a_password_in_a_listener_is_refused_and_not_shown() -> None:
+    line = run_refused(2, "--ephemeral", "--listen", "mqtt://user:secret@127.0.0.1:1883")
+    assert "listen = 'mqtt://(not shown)@127.0.0.1:1883': a listener has no user name" in line
+    assert "secret" not in line
 
 
 # The file of a Unix socket

@@ -46,4 +46,4 @@ class Memory:
         self._most = max(self._most, blocks)
         if broker.is_quiet and self._most - blocks > MANY and len(broker.sessions) <= FEW_SESSIONS:
             gc.collect()
-            self._most = blocks
+            self._most = sys.getallocatedblocks()
