@@ -32,7 +32,7 @@ GROWTH = 64 * 1024 * 1024
 """Bytes that the broker may have more than before: what Python and the allocator keep for the next time."""
 ALL_GROWTH = 2 * GROWTH
 """Bytes that it may have more at any time than before the first attack."""
-BESIDE = 8 * GROWTH
+BESIDE = 2 * GROWTH
 """The same for each process beside it: that of HTTP may hold 256 MiB of answers, and keeps some of it."""
 CONFIG = """
 [limits]
