@@ -17,7 +17,7 @@ import pytest
 from pyrite.broker.journal import Fault, Wanted
 from pyrite.broker.message import Batch
 from pyrite.log import journal as journal_module
-from pyrite.log import tiering
+from pyrite.log import reading, tiering
 from pyrite.log.options import StreamOptions
 from pyrite.log.workers import ThreadWorker
 from pyrite.protocols.mqtt.packets import Ack, Publish
@@ -397,4 +397,40 @@ def test_who_reads_is_answered_after_an_internal_error(folder: Path, monkeypatch
         machine.journal.fetch(stream, [0], found.append)
         machine.settle()
     assert places == [0], "to be read again"
+    assert found == [{}]
+
+
+def test_messages_that_cannot_be_read_now_are_read_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(folder, [StreamOptions()], reading=Deferred)
+    machine.core.connect("c").publish("a", b"x", qos=1)
+    stream = machine.journal.streams[0]
+    monkeypatch.setattr(journal_module, "AGAIN", 0.0)
+    found: list[dict[int, Batch]] = []
+    really, fails = reading.fetch, [True, True, False]
+
+    def sometimes(*arguments: Any) -> Any:
+        if fails.pop(0):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return really(*arguments)
+
+    monkeypatch.setattr(journal_module, "fetch", sometimes)
+    machine.journal.fetch(stream, [0], found.append)
+    machine.settle()
+    assert [{offset: batch.payload() for offset, batch in one.items()} for one in found] == [{0: b"x"}]
+
+
+def test_messages_that_can_never_be_read_are_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(folder, [StreamOptions()], reading=Deferred)
+    machine.core.connect("c").publish("a", b"x", qos=1)
+    monkeypatch.setattr(journal_module, "AGAIN", 0.0)
+    found: list[dict[int, Batch]] = []
+
+    def never(*arguments: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(journal_module, "fetch", never)
+    machine.journal.fetch(machine.journal.streams[0], [0], found.append)
+    machine.settle()
     assert found == [{}]

@@ -73,6 +73,8 @@ SWEEP = 60.0
 """Seconds between two notes of how far sessions have come that are connected and were sent nothing."""
 AGAIN = 0.1
 """Seconds after which a part of the log that could not be read is read again."""
+TRIES = 50
+"""How often that is tried for single messages, before they count as lost."""
 MAX_ROWS = 32
 """Rows of a session's steps after which they are written anew, as one."""
 
@@ -750,17 +752,26 @@ class DiskJournal(Journal):
     def fetch(
         self, stream: Stream, offsets: Sequence[int], answer: Callable[[dict[int, Batch]], object]
     ) -> None:
-        """Read single messages of a stream, by offset."""
+        """Read single messages of a stream, by offset. What is not answered is not in the log any longer."""
         reader = self._readers[stream]
+        tries = 0
 
-        def job() -> dict[int, tuple[Batch, int]]:
+        def job() -> dict[int, tuple[Batch, int]] | None:
+            nonlocal tries
+            tries += 1
             try:
                 return fetch(reader, offsets, self._damaged)
             except OSError as error:
                 logger.error("stream %s: cannot be read: %s", stream.name, error)
-                return {}
+                if tries == TRIES:
+                    return {}
+                time.sleep(AGAIN)
+                return None
 
-        def done(found: dict[int, tuple[Batch, int]]) -> None:
+        def done(found: dict[int, tuple[Batch, int]] | None) -> None:
+            if found is None:  # they may be there all the same
+                self._reading.run(job, done, lambda error: {})
+                return
             answer(
                 {offset: self.place(stream, batch, offset, when) for offset, (batch, when) in found.items()}
             )
