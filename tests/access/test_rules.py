@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -242,3 +244,23 @@ def test_a_guard() -> None:
     assert guard.may_publish(Credentials("c", "ann", None, "here"), "a")
     assert not guard.may_publish(Credentials("c", "bob", None, "here"), "a")
     assert Guard({}, [], anonymous=True).authenticate(Credentials("c", None, None, "x")) == Accept()
+
+
+def test_what_is_asked_about_long_topics_is_not_remembered() -> None:
+    guard = Guard({}, [Rule(users=["anonymous"], publish=["a/#"])], anonymous=True)
+    who = Credentials("c", None, None, "here")
+    before = kept_after(lambda: [guard.may_publish(who, f"a/{number}") for number in range(100)])
+    assert before < 100_000
+    assert (
+        kept_after(lambda: [guard.may_publish(who, f"a/{n}".ljust(65_000)) for n in range(100)]) < 1_000_000
+    )
+
+
+def kept_after(ask: Callable[[], list[bool]]) -> int:
+    """Return how many bytes are left of what was needed; everything asked for must be allowed."""
+    tracemalloc.start()
+    try:
+        assert all(ask())
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .broker import Broker
+from .disk import CannotMount, SmallDisk
 from .peers import dialled
 
 
@@ -36,3 +37,14 @@ def broker(stopped_broker: Broker) -> Broker:
     """A broker that runs."""
     stopped_broker.start()
     return stopped_broker
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A disk of its own that is soon full."""
+    try:
+        made = SmallDisk(tmp_path)
+    except CannotMount as error:
+        pytest.skip(str(error))
+    with made:
+        yield made

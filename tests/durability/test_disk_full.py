@@ -25,7 +25,7 @@ from tests.conformance.wire import (
 )
 
 from .broker import LONG, Broker
-from .disk import BLOCK, CannotMount, SmallDisk
+from .disk import BLOCK, SmallDisk
 
 REFUSED = (0x97, 0x80)
 PATIENCE = 15.0
@@ -33,16 +33,6 @@ MUCH = len(ROOM) + 2 * BLOCK
 """Bytes for which there is no room on a disk that is full, also not where a segment has kept some."""
 ERROR = "$SYS/broker/log/error"
 LOST = "$SYS/broker/log/lost"
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    try:
-        made = SmallDisk(tmp_path)
-    except CannotMount as error:
-        pytest.skip(str(error))
-    with made:
-        yield made
 
 
 @pytest.fixture

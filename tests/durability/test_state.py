@@ -6,13 +6,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .broker import Broker
-from .disk import BLOCK, CannotMount, SmallDisk
+from .disk import BLOCK, SmallDisk
 
 SECONDS = 60
 NAMES = [f"client-{number}" for number in range(6)]
@@ -54,16 +53,6 @@ def damages(broker: Broker) -> list[str]:
 
 
 # What cannot be used now
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    try:
-        made = SmallDisk(tmp_path)
-    except CannotMount as error:
-        pytest.skip(str(error))
-    with made:
-        yield made
 
 
 def test_sessions_outlive_starts_on_a_full_disk(disk: SmallDisk, tmp_path: Path) -> None:
