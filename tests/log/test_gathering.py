@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
-from pyrite.log import columns, frames, gathering
-from pyrite.log.gathering import LARGE, MANY, TOO_LARGE, WORTH_IT, Gathering, encode
+from pyrite.log import columns, frames
+from pyrite.log.gathering import (
+    ENOUGH,
+    LARGE,
+    LARGE_PACKED,
+    MANY,
+    MANY_PACKED,
+    TOO_LARGE,
+    WORTH_IT,
+    Gathering,
+    encode,
+)
 from pyrite.log.segment import Encoded
 
 Row = dict[str, Any]
@@ -126,7 +137,7 @@ some = st.one_of(
 @example([strided(3, 0), strided(2, 0)])
 @example([strided(WORTH_IT, 0)])
 def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
-    """Whether payloads are copied early, or not, or some of them."""
+    """Whether payloads are compressed early, or not, or some of them."""
     one = gathered(batches)
     one.cut()
     assert not any(isinstance(piece, list) for piece in one.pieces), "none is left to be tried again"
@@ -143,12 +154,21 @@ def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
 @pytest.mark.parametrize(
     ("batches", "pieces"),
     [
-        ([strided(MANY // 2, 8) for _ in range(5)], 3),
-        ([strided(1_000, LARGE // 2_000) for _ in range(5)], 3),
+        ([strided(MANY // 2, 8, properties=CARRIED, qos=1) for _ in range(5)], 3),
+        ([strided(1_000, LARGE // 2_000, qos=1) for _ in range(5)], 3),
+        ([strided(MANY_PACKED // 4, 8) for _ in range(9)], 3),
+        ([strided(1_000, 256) for _ in range(2 + LARGE_PACKED // 260_000)], 2),
         ([strided(1, TOO_LARGE), strided(1, 8)], 2),
         ([strided(WORTH_IT, 2 * LARGE // WORTH_IT), strided(WORTH_IT, 8)], 2),
     ],
-    ids=["many", "large", "one message that is large", "one batch that is large"],
+    ids=[
+        "many",
+        "large",
+        "many compressed",
+        "large compressed",
+        "one message that is large",
+        "one batch that is large",
+    ],
 )
 def test_much_becomes_several_record_batches(batches: list[Batch], pieces: int) -> None:
     """None of them is large, unless a message is."""
@@ -172,7 +192,8 @@ def test_what_is_not_yet_written_can_be_had() -> None:
     one.add(last, 3_000, None, last.qos > 0)
     quiet = [part for batch in [*batches, last] if not batch.qos for part in batch.parts()]
     found = one.unrouted()
-    assert [(batch.topic, p) for batch, _, _ in found for p in batch.payloads()] == [
+    parts = [part for batch, _, _ in found for part in batch.parts()]
+    assert [(part.topic, p) for part in parts for p in part.payloads()] == [
         (batch.topic, p) for batch in quiet for p in batch.payloads()
     ]
     assert found[0][1:] == (100, 1_000)
@@ -183,28 +204,47 @@ def test_what_is_not_yet_written_can_be_had() -> None:
 
 
 def test_memory_that_is_used_again_does_not_change_what_others_hold() -> None:
-    """What was handed out before the memory was let go of stays as it is."""
+    """Payloads are put side by side in the same place again and again."""
     first = gathered([strided(WORTH_IT, 8)])
     held = first.unrouted()
     before = [batch.payloads() for batch, _, _ in held]
     first.cut()
     held += first.unrouted()
-    first.release()
-    second = gathered([Batch(b"x", b"?" * 8 * WORTH_IT, count=WORTH_IT, stride=8)])
-    second.cut()
-    assert len(second._buffers) == 1
+    gathered([Batch(b"x", b"?" * 8 * WORTH_IT, count=WORTH_IT, stride=8)]).cut()
     assert [batch.payloads() for batch, _, _ in held] == before * 2
 
 
-def test_memory_for_payloads_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little of what was used at the worst of times is kept."""
-    monkeypatch.setattr(gathering, "_free", [])
-    many = [gathered([strided(WORTH_IT, 8)]) for _ in range(gathering.MAX_FREE + 5)]
-    for one in many:
-        one.cut()
-        one.release()
-        one.release()
-    assert len(gathering._free) <= gathering.MAX_FREE
+def test_what_is_compressed_keeps_no_bytes_of_the_wire() -> None:
+    """A flood that waits to be written needs the memory of what will be written, not of what came."""
+    batch = strided(1_000, 64)
+    data = batch.data
+    held = sys.getrefcount(data)
+    one = gathered([batch])
+    del batch
+    assert sys.getrefcount(data) == held - 1
+    one.cut()
+    assert sum(len(piece) for piece in encode(one.pieces)[0].frame.pieces) < len(data) / 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "pieces"),
+    [
+        ([ENOUGH, 1, ENOUGH, ENOUGH], 3),
+        ([WORTH_IT, 1, WORTH_IT, 1], 1),
+        ([1, WORTH_IT, ENOUGH], 1),
+        ([ENOUGH, WORTH_IT, 1, 1, WORTH_IT], 2),
+    ],
+)
+def test_messages_kept_in_two_ways_do_not_make_many_small_record_batches(
+    counts: list[int], pieces: int
+) -> None:
+    """Those that are compressed, and others, share one if they are few."""
+    batches = [strided(count, 8, head=4 + number % 2) for number, count in enumerate(counts)]
+    one = gathered(batches)
+    one.cut()
+    made = encode(one.pieces)
+    assert len(made) == pieces
+    assert written(made) == expected(batches)
 
 
 def test_an_error_in_making_columns_is_met_again_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

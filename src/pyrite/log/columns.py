@@ -52,7 +52,7 @@ Values = tuple[Any, ...]
 _get_values = attrgetter(*_PROPERTIES)
 _NO_VALUES: Values = (None,) * len(_PROPERTIES)
 _TIMESTAMP = SCHEMA.field("timestamp").type
-_LONG = 65_536
+_LONG = 98_304
 _ZEROS = pa.py_buffer(bytes(_LONG))
 _OFTEN = 64
 _MANY = 32_768
@@ -79,18 +79,13 @@ class Entry(NamedTuple):
         return self.later[-1] if self.later else self.timestamp
 
 
-def build(
-    entries: Sequence[Entry], first_offset: int, payloads: np.ndarray[Any, Any] | None = None
-) -> pa.RecordBatch:
-    """Make a record batch, to be stored, of what came together; its messages get consecutive offsets.
-
-    `payloads` are theirs one after the other, if they lie so already.
-    """
+def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
+    """Make a record batch, to be stored, of what came together; its messages get consecutive offsets."""
     counts = [entry.batch.count for entry in entries]
     total = sum(counts)
     batches = [entry.batch for entry in entries]
     runs = _Runs(counts, total)
-    payload, topic = _payloads_and_topics(batches, runs, payloads)
+    payload, topic = _payloads_and_topics(batches, runs)
     qos = {batch.qos for batch in batches}
     columns: list[pa.Array] = [
         runs.one(0, pa.array([first_offset])),
@@ -184,8 +179,14 @@ def _names(topics: list[bytes]) -> pa.Array:
     return pa.array(topics, pa.binary()).view(pa.string())  # checked to be UTF-8
 
 
-def _ends(size: int, total: int) -> np.ndarray[Any, Any]:
-    """Return where values of one size begin and end."""
+def ends(sizes: Sequence[int], counts: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return where values begin and end: so many of each size."""
+    total = sum(counts)
+    if len(sizes) > 1:
+        found = np.zeros(total + 1, np.int32)
+        np.cumsum(np.repeat(np.array(sizes, np.int64), counts), out=found[1:])
+        return found
+    size = sizes[0]
     if not _OFTEN <= total <= _LONG or size > _MANY:
         return np.arange(total + 1, dtype=np.int32) * np.int32(size)
     return _long_ends(size)[: total + 1]
@@ -196,33 +197,25 @@ def _long_ends(size: int) -> np.ndarray[Any, Any]:
     return np.arange(_LONG + 1, dtype=np.int32) * np.int32(size)
 
 
-def _payloads_and_topics(
-    batches: list[Batch], runs: _Runs, payloads: np.ndarray[Any, Any] | None = None
-) -> tuple[pa.Array, pa.Array]:
+def _payloads_and_topics(batches: list[Batch], runs: _Runs) -> tuple[pa.Array, pa.Array]:
     """Cut the payloads out of the bytes that came over the wire, and name the topic of each."""
     if not any(batch.mixed for batch in batches):
-        return _payloads(batches, runs, payloads), _topics([batch.topic for batch in batches], runs)
+        return _payloads(batches, runs), _topics([batch.topic for batch in batches], runs)
     columns = [_cut_alike(list(alike)) for _, alike in groupby(batches, _mixed_gap)]
     topic = pa.concat_arrays([one[1] for one in columns])
     ends = pa.array(np.arange(1, runs.total + 1, dtype=np.int32))
     return pa.concat_arrays([one[0] for one in columns]), _run_ends(2, ends, topic, runs.total)
 
 
-def _payloads(batches: list[Batch], runs: _Runs, payloads: np.ndarray[Any, Any] | None = None) -> pa.Array:
+def _payloads(batches: list[Batch], runs: _Runs) -> pa.Array:
     """Make the payloads of batches that are not mixed a column."""
-    if len(batches) == 1 and payloads is None:
+    if len(batches) == 1:
         return _strided(batches[0])
     total = runs.total
     sizes = [batch.stride - batch.payload_at for batch in batches]
     if len(set(sizes)) == 1 and total > len(batches):
-        if payloads is None:
-            payloads = _together(batches, sizes[0], total)
-        return _binary(_ends(sizes[0], total), payloads)
-    ends = np.zeros(total + 1, np.int32)
-    np.cumsum(np.repeat(np.array(sizes, np.int64), runs.counts), out=ends[1:])
-    if payloads is None:
-        payloads = np.frombuffer(b"".join([_cut_out(batch) for batch in batches]), np.uint8)
-    return _binary(ends, payloads)
+        return _binary(ends(sizes[:1], [total]), _together(batches, sizes[0], total))
+    return _binary(ends(sizes, runs.counts), b"".join([_cut_out(batch) for batch in batches]))
 
 
 def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, Any]:
@@ -267,7 +260,7 @@ def _packed(batch: Batch) -> np.ndarray[Any, Any]:
 
 
 def _strided(batch: Batch) -> pa.Array:
-    return _binary(_ends(batch.stride - batch.payload_at, batch.count), _packed(batch))
+    return _binary(ends([batch.stride - batch.payload_at], [batch.count]), _packed(batch))
 
 
 def _mixed_gap(batch: Batch) -> int:

@@ -25,6 +25,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from pyrite.broker.message import Batch
 from pyrite.log.columns import STORED, Entry, build, plain
+from pyrite.log.metadata import body_size_at
 from pyrite.log.topics import Topics
 
 HEADER = STORED.serialize().to_pybytes()
@@ -107,10 +108,7 @@ def _is_small(batch: pa.RecordBatch) -> bool:
 
 
 def _body_size(metadata: memoryview) -> int:
-    """Return the size of a message's body: the fourth field of the flatbuffer that Arrow's metadata are."""
-    table = int.from_bytes(metadata[:4], "little")
-    fields = table - int.from_bytes(metadata[table : table + 4], "little", signed=True)
-    at = table + int.from_bytes(metadata[fields + 10 : fields + 12], "little")
+    at = body_size_at(metadata)
     return int.from_bytes(metadata[at : at + 8], "little")
 
 
@@ -126,13 +124,22 @@ def uncompressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
     return bytes(metadata), bytes(body)
 
 
-def seal(metadata: bytes | memoryview, body: bytes | memoryview) -> Frame:
+def compressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
+    """Return Arrow's metadata and body of a record batch, compressed."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, STORED, options=_LZ4) as writer:
+        writer.write_batch(batch)
+    metadata, body = _split(memoryview(sink.getvalue())[len(HEADER) : -len(END)])
+    return bytes(metadata), bytes(body)
+
+
+def seal(metadata: bytes | memoryview, *body: bytes | memoryview) -> Frame:
     """Put metadata and body of a message together, with mark, length and checksum in between."""
-    length = 8 + len(metadata) + SEAL + len(body)
+    length = 8 + len(metadata) + SEAL + sum(map(len, body))
     head = BEGIN + (len(metadata) + SEAL).to_bytes(4, "little")
     start = MARK + length.to_bytes(8, "little")
-    checksum = _checksum(head, metadata, start, body)
-    return Frame([head, metadata, start, checksum.to_bytes(8, "little"), body], length, checksum)
+    checksum = _checksum(head, metadata, start, *body)
+    return Frame([head, metadata, start, checksum.to_bytes(8, "little"), *body], length, checksum)
 
 
 def _checksum(*pieces: bytes | memoryview) -> int:

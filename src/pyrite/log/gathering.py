@@ -1,23 +1,25 @@
 """What gathers for a stream until it is written: batches, and the record batches that they become. HOT.
 
-Payloads are copied to where they will lie, and columns are built, in the event loop's thread: while the bytes
-are still in the processor's cache. They are compressed and written in the writing thread, with few calls into
-Arrow for many messages: with each of them threads of Python hand over the interpreter, and that holds the
-event loop up for longer than the work itself.
+Payloads of large batches that no one waits for are compressed in the event loop's thread (blocks.py), while
+they are in the processor's cache: it takes hardly longer than to copy them to where another thread would do
+it, and a thread that has much to do takes a core from whoever sends. Columns of others are built there too,
+and compressed in the writing thread, with few calls into Arrow for many messages: with each of them threads
+of Python hand over the interpreter, and that holds the event loop up for longer than the work itself.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from pyrite.broker.message import Batch
-from pyrite.log import columns, frames
+from pyrite.log import blocks, columns, frames
+from pyrite.log.blocks import Block
 from pyrite.log.columns import Entry
+from pyrite.log.packed import encode as encode_packed
 from pyrite.log.segment import Encoded
 from pyrite.log.single import encode_single
 
@@ -29,15 +31,15 @@ LARGE = 2 * 1024 * 1024
 TOO_LARGE = 2 * LARGE
 """Bytes whose columns are built where they are written: it takes too long for the event loop."""
 WORTH_IT = 256
-"""Messages from which on the payloads of a batch are copied by themselves."""
-MAX_FREE = 16
+"""Messages from which on the payloads of a batch are compressed by themselves."""
+MANY_PACKED = 2 * MANY
+LARGE_PACKED = 4 * LARGE
+"""Messages, and bytes, of such batches from which on they become a record batch."""
+ENOUGH = MANY // 4
+"""Messages that become a record batch rather than share one with others that are kept in another way."""
 
 Found = tuple[Batch, int, int]
 """A batch, the offset of its first message, and its time."""
-Bytes = np.ndarray[Any, Any]
-
-_free: list[Bytes] = []
-"""Memory for payloads that is not in use: the system takes its time to hand out new memory."""
 
 
 class Rows(NamedTuple):
@@ -54,13 +56,10 @@ class Gathering:
     """What is written to one stream together. Used in the event loop's thread, but for `pieces`."""
 
     __slots__ = (
-        "_buffer",
-        "_buffers",
-        "_copied",
+        "_blocks",
         "_count",
         "_decoded",
         "_entries",
-        "_filled",
         "_later",
         "_run",
         "_size",
@@ -80,13 +79,8 @@ class Gathering:
         """Single messages like that of the last entry which follow it."""
         self._later: list[int] = []
         """When they came."""
-        self._buffer: Bytes | None = None
-        """Where payloads are copied to."""
-        self._filled = 0
-        """How much of it is full."""
-        self._copied = 0
-        """How many messages' payloads it holds."""
-        self._buffers: list[Bytes] = []
+        self._blocks: list[Block] = []
+        """The payloads of each entry, if all of them are compressed; if not, none is."""
         self._decoded: dict[int, list[Found]] = {}
         self._waited: set[int] = set()
         """Offsets of QoS 0 messages that someone waits for."""
@@ -100,6 +94,14 @@ class Gathering:
     def add(self, batch: Batch, now: int, packet_ids: Sequence[int] | None, waited: bool) -> None:
         """Take a batch; `waited` if someone is to be told when it is safe."""
         self.end = batch.offset + batch.count
+        if not waited and batch.count >= WORTH_IT and self._can_pack(batch):
+            self.unpromised += batch.count
+            self._blocks.append(blocks.pack(batch, now))
+            self._entries.append(Entry(_with_payloads(batch, b""), now, None))
+            self._note(batch, MANY_PACKED, LARGE_PACKED)
+            return
+        if self._blocks:
+            self._unpack()
         if waited:
             self.promised = True
             if not batch.qos:
@@ -110,13 +112,14 @@ class Gathering:
             if batch.count == 1 and self._entries and _alike(batch, self._entries[-1].batch):
                 self._run.append(batch.data)
                 self._later.append(now)
-            elif batch.count >= WORTH_IT and not batch.mixed:
-                self._begin(self._copy(Entry(batch, now, None)))
             else:
                 self._begin(Entry(batch, now, None))
+        self._note(batch, MANY, LARGE)
+
+    def _note(self, batch: Batch, many: int, large: int) -> None:
         self._count += batch.count
         self._size += len(batch.data)
-        if self._count >= MANY or self._size >= LARGE:
+        if self._count >= many or self._size >= large:
             self.cut()
 
     def _begin(self, entry: Entry) -> None:
@@ -133,22 +136,23 @@ class Gathering:
         self._entries[-1] = Entry(batch, timestamp, None, self._later)
         self._run, self._later = [], []
 
-    def _copy(self, entry: Entry) -> Entry:
-        """Copy the payloads of a batch to where those of others are, so that its own bytes are free again."""
-        batch = entry.batch
-        each = batch.stride - batch.payload_at
-        size = each * batch.count
-        if not 0 < size <= LARGE:
-            return entry
-        if self._buffer is None or self._filled + size > LARGE:
+    def _can_pack(self, batch: Batch) -> bool:
+        """Tell whether the payloads of a batch can be compressed by themselves."""
+        if batch.retain or not blocks.fits(batch):
+            return False
+        if self._entries and not self._blocks:
+            if self._count < ENOUGH:
+                return False
             self.cut()
-            self._buffer = _free.pop() if _free else np.empty(LARGE, np.uint8)
-            self._buffers.append(self._buffer)
-        target = self._buffer[self._filled : self._filled + size]
-        target.view(f"V{each}")[:] = columns.spaced(batch)
-        self._filled += size
-        self._copied += batch.count
-        return Entry(_with_payloads(batch, cast(bytes, target.data)), entry.timestamp, None)
+        return True
+
+    def _unpack(self) -> None:
+        """Have no payloads that are compressed, for what follows is not."""
+        if self._count >= ENOUGH:
+            self.cut()
+        else:
+            self._entries = _unpacked(self._entries, self._blocks)
+            self._blocks = []
 
     def cut(self) -> None:
         """Make a record batch of what was not yet made one."""
@@ -156,25 +160,20 @@ class Gathering:
         entries = self._entries
         if not entries:
             return
-        payloads = None
-        if self._buffer is not None and self._copied == self._count:
-            payloads = self._buffer[: self._filled]
+        packed = self._blocks
         large = self._size >= TOO_LARGE
-        self._entries = []
-        self._buffer = None
-        self._count = self._size = self._filled = self._copied = 0
+        self._entries, self._blocks = [], []
+        self._count = self._size = 0
         try:
-            self.pieces.append(entries if large else _gather(entries, payloads))
+            self.pieces.append(_gather(entries, packed) if packed or not large else entries)
         except Exception as error:  # it is tried again where it is written, and who waits for it is told
             logger.warning("columns of messages could not be made, and are tried again: %r", error)
-            self.pieces.append(entries)
+            self.pieces.append(_unpacked(entries, packed))
 
     def release(self) -> None:
         """Let go of everything: it was written, or could not be."""
         self.pieces = []
         self._decoded = {}
-        _free.extend(self._buffers[: MAX_FREE - len(_free)])
-        self._buffers = []
 
     def unrouted(self) -> list[Found]:
         """Return the messages that no one waited for to be safe."""
@@ -185,13 +184,11 @@ class Gathering:
                 found.extend(_found(piece))
                 continue
             if number not in self._decoded:
-                if isinstance(piece, Rows):
-                    rows = columns.plain(piece.rows)
-                else:
-                    rows = frames.decode(memoryview(b"".join(piece.frame.pieces)))
+                rows = frames.decode(memoryview(b"".join(encode([piece])[0].frame.pieces)))
                 self._decoded[number] = [one for one in columns.runs(rows) if not one[0].qos]
             found.extend(self._decoded[number])
-        return [one for one in found + _found(self._entries) if one[1] not in self._waited]
+        found += _found(_unpacked(self._entries, self._blocks))
+        return [one for one in found if one[1] not in self._waited]
 
 
 def _alike(batch: Batch, last: Batch) -> bool:
@@ -212,16 +209,17 @@ def _alike(batch: Batch, last: Batch) -> bool:
 
 
 def _found(entries: Sequence[Entry]) -> list[Found]:
+    return [(entry.batch, entry.batch.offset, entry.timestamp) for entry in entries if not entry.batch.qos]
+
+
+def _unpacked(entries: list[Entry], packed: Sequence[Block]) -> list[Entry]:
+    """Return entries with their payloads, which were compressed if any are given."""
+    if not packed:
+        return entries
     return [
-        (_with_own_bytes(entry.batch), entry.batch.offset, entry.timestamp)
-        for entry in entries
-        if not entry.batch.qos
+        Entry(_with_payloads(entry.batch, blocks.unpack(block)), entry.timestamp, None)
+        for entry, block in zip(entries, packed, strict=True)
     ]
-
-
-def _with_own_bytes(batch: Batch) -> Batch:
-    """Return a batch that does not share the memory for payloads, which is used again."""
-    return batch if isinstance(batch.data, bytes) else _with_payloads(batch, bytes(batch.data))
 
 
 def _with_payloads(batch: Batch, payloads: bytes) -> Batch:
@@ -247,18 +245,20 @@ def _with_data(batch: Batch, data: bytes, count: int, stride: int, payload_at: i
     return copy
 
 
-def _gather(entries: Sequence[Entry], payloads: Bytes | None = None) -> Encoded | Rows:
-    """Make a record batch of batches that follow one another; that of a single message is encoded at once.
+def _gather(entries: Sequence[Entry], packed: Sequence[Block] = ()) -> Encoded | Rows:
+    """Make a record batch of batches that follow one another.
 
-    `payloads` are theirs one after the other, if they lie so.
+    That of a single message is encoded at once, and one whose payloads are compressed already: `packed`.
     """
     first = entries[0].batch.offset
     count = entries[-1].batch.offset + entries[-1].batch.count - first
     times = entries[0].timestamp, entries[-1].latest
+    if packed:
+        return Encoded(encode_packed(entries, packed, first), first, count, *times)
     frame = encode_single(entries[0], first) if len(entries) == 1 else None
     if frame is not None:
         return Encoded(frame, first, count, *times)
-    return Rows(columns.build(entries, first, payloads), first, count, *times)
+    return Rows(columns.build(entries, first), first, count, *times)
 
 
 def encode(pieces: Sequence[Encoded | Rows | list[Entry]]) -> list[Encoded]:
