@@ -1,9 +1,8 @@
-"""deploy/: the unit, the settings and the image are what they claim to be."""
+"""deploy/: the unit and the settings are what they claim to be."""
 
 from __future__ import annotations
 
 import configparser
-import fnmatch
 import json
 import re
 import shutil
@@ -174,39 +173,3 @@ def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
     exposure = re.search(r"Overall exposure level for pyrite.service: ([\d.]+)", done.stdout)
     assert exposure is not None, done.stdout + done.stderr
     assert float(exposure[1]) <= MOST_EXPOSED
-
-
-def instructions() -> list[list[str]]:
-    """Return the lines of the Dockerfile, those that go on joined, as words."""
-    text = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text())
-    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
-
-
-def test_the_image_runs_as_no_one_special_and_names_no_registry() -> None:
-    lines = instructions()
-    last = max(number for number, line in enumerate(lines) if line[0] == "FROM")
-    final = {line[0]: line[1:] for line in lines[last:]}
-    assert final["USER"] == ["pyrite"]
-    assert final["VOLUME"] == ["/var/lib/pyrite"]
-    assert "HEALTHCHECK" in final
-    assert set(final["EXPOSE"]) == {
-        str(one.port) for one in listeners().values() if one.hostname == "0.0.0.0"
-    }
-    for line in lines:
-        if line[0] == "FROM":
-            assert "/" not in line[1]
-
-
-def test_the_image_is_sent_all_that_it_copies() -> None:
-    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
-    sent = [line[1:] for line in ignored if line.startswith("!")]
-    sources = [
-        one
-        for line in instructions()
-        if line[0] == "COPY" and not line[1].startswith("--from")
-        for one in line[1:-1]
-    ]
-    assert sources
-    for source in sources:
-        assert (ROOT / source).exists()
-        assert any(fnmatch.fnmatch(source, one) for one in sent)
