@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
+import os
 import re
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,12 +24,14 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from pyrite.broker.message import Batch
 from pyrite.log import parquet, tiering
+from pyrite.log.bulk import LogFolder
 from pyrite.log.columns import Entry
 from pyrite.log.parquet import ParquetSegment
 from pyrite.log.segment import SegmentWriter
 from pyrite.log.stream import StreamReader
-from pyrite.queries import COLUMNS, QueryError
+from pyrite.queries import COLUMNS, DataLoss, QueryError
 from pyrite.spark import snapshot, table
+from tests.durability.disk import CannotMount, SmallDisk
 from tests.log.samples import FILES, START, convert, no_damage, rows_of, write_segment, write_segments
 from tests.spark.conftest import wait_until
 
@@ -191,22 +199,46 @@ def test_what_retention_has_dropped_is_an_error_unless_it_is_allowed(
 def test_a_table_is_what_the_source_reads(spark: SparkSession, folder: Path, rows: Rows) -> None:
     history = table(spark, path=folder.parents[1])
     assert history.columns == list(COLUMNS)
-    assert len(history.inputFiles()) == 2, "the sealed segments are read by Spark itself"
+    assert len(history.inputFiles()) == 3, "two sealed segments, and what is not Parquet yet"
     assert shown(history) == utc(rows)
     assert shown(history.where("topic = 'a/b' and offset > 20")) == [
         row for row in utc(rows)[21:] if row["topic"] == "a/b"
     ]
 
 
-def test_a_table_of_sealed_segments_alone_needs_no_python(
-    spark: SparkSession, folder: Path, rows: Rows
-) -> None:
+def test_a_table_needs_no_python(spark: SparkSession, folder: Path, rows: Rows) -> None:
     path = folder.parents[1]
-    assert "BatchScan pyrite" in plan_of(table(spark, path=path)), "the end is not in Parquet yet"
+    history = table(spark, path=path)
+    assert "BatchScan" not in plan_of(history), "though the end is not in Parquet yet"
+    assert "PushedFilters: [IsNotNull(offset), GreaterThan(offset,25)]" in plan_of(
+        history.where("offset > 25")
+    )
     convert(folder)
     history = table(spark, path=path)
-    assert "BatchScan" not in plan_of(history)
+    assert len(history.inputFiles()) == 3, "nothing had to be copied"
     assert shown(history) == utc(rows)
+
+
+def test_a_table_of_a_log_that_has_no_parquet_yet(spark: SparkSession, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    nothing = table(spark, path=folder.parents[1])
+    assert (nothing.columns, nothing.count()) == (list(COLUMNS), 0)
+    rows = rows_of(write_segments(folder, [12, 7], last_sealed=False))
+    history = table(spark, path=folder.parents[1])
+    assert shown(history) == utc([{name: row[name] for name in COLUMNS} for row in rows])
+    assert nothing.count() == 0
+
+
+def test_what_is_damaged_at_the_end_is_said_when_a_table_is_made(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    (end,) = folder.glob("*.arrow")
+    data = bytearray(end.read_bytes())
+    data[len(data) // 2] ^= 1
+    end.write_bytes(data)
+    with pytest.raises(DataLoss, match=re.escape(end.name)):
+        table(spark, path=folder.parents[1])
+    assert not list(folder.parents[1].glob("snapshots/*/*/*")), "nothing is left of it"
 
 
 def plan_of(frame: DataFrame) -> str:
@@ -243,7 +275,34 @@ def test_a_table_stays_whole_whatever_becomes_of_the_segments(
     later = table(spark, path=folder.parents[1])
     assert shown(later) == utc(rows) + utc([{name: row[name] for name in COLUMNS} for row in rows_of(more)])
     tiering.remove(FILES, merged)
+    for path in folder.glob("*.arrow"):
+        tiering.remove(FILES, path)
     assert later.count() == len(rows) + sum(batch.num_rows for batch in more)
+
+
+def test_a_snapshot_is_whole_while_segments_become_parquet_and_are_merged(folder: Path) -> None:
+    rows = rows_of(write_segments(folder, [5] * 16, last_sealed=False))
+    log = LogFolder(folder.parents[1])
+
+    def upkeep() -> None:
+        for name in sorted(path.name for path in folder.glob("*.arrow"))[:-1]:
+            convert(folder, name)
+            segments = [one for one in StreamReader(folder).segments() if isinstance(one, ParquetSegment)]
+            if len(segments) > 2:
+                tiering.merge(FILES, segments, "zstd", no_damage)
+
+    taken = 0
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(upkeep)
+        while not done.done() or not taken:
+            one = snapshot.take(log, "default")
+            assert one is not None
+            offsets = [offset for file in one.files for offset in pq.read_table(file)["offset"].to_pylist()]
+            assert offsets == [row["offset"] for row in rows]
+            one.remove()
+            taken += 1
+        done.result()
+    assert taken > 3
 
 
 def test_what_a_killed_process_has_linked_is_removed(folder: Path, rows: Rows) -> None:
@@ -251,9 +310,9 @@ def test_what_a_killed_process_has_linked_is_removed(folder: Path, rows: Rows) -
     left = data / "snapshots" / "spark-killed"
     left.mkdir(parents=True)
     (left / "lock").touch()
-    taken = snapshot.take(data, "default")
+    taken = snapshot.take(LogFolder(data), "default")
     assert taken is not None
-    assert len(taken.files) == 2
+    assert len(taken.files) == 3
     assert list((data / "snapshots").iterdir()) == [taken.folder.parent]
 
 
@@ -277,6 +336,30 @@ def test_files_are_kept_for_as_long_as_something_in_spark_may_read_them(
     assert made_of_it.count() == len(rows) - 6
     del made_of_it
     wait_until(is_gone)
+
+
+def test_copies_that_no_one_uses_do_not_pile_up(
+    spark: SparkSession, folder: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folder.parents[1]
+    used = table(spark, path=data)
+    (copy,) = copies(data)
+    monkeypatch.setattr(sys.modules["pyrite.spark.table"], "UNUSED", 3 * copy.stat().st_size)
+    for _ in range(20):
+        table(spark, path=data)
+
+    def are_few() -> bool:
+        table(spark, path=data)
+        time.sleep(0.1)  # about as long as Py4J takes to tell Java what Python does not know any more
+        return len(copies(data)) < 10
+
+    assert any(are_few() for _ in range(20))
+    assert shown(used) == utc(rows)
+
+
+def copies(data: Path) -> list[Path]:
+    """Return what was copied because it was not Parquet yet."""
+    return list(data.glob(f"snapshots/*/*/{snapshot.COPY}"))
 
 
 @pytest.fixture
@@ -307,3 +390,22 @@ def test_where_no_file_can_be_linked_all_is_read_through_python(
     history = table(spark, path=folder.parents[1])
     assert history.inputFiles() == []
     assert shown(history) == utc(rows)
+
+
+def test_where_there_is_no_room_for_a_copy_all_is_read_through_python(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.ExitStack() as stack:
+        try:
+            disk = stack.enter_context(SmallDisk(tmp_path))
+        except CannotMount as why:
+            pytest.skip(str(why))
+        data = disk.here / "data"
+        write_payloads(data / "streams" / "default", *(os.urandom(1000) for _ in range(500)))
+        (data / "snapshots").mkdir()
+        disk.fill(leave=100_000)
+        history = table(spark, path=data)
+        assert "No space left on device" in caplog.text
+        assert history.inputFiles() == []
+        assert history.count() == 500
+        assert not list(data.glob("snapshots/*/*/*")), "nothing is left of the copy"

@@ -1,9 +1,10 @@
-"""Sealed segments that stay for as long as Spark may read them.
+"""A stream as Parquet files, which stay for as long as Spark may read them.
 
 Spark lists files when a DataFrame is made, and opens them when it is used; the broker merges and drops
-segments whenever it likes. So the files get a second name (a hard link) in a folder of this process, under
-`snapshots` in the data folder, which goes when the process ends. Should it be killed, the next one that
-makes a snapshot removes what it left: each holds a lock for as long as it lives.
+segments whenever it likes. So the sealed segments get a second name (a hard link) in a folder of this
+process, under `snapshots` in the data folder. What is not Parquet yet is copied there as Parquet: on two
+cores, to have Spark read it once through Python takes longer. The folder goes when the process ends. Should
+it be killed, the next one that makes a snapshot removes what it left: each holds a lock while it lives.
 """
 
 from __future__ import annotations
@@ -14,55 +15,91 @@ import logging
 import os
 import shutil
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+import pyarrow.parquet as pq
+
+from pyrite.log.bulk import LogFolder
 from pyrite.log.parquet import ParquetSegment
 from pyrite.log.stream import StreamReader
+from pyrite.queries import Query
+
+COPY = "rest.parquet"
+"""What is not Parquet yet, copied."""
+_REPEATED = ["topic", "client_id", "content_type", "response_topic"]
+_FILTERED = ["offset", "timestamp", "topic"]
+"""The columns by which row groups are passed over."""
 
 _logger = logging.getLogger("pyrite.spark")
 
 
 class Snapshot(NamedTuple):
-    """The Parquet files with which a stream began when it was taken, and the offset after their last one."""
+    """The Parquet files with all that a stream had when it was taken."""
 
     folder: Path
     files: list[Path]
-    end: int
+
+    @property
+    def copied(self) -> int:
+        """Bytes that only this snapshot has."""
+        copy = self.folder / COPY
+        return copy.stat().st_size if copy in self.files else 0
 
     def remove(self) -> None:
         """Remove it: no one reads it any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def take(data: Path, stream: str) -> Snapshot | None:
-    """Return the Parquet files that a stream begins with; None if there are none, or they cannot be kept."""
-    reader = StreamReader(data / "streams" / stream)
-    while True:
-        segments = []
-        for segment in reader.segments():
-            if not isinstance(segment, ParquetSegment):
-                break
-            segments.append(segment)
-        if not segments:
-            return None
+def take(log: LogFolder, stream: str) -> Snapshot | None:
+    """Return what a stream has now; None if it cannot be kept. DataLoss if some of its end is damaged."""
+    end = log.bounds(stream).end
+    try:
+        snapshot = Snapshot(_folder(log.data) / str(uuid4()), [])
+        snapshot.folder.mkdir()
         try:
-            folder = _folder(data) / str(uuid4())
-            folder.mkdir()
-            snapshot = Snapshot(folder, [folder / segment.path.name for segment in segments], 0)
-            try:
-                for segment, link in zip(segments, snapshot.files, strict=True):
-                    os.link(segment.path, link)
-                return snapshot._replace(end=segments[-1].end())
-            except OSError:
-                snapshot.remove()
-                raise
-        except FileNotFoundError:
+            start = _link(StreamReader(log.data / "streams" / stream), snapshot)
+            if start < end or not snapshot.files:
+                _copy(log, Query(stream, start, max(start, end)), snapshot)
+        except BaseException:
+            snapshot.remove()
+            raise
+    except OSError as error:
+        _logger.warning("no snapshot can be made in %s, so all is read through Python: %s", log.data, error)
+        return None
+    return snapshot
+
+
+def _link(reader: StreamReader, snapshot: Snapshot) -> int:
+    """Link the Parquet files that a stream begins with; return the offset from which on there is none."""
+    while True:
+        segments = list(takewhile(lambda one: isinstance(one, ParquetSegment), reader.segments()))
+        links = [snapshot.folder / segment.path.name for segment in segments]
+        try:
+            for segment, link in zip(segments, links, strict=True):
+                os.link(segment.path, link)
+            end = segments[-1].end() if segments else reader.first
+        except FileNotFoundError as gone:
+            if Path(gone.filename).exists():
+                raise  # so it is the folder that is gone
+            for link in links:
+                link.unlink(missing_ok=True)
             continue  # one of them was merged with others, or dropped
-        except OSError as error:
-            _logger.warning("segments in %s cannot be linked, so all is read through Python: %s", data, error)
-            return None
+        snapshot.files.extend(links)
+        return end
+
+
+def _copy(log: LogFolder, query: Query, snapshot: Snapshot) -> None:
+    """Write what a query asks for as Parquet, as fast as can be: it does not live long."""
+    path = snapshot.folder / COPY
+    with pq.ParquetWriter(
+        path, query.schema, compression="snappy", use_dictionary=_REPEATED, write_statistics=_FILTERED
+    ) as writer:
+        for batch in log.read(query):
+            writer.write_batch(batch)
+    snapshot.files.append(path)
 
 
 @cache

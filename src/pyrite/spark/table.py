@@ -1,7 +1,8 @@
-"""History without Python: sealed segments are read by Spark's own Parquet reader, only the rest by ours."""
+"""All of a stream without Python: Spark's own Parquet reader reads it."""
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from pyrite.spark.options import folder_of
 from pyrite.spark.places import open_folder
 from pyrite.spark.snapshot import Snapshot, take
 
+UNUSED = 512 * 1024 * 1024
+"""Bytes of copies after which Java has to look which of them are not used any more."""
+
+_copied: list[int] = []
+"""Bytes of each copy since Java looked last."""
 _kept: list[tuple[Any, Snapshot]] = []
 """Weak references to what knows the files in Spark, and the files."""
 
@@ -22,22 +28,21 @@ _kept: list[tuple[Any, Snapshot]] = []
 def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "pyrite-data") -> DataFrame:
     """Return all messages that a stream has now, as a DataFrame; `path` is the log's folder.
 
-    What comes later is not in it. What retention drops later of the sealed segments still is. A session of
-    Spark Connect does not tell for how long their files are needed: with it, all is read by the source.
+    What comes later is not in it; what retention drops later still is. What is not Parquet yet is copied now,
+    so this takes its time if that is much. A session of Spark Connect does not tell for how long the files
+    are needed: with it, nothing is copied, and all is read by the source.
     """
-    _remove_unused()
+    _remove_unused(spark)
     data = folder_of(str(path))
-    bounds = open_folder(data).bounds(stream)
-    snapshot = take(data, stream) if isinstance(spark, SparkSession) else None
-    start = bounds.first if snapshot is None else snapshot.end
-    stop = max(start, bounds.end)
-    source = spark.read.format("pyrite").options(path=str(data), stream=stream)
-    rest = source.options(startingOffsets=str(start), endingOffsets=str(stop))
+    log = open_folder(data)
+    snapshot = take(log, stream) if isinstance(spark, SparkSession) else None
     if snapshot is None:
-        return rest.load()
-    sealed = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(_literal, snapshot.files))
-    _keep(spark, sealed, snapshot)
-    return sealed.union(rest.load()) if start < stop else sealed
+        bounds = log.bounds(stream)
+        source = spark.read.format("pyrite").options(path=str(data), stream=stream)
+        return source.options(startingOffsets=str(bounds.first), endingOffsets=str(bounds.end)).load()
+    frame = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(_literal, snapshot.files))
+    _keep(spark, frame, snapshot)
+    return frame
 
 
 def _literal(path: Path) -> str:
@@ -45,19 +50,28 @@ def _literal(path: Path) -> str:
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", str(path))
 
 
-def _keep(spark: SparkSession, sealed: DataFrame, snapshot: Snapshot) -> None:
+def _keep(spark: SparkSession, frame: DataFrame, snapshot: Snapshot) -> None:
     """Note which snapshot a DataFrame needs, and with it all that are made of it; only Java knows which."""
-    files = sealed._jdf.queryExecution().analyzed().collectLeaves().head().relation().location()
+    files = frame._jdf.queryExecution().analyzed().collectLeaves().head().relation().location()
     jvm: Any = spark._jvm
     _kept.append((jvm.java.lang.ref.WeakReference(files), snapshot))
+    _copied.append(snapshot.copied)
 
 
-def _remove_unused() -> None:
-    """Remove the snapshots that nothing in Spark knows any more."""
+def _remove_unused(spark: SparkSession) -> None:
+    """Remove the snapshots that nothing in Spark knows any more.
+
+    Java notices that when it needs memory, which may be long after the disk has become full of copies.
+    """
+    if sum(_copied) > UNUSED and isinstance(spark, SparkSession):
+        jvm: Any = spark._jvm
+        gc.collect()  # what Python still knows, Java does, too
+        jvm.java.lang.System.gc()
+        _copied.clear()
     for pair in list(_kept):
         reference, snapshot = pair
         try:
-            used = reference.get() is not None
+            used = not reference.refersTo(None)  # to get it would keep it for a while
         except Py4JError:
             used = False  # it was a Java before this one
         if not used:
