@@ -219,6 +219,23 @@ def test_a_table_needs_no_python(spark: SparkSession, folder: Path, rows: Rows) 
     assert shown(history) == utc(rows)
 
 
+@pytest.mark.parametrize("limit", ["LITTLE", "SMALL"])
+def test_what_is_much_and_not_parquet_yet_is_read_by_the_source(
+    spark: SparkSession, folder: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(snapshot, limit, 1)
+    history = table(spark, path=folder.parents[1])
+    assert len(history.inputFiles()) == 2, "the sealed segments are read by Spark itself"
+    assert "BatchScan pyrite" in plan_of(history)
+    assert shown(history) == utc(rows)
+    for sealed in folder.glob("*.parquet"):
+        tiering.remove(FILES, sealed)
+    rest = table(spark, path=folder.parents[1])
+    assert rest.inputFiles() == []
+    assert shown(rest) == utc(rows)[-rest.count() :]
+    assert shown(history) == utc(rows), "what was linked is there for as long as it is used"
+
+
 def test_a_table_of_a_log_that_has_no_parquet_yet(spark: SparkSession, folder: Path) -> None:
     folder.mkdir(parents=True)
     nothing = table(spark, path=folder.parents[1])
@@ -295,7 +312,7 @@ def test_a_snapshot_is_whole_while_segments_become_parquet_and_are_merged(folder
     with ThreadPoolExecutor(1) as thread:
         done = thread.submit(upkeep)
         while not done.done() or not taken:
-            one = snapshot.take(log, "default")
+            one = snapshot.take(log, "default", len(rows))
             assert one is not None
             offsets = [offset for file in one.files for offset in pq.read_table(file)["offset"].to_pylist()]
             assert offsets == [row["offset"] for row in rows]
@@ -310,7 +327,7 @@ def test_what_a_killed_process_has_linked_is_removed(folder: Path, rows: Rows) -
     left = data / "snapshots" / "spark-killed"
     left.mkdir(parents=True)
     (left / "lock").touch()
-    taken = snapshot.take(LogFolder(data), "default")
+    taken = snapshot.take(LogFolder(data), "default", len(rows))
     assert taken is not None
     assert len(taken.files) == 3
     assert list((data / "snapshots").iterdir()) == [taken.folder.parent]

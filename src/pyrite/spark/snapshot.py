@@ -2,9 +2,10 @@
 
 Spark lists files when a DataFrame is made, and opens them when it is used; the broker merges and drops
 segments whenever it likes. So the sealed segments get a second name (a hard link) in a folder of this
-process, under `snapshots` in the data folder. What is not Parquet yet is copied there as Parquet: on two
-cores, to have Spark read it once through Python takes longer. The folder goes when the process ends. Should
-it be killed, the next one that makes a snapshot removes what it left: each holds a lock while it lives.
+process, under `snapshots` in the data folder. What is not Parquet yet is copied there as Parquet, if it is
+little, as a rule: on two cores, to have Spark read it once through Python takes longer. The folder goes when
+the process ends. Should it be killed, the next one that makes a snapshot removes what it left: each holds a
+lock while it lives.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from pyrite.queries import Query
 
 COPY = "rest.parquet"
 """What is not Parquet yet, copied."""
+LITTLE = 2_000_000
+SMALL = 128 * 1024 * 1024
+"""Messages, and bytes in the log, up to which it is: more takes its time, and room on the broker's disk."""
 _REPEATED = ["topic", "client_id", "content_type", "response_topic"]
 _FILTERED = ["offset", "timestamp", "topic"]
 """The columns by which row groups are passed over."""
@@ -37,10 +41,12 @@ _logger = logging.getLogger("pyrite.spark")
 
 
 class Snapshot(NamedTuple):
-    """The Parquet files with all that a stream had when it was taken."""
+    """The Parquet files with what a stream had when it was taken."""
 
     folder: Path
     files: list[Path]
+    end: int
+    """The offset up to which they have it."""
 
     @property
     def copied(self) -> int:
@@ -53,23 +59,50 @@ class Snapshot(NamedTuple):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def take(log: LogFolder, stream: str) -> Snapshot | None:
-    """Return what a stream has now; None if it cannot be kept. DataLoss if some of its end is damaged."""
-    end = log.bounds(stream).end
+def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
+    """Return what a stream has up to an offset, or as much of it as can be had as Parquet soon.
+
+    None if that is nothing, or cannot be kept. DataLoss if some of what is copied is damaged.
+    """
     try:
-        snapshot = Snapshot(_folder(log.data) / str(uuid4()), [])
+        snapshot = Snapshot(_folder(log.data) / str(uuid4()), [], 0)
         snapshot.folder.mkdir()
         try:
-            start = _link(StreamReader(log.data / "streams" / stream), snapshot)
-            if start < end or not snapshot.files:
-                _copy(log, Query(stream, start, max(start, end)), snapshot)
+            snapshot = snapshot._replace(end=_fill(log, stream, end, snapshot))
         except BaseException:
             snapshot.remove()
             raise
     except OSError as error:
         _logger.warning("no snapshot can be made in %s, so all is read through Python: %s", log.data, error)
         return None
-    return snapshot
+    if snapshot.files:
+        return snapshot
+    snapshot.remove()
+    return None
+
+
+def _fill(log: LogFolder, stream: str, end: int, snapshot: Snapshot) -> int:
+    """Put what a stream has up to an offset into a snapshot; return up to where it is there."""
+    reader = StreamReader(log.data / "streams" / stream)
+    start = _link(reader, snapshot)
+    if start >= end and snapshot.files:
+        return start
+    if end - start > LITTLE or _unsealed(reader) > SMALL:
+        return start
+    _copy(log, Query(stream, start, max(start, end)), snapshot)
+    return max(start, end)
+
+
+def _unsealed(reader: StreamReader) -> int:
+    """Return how many bytes of a stream are not Parquet."""
+    sizes = 0
+    for segment in reader.segments():
+        if not isinstance(segment, ParquetSegment):
+            try:
+                sizes += segment.path.stat().st_size
+            except FileNotFoundError:
+                pass  # it has become Parquet
+    return sizes
 
 
 def _link(reader: StreamReader, snapshot: Snapshot) -> int:

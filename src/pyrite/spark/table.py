@@ -1,4 +1,4 @@
-"""All of a stream without Python: Spark's own Parquet reader reads it."""
+"""History without Python: Spark's own Parquet reader reads a stream, and ours what is yet to be Parquet."""
 
 from __future__ import annotations
 
@@ -28,21 +28,24 @@ _kept: list[tuple[Any, Snapshot]] = []
 def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "pyrite-data") -> DataFrame:
     """Return all messages that a stream has now, as a DataFrame; `path` is the log's folder.
 
-    What comes later is not in it; what retention drops later still is. What is not Parquet yet is copied now,
-    so this takes its time if that is much. A session of Spark Connect does not tell for how long the files
-    are needed: with it, nothing is copied, and all is read by the source.
+    What comes later is not in it; what retention drops later still is. The last messages, which are not
+    Parquet yet, are copied now; if they are many, which is so when the broker had no time to make them
+    Parquet, they are read by the source. A session of Spark Connect does not tell for how long files are
+    needed: with it, all is read by the source.
     """
     _remove_unused(spark)
     data = folder_of(str(path))
     log = open_folder(data)
-    snapshot = take(log, stream) if isinstance(spark, SparkSession) else None
+    bounds = log.bounds(stream)
+    snapshot = take(log, stream, bounds.end) if isinstance(spark, SparkSession) else None
+    start = bounds.first if snapshot is None else snapshot.end
+    source = spark.read.format("pyrite").options(path=str(data), stream=stream)
+    rest = source.options(startingOffsets=str(start), endingOffsets=str(bounds.end))
     if snapshot is None:
-        bounds = log.bounds(stream)
-        source = spark.read.format("pyrite").options(path=str(data), stream=stream)
-        return source.options(startingOffsets=str(bounds.first), endingOffsets=str(bounds.end)).load()
+        return rest.load()
     frame = spark.read.schema(from_arrow_schema(SCHEMA)).parquet(*map(_literal, snapshot.files))
     _keep(spark, frame, snapshot)
-    return frame
+    return frame.union(rest.load()) if start < bounds.end else frame
 
 
 def _literal(path: Path) -> str:
