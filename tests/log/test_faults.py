@@ -212,7 +212,7 @@ def test_changes_of_the_state_do_not_pile_up_while_it_cannot_be_written(folder: 
 def test_more_changes_than_may_wait_hold_no_one_up_for_long_while_the_state_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "MAX_PENDING", 10 * journal_module.CHANGE)
+    monkeypatch.setattr(journal_module, "MAX_CHANGES", 10)
     machine = Machine(folder)
     client = machine.core.connect("c")
     machine.tick(2)
