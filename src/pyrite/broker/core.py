@@ -263,14 +263,14 @@ class Broker:
         try:
             matched = self.distribute(batch)
         except Exception as error:
-            fault = self.mistake(batch, error)
+            self.mistake(batch)
+            fault = Fault(False, f"internal error: {error!r}")
         if done is not None:
             done(matched, fault)
 
-    def mistake(self, batch: Batch, error: Exception) -> Fault:
-        """Note that a batch could not be distributed, for whoever waits for it; to be called on an error."""
+    def mistake(self, batch: Batch) -> None:
+        """Note that a batch could not be distributed; to be called on an error."""
         logger.exception("internal error: not everyone was given a message on %r", batch.topic[:200])
-        return Fault(False, f"internal error: {error!r}")
 
     def distribute(self, batch: Batch) -> bool:
         """Give a batch that is safe now to everyone who asked for it; tell whether there is anyone."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import threading
 import time
 from array import array
@@ -36,7 +37,7 @@ from pyrite.log import state as database
 from pyrite.log.changes import Changes
 from pyrite.log.faults import STATE, Faults, fault_of
 from pyrite.log.files import Files
-from pyrite.log.folder import DataFolder
+from pyrite.log.folder import DataFolder, FolderError
 from pyrite.log.gathering import Gathering
 from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
@@ -491,8 +492,9 @@ class DiskJournal(Journal):
             stream.routed = batch.offset
             try:
                 matched = self.broker.distribute(batch)
-            except Exception as error:
-                fault = self.broker.mistake(batch, error)
+            except Exception:  # it is safe all the same: were it sent again, it would be in the log twice
+                self.broker.mistake(batch)
+                matched = True
         stream.routed = batch.offset + batch.count
         if done is not None:
             done(matched, fault)
@@ -882,7 +884,10 @@ class DiskJournal(Journal):
                 yield piece
 
     def close(self) -> None:
-        """Write everything that is left, and let go of the folder."""
+        """Write everything that is left, and let go of the folder.
+
+        Raise FolderError, when all is closed, if some of it could not be written.
+        """
         group, before = self._group, self._commit
         if self._broker is not None:
             self._cut(with_state=True)
@@ -893,14 +898,24 @@ class DiskJournal(Journal):
         self._committing.stop()
         self._reading.stop()
         self._keeping.stop()
+        faults: dict[Stream | None, Fault | None] = dict(group.faults.items())
+        if group.commit is not None:
+            faults[STATE] = group.commit.fault
         for stream, writer in self.writers.items():
             try:
                 writer.close()
             except OSError as error:
-                logger.error("stream %s: %s", stream.name, error)
-        self._state.close()
-        self.folder.forget_boot()
+                faults.setdefault(stream, fault_of(error, stream))
+        try:
+            self._state.close()
+        except sqlite3.Error as error:
+            faults[STATE] = faults.get(STATE) or fault_of(error, STATE)
+        lost = [fault.text for fault in faults.values() if fault is not None]
+        if not lost:
+            self.folder.forget_boot()
         self.folder.close()
+        if lost:
+            raise FolderError(f"{self.folder.path}: what came last may be lost: {'; '.join(lost)}")
 
 
 def _set_routed(stream: Stream, offset: int) -> None:
