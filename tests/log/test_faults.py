@@ -18,6 +18,7 @@ from pyrite.broker.journal import Fault, Wanted
 from pyrite.broker.message import Batch
 from pyrite.log import journal as journal_module
 from pyrite.log import reading, tiering
+from pyrite.log.folder import FolderError
 from pyrite.log.options import StreamOptions
 from pyrite.log.workers import ThreadWorker
 from pyrite.protocols.mqtt.packets import Ack, Publish
@@ -212,7 +213,7 @@ def test_changes_of_the_state_do_not_pile_up_while_it_cannot_be_written(folder: 
 def test_more_changes_than_may_wait_hold_no_one_up_for_long_while_the_state_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "MAX_PENDING", 10 * journal_module.CHANGE)
+    monkeypatch.setattr(journal_module, "MAX_CHANGES", 10)
     machine = Machine(folder)
     client = machine.core.connect("c")
     machine.tick(2)
@@ -434,3 +435,19 @@ def test_messages_that_can_never_be_read_are_given_up(folder: Path, monkeypatch:
     machine.journal.fetch(machine.journal.streams[0], [0], found.append)
     machine.settle()
     assert found == [{}]
+
+
+def test_what_cannot_be_written_at_the_end_is_an_error(folder: Path) -> None:
+    machine = Machine(folder, files=lambda _: FailingFiles(), writing=Deferred)
+    files = machine.files
+    assert isinstance(files, FailingFiles)
+    client = machine.core.connect("c")
+    machine.settle()
+    client.publish("a/b", b"first", qos=1)
+    client.publish("a/b", b"last", qos=1)
+    files.failing["write"] = errno.ENOSPC
+    fail_state(machine, sqlite3.OperationalError("disk full"))
+    with pytest.raises(FolderError) as caught:
+        machine.stop()
+    assert "what came last may be lost: stream a cannot be written: No space left" in str(caught.value)
+    assert "the state of sessions cannot be written: disk full" in str(caught.value)

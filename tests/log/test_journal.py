@@ -474,7 +474,7 @@ def test_the_id_of_a_refused_message_is_free_after_a_restart_too(
     device.connect()
     files.failing["write"] = errno.ENOSPC
     device.publish(("a/b", b"refused", 2), flush=False)
-    if with_state:  # state is written in the same group
+    if with_state:  # state is written with the group
         Device(machine, "other").connect()
     machine.core.flush()
     device.receive()
@@ -529,7 +529,7 @@ def test_a_qos_2_message_is_known_after_state_was_written_with_it_and_after_it(f
     device, other = Device(machine, "c"), Device(machine, "other")
     device.connect()
     device.publish(("a/b", b"x", 2), flush=False)
-    other.connect()  # state is written in the same group
+    other.connect()  # state is written with the group
     machine.tick(3)  # and again, as the stream has moved
     machine.crash()
     machine.start()
@@ -615,26 +615,59 @@ def test_many_changes_of_the_state_are_written_without_waiting_longer(
 def test_who_makes_many_changes_of_the_state_waits_for_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "MAX_PENDING", 10 * journal_module.CHANGE)
+    """Others do not: they publish, and are told that it is safe."""
+    monkeypatch.setattr(journal_module, "MAX_CHANGES", 10)
     machine = deferred(folder)
-    client = machine.core.connect("c")
+    client, other = machine.core.connect("c"), machine.core.connect("other")
     while write(machine):
         pass
     packets = b"".join(encode(Publish(b"b/%d" % n, b"x", retain=True), V5) for n in range(40))
     client.send(packets)
-    write(machine)  # the messages: now they are retained, and that is still to be written
-    assert machine.journal.full
-    client.send(Publish(b"b/more", b"x", retain=True))
     assert client.transport.paused
-    machine.core.tick(2)
-    while write(machine):
-        pass
     assert not machine.journal.full
+    other.publish("b/c", b"x", qos=1)
+    assert not other.transport.paused
+    for _ in range(10):
+        machine.core.tick(2)
+        while write(machine):
+            pass
     assert not client.transport.paused
+    assert retained_rows(machine) == 40
+
+
+def test_messages_are_acknowledged_while_the_state_is_being_written(folder: Path) -> None:
+    machine = Machine(folder, writing=Deferred, committing=Deferred)
+    assert isinstance(machine.writing, Deferred)
+    assert isinstance(machine.committing, Deferred)
+    client = machine.core.connect("c")
+    client.send(Publish(b"b/kept", b"x", retain=True))
     machine.core.tick(2)
+    assert write(machine)
+    assert machine.committing.waiting == 1
+    other = machine.core.connect("other")
+    other.send(Publish(b"b/c", b"x", qos=1, packet_id=1))
     while write(machine):
         pass
-    assert retained_rows(machine) == 41
+    assert acks(other) == [(fields.PUBACK, 1)]
+    assert machine.committing.waiting == 1
+    assert retained_rows(machine) == 0
+    assert machine.committing.step()
+    assert retained_rows(machine) == 1
+
+
+def test_what_is_retained_at_once_waits_for_what_came_before_it_on_its_topic(folder: Path) -> None:
+    machine = deferred(folder)
+    client = machine.core.connect("c")
+    retained = machine.core.broker.retained.values
+    client.send(Publish(b"b/c", b"1", qos=1, packet_id=1, retain=True))
+    client.send(Publish(b"b/c", b"2", retain=True))
+    client.send(Publish(b"b/c", b"", retain=True))
+    client.send(Publish(b"b/d", b"1", retain=True))
+    assert list(retained) == [b"b/d"]
+    machine.settle()
+    assert list(retained) == [b"b/d"]
+    client.send(Publish(b"b/c", b"3", retain=True))
+    assert retained[b"b/c"].payload() == b"3"
 
 
 def fail_state(machine: Machine) -> Callable[[], None]:

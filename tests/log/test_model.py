@@ -151,6 +151,7 @@ class LogMachine(RuleBasedStateMachine):
             [StreamOptions("a", ["a/#"], **sizes), StreamOptions("rest", ["t/#", "s/#", "r/#"], **sizes)],
             Limits(max_buffered_bytes=60, max_waiting_bytes=400, max_queued_bytes=100_000),
             writing=Deferred,
+            committing=Deferred,
             reading=Deferred,
             clock=count(0, 0.001).__next__,  # so that others have their turn between any two steps
         )
@@ -182,13 +183,30 @@ class LogMachine(RuleBasedStateMachine):
     def write_all(self) -> None:
         assert isinstance(self.machine.writing, Deferred)
         self.machine.core.flush()
-        while self.machine.writing.step():
+        while self.machine.writing.step() or self.write_state():
             self.machine.core.flush()
+
+    def write_state(self, tell: bool = True) -> bool:
+        """Have the state written, if the messages before it are; return whether it was."""
+        commit = self.machine.journal._commit
+        assert isinstance(self.machine.committing, Deferred)
+        if commit is None or not commit.may_begin.is_set() or not self.machine.committing.waiting:
+            return False
+        if tell:
+            return self.machine.committing.step()
+        self.machine.committing.work_only()
+        return True
 
     @rule()
     def disk_writes(self) -> None:
         assert isinstance(self.machine.writing, Deferred)
         self.machine.writing.step()
+        self.machine.core.flush()
+        self.look()
+
+    @rule()
+    def disk_writes_the_state(self) -> None:
+        self.write_state()
         self.machine.core.flush()
         self.look()
 
@@ -447,12 +465,14 @@ class LogMachine(RuleBasedStateMachine):
                 self.ended(name)
         self.look()
 
-    @rule(written=st.integers(0, 2))
-    def crash(self, written: int) -> None:
+    @rule(written=st.integers(0, 2), state=st.booleans())
+    def crash(self, written: int, state: bool) -> None:
         """End the process; the disk may have written more than anyone was told."""
         assert isinstance(self.machine.writing, Deferred)
         for _ in range(written):
             self.machine.writing.work_only()
+        if state:
+            self.write_state(tell=False)
         self.machine.crash(keep=True)
         for name, device in self.devices.items():
             device.last_words()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
 
@@ -9,8 +10,12 @@ import pytest
 
 from pyrite.broker.core import FEW_MESSAGES, Broker
 from pyrite.broker.session import Session
+from pyrite.protocols.mqtt.connection import Connection
 from pyrite.server import memory
+from pyrite.server.config import Config
 from pyrite.server.memory import Memory
+from pyrite.server.server import Server
+from tests.conformance.wire import connect_packet
 
 
 @pytest.fixture
@@ -74,4 +79,31 @@ def test_not_with_many_sessions_who_would_notice(
     a_second(broker, watched)
     many.clear()
     a_second(broker, watched)
+    assert collections == []
+
+
+def connections() -> set[int]:
+    """Return where in memory there are connections."""
+    return {id(one) for one in gc.get_objects() if isinstance(one, Connection)}
+
+
+def test_a_connection_that_is_over_is_gone_without_a_search(collections: list[int]) -> None:
+    async def come_and_go() -> bool:
+        server = Server(Config(listen=["mqtt://127.0.0.1:0"], ephemeral=True))
+        (listener,) = await server.start()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(connect_packet("c"))
+            await reader.read(1)
+            places = {id(one) for one in server.connections}
+            assert connections() & places
+            writer.close()
+            async with asyncio.timeout(10):
+                while server.connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            return connections().isdisjoint(places)
+        finally:
+            await server.stop()
+
+    assert asyncio.run(come_and_go())
     assert collections == []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import time
+from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.conformance.client import Client
 from tests.conformance.wire import PUBLISH, connect_packet, publish_packet
+from tests.support.process import BrokerProcess
 
 from .conftest import Serve
 from .peers import MIB, SCHEMES, Server, WebSocket, endpoint_of
@@ -190,3 +194,18 @@ def test_many_clients_are_all_told_in_time(serve: Serve) -> None:
         client.expect_disconnect(0x8B)
         client.close()
     assert server.wait() == 0
+
+
+def test_what_cannot_be_written_at_the_end_is_told_and_is_no_success(tmp_path: Path) -> None:
+    broker = BrokerProcess("--data", "data", "--listen", "mqtt://127.0.0.1:0", cwd=tmp_path)
+    server = Server(broker, None)
+    publisher = server.connect()
+    psutil.Process(broker.process.pid).rlimit(resource.RLIMIT_FSIZE, (1, 1))  # no file may grow any more
+    publisher.publish("last", b"x", retain=True)
+    publisher.ping()
+    server.close_clients()
+    assert broker.stop() == 1
+    said = [line for line in broker.log if line.startswith("pyrite serve: ")]
+    assert len(said) == 1
+    assert "what came last may be lost: " in said[0]
+    assert "the state of sessions cannot be written: " in said[0]

@@ -322,6 +322,7 @@ class Machine:
         limits: Limits | None = None,
         files: Callable[[Path], OpenFiles] = FragileFiles,
         writing: Callable[[], Worker] = Worker,
+        committing: Callable[[], Worker] | None = None,
         reading: Callable[[], Worker] = Worker,
         survives: int = ALWAYS,
         clock: Callable[[], float] | None = None,
@@ -334,10 +335,12 @@ class Machine:
         self.journal: DiskJournal
         self.files: OpenFiles
         self.writing: Worker
+        self.committing: Worker
         self.reading: Worker
         self.running = False
         self._new_files = files
         self._new_writing = writing
+        self._new_committing = committing
         self._new_reading = reading
         self._clock = clock
         self._boots = 0
@@ -362,11 +365,13 @@ class Machine:
         if isinstance(self.files, FragileFiles):
             self.files.left = survives
         self.writing, self.reading = self._new_writing(), self._new_reading()
+        self.committing = self.writing if self._new_committing is None else self._new_committing()
         self.journal = open_journal(
             self.data,
             self.streams,
             files=self.files,
             writing=self.writing,
+            committing=self.committing,
             reading=self.reading,
             wall=self.wall,
             clock=lambda: 0.0,
@@ -391,7 +396,9 @@ class Machine:
 
     def settle(self) -> None:
         """Do all that workers have to do."""
-        while any(isinstance(one, Deferred) and one.step() for one in (self.writing, self.reading)):
+        while any(
+            isinstance(one, Deferred) and one.step() for one in (self.writing, self.committing, self.reading)
+        ):
             self.core.flush()
 
     def crash(self, random: Random | None = None, keep: bool = False) -> None:

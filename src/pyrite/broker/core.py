@@ -109,6 +109,8 @@ class Broker:
         self.groups_behind: set[SharedGroup] = set()
         """Shared subscriptions that wait for a member with room."""
         self.retained: OrderedTopicTree[Batch] = OrderedTopicTree()
+        self._to_retain: dict[bytes, int] = {}
+        """How many messages of a topic are to be retained as soon as they are safe."""
         self._system_retained = 0
         self._wake = wake
         self.admission = Admission(self, aside or _at_once)
@@ -213,6 +215,8 @@ class Broker:
             routes = self.subscriptions
             route = routes.routes.get(batch.topic) or routes.route(batch.topic)
         stream = route.stream
+        if batch.retain and (batch.qos or done is not None):
+            done = self._retaining(batch.topic, done)
         if stream is not None:
             self.journal.append(stream, batch, done, packet_ids)
             if batch.qos or done is not None:
@@ -222,24 +226,51 @@ class Broker:
             self.journal.in_turn(lambda: self._pass_on(batch, done))
             return
         matched = self.send(batch, route)
-        if batch.retain:  # not before what came earlier, and is not safe yet
-            self.journal.in_turn(lambda: self.retain(batch))
+        if batch.retain:
+            self._retain_in_turn(batch)
         if done is not None:
             done(matched, None)
+
+    def _retain_in_turn(self, batch: Batch) -> None:
+        """Retain a batch, but not before what came earlier on its topic and is not safe yet."""
+        if batch.topic not in self._to_retain:
+            self.retain(batch)
+            return
+        retained = self._retaining(batch.topic, None)
+
+        def turn() -> None:
+            self.retain(batch)
+            retained(False, None)
+
+        self.journal.in_turn(turn)
+
+    def _retaining(self, topic: bytes, done: Done | None) -> Done:
+        """Note that a message on a topic is retained later, until the call is made that is returned."""
+        waiting = self._to_retain
+        waiting[topic] = waiting.get(topic, 0) + 1
+
+        def retained(matched: bool, fault: Fault | None) -> None:
+            waiting[topic] -= 1
+            if not waiting[topic]:
+                del waiting[topic]
+            if done is not None:
+                done(matched, fault)
+
+        return retained
 
     def _pass_on(self, batch: Batch, done: Done | None) -> None:
         matched, fault = False, None
         try:
             matched = self.distribute(batch)
         except Exception as error:
-            fault = self.mistake(batch, error)
+            self.mistake(batch)
+            fault = Fault(False, f"internal error: {error!r}")
         if done is not None:
             done(matched, fault)
 
-    def mistake(self, batch: Batch, error: Exception) -> Fault:
-        """Note that a batch could not be distributed, for whoever waits for it; to be called on an error."""
+    def mistake(self, batch: Batch) -> None:
+        """Note that a batch could not be distributed; to be called on an error."""
         logger.exception("internal error: not everyone was given a message on %r", batch.topic[:200])
-        return Fault(False, f"internal error: {error!r}")
 
     def distribute(self, batch: Batch) -> bool:
         """Give a batch that is safe now to everyone who asked for it; tell whether there is anyone."""
@@ -583,6 +614,7 @@ class Broker:
     def choke(self, turn: Turn) -> None:
         """Have someone wait until the journal has written some of what it was given."""
         self._choked.append(turn)
+        self.journal.choked()
 
     def unchoke(self) -> None:
         """Let those go on who had to wait for the journal."""

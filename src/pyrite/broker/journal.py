@@ -109,6 +109,9 @@ class Journal:
         """
         raise NotImplementedError
 
+    def choked(self) -> None:
+        """Take note that who was to wait, as there is no room, does."""
+
     def unrouted(self, stream: Stream) -> list[Batch]:
         """Return the QoS 0 batches that were given to who asked for them, and are not yet in the log."""
         return []

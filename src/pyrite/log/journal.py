@@ -1,15 +1,20 @@
 """The journal on disk: group commit of messages and state, and what the broker reads of both.
 
 Everything that arrives while the last group is being written is the next group: for each stream one record
-batch, one write, one fdatasync; and one transaction of the state, if anyone waits for it. This happens in a
-thread of its own. Then, in the event loop's thread, the group is settled: messages with QoS 1 and 2 are
-routed and acknowledged, and whoever waited for state to be safe goes on.
+batch, one write, one fdatasync. This happens in a thread of its own. Then, in the event loop's thread, the
+group is settled: messages with QoS 1 and 2 are routed and acknowledged.
+
+With a group go the changes of the state, if it is time for them: one transaction, in another thread, when the
+messages of the group are written, so that the state knows of none that the log does not have. Whoever waits
+for the state goes on when that is done; who waits for messages alone does not wait for it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sqlite3
+import threading
 import time
 from array import array
 from collections import deque
@@ -32,7 +37,7 @@ from pyrite.log import state as database
 from pyrite.log.changes import Changes
 from pyrite.log.faults import STATE, Faults, fault_of
 from pyrite.log.files import Files
-from pyrite.log.folder import DataFolder
+from pyrite.log.folder import DataFolder, FolderError
 from pyrite.log.gathering import Gathering
 from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
@@ -57,10 +62,12 @@ GATHER = 8 * 1024 * 1024
 """Bytes of them that are written without waiting longer."""
 MAX_PENDING = 64 * 1024 * 1024
 """Bytes that may wait to be written before no more is read from clients."""
-CHANGE = 16 * 1024
-"""Bytes that a change of the state counts for among those that wait: writing it takes about as long."""
 MANY_CHANGES = 512
 """Changes of the state that are written without waiting longer."""
+MAX_CHANGES = 4_096
+"""Changes that may wait to be written before no more is read from a client that makes another."""
+TOO_MANY_CHANGES = 4 * MAX_CHANGES
+"""Changes that may wait before no more is read from anyone: messages that are settled make some, too."""
 LEAP = 1 << 24
 """Offsets that are left out after the power failed: so many messages may have been read that are lost."""
 LAZY = 1.0
@@ -85,8 +92,6 @@ class Waiter(NamedTuple):
     batch: Batch | None
     done: Done | None
     call: Callable[[], object] | None = None
-    for_state: bool = False
-    """Whether it is the state that must be safe."""
 
 
 class Group:
@@ -97,22 +102,34 @@ class Group:
         self.unsafe: list[tuple[Stream, Batch, Sequence[int]]] = []
         """QoS 2 messages of sessions that last, with their ids."""
         self.waiters: list[Waiter] = []
-        self.changes: Changes | None = None
-        """Changes of the state, if any are written with this group."""
         self.size = 0
         """Bytes of its messages."""
-        self.weight = 0
-        """What its changes of the state count for."""
         self.since = 0.0
         self.waits = False
         """Whether someone waits for it."""
-        self.with_state = False
-        """Whether someone waits for the state to be safe."""
         self.faults: dict[Stream, Fault] = {}
-        self.state_fault: Fault | None = None
+        self.commit: Commit | None = None
+        """What is written of the state after it, if anything."""
 
     def __bool__(self) -> bool:
-        return bool(self.gathered or self.waiters or self.with_state)
+        return bool(self.gathered or self.waiters)
+
+
+class Commit:
+    """Changes of the state that are written together, and who waits for them."""
+
+    def __init__(self, changes: Changes, number: int, waiters: list[Callable[[], object]]) -> None:
+        self.changes = changes
+        self.number = number
+        """How many of the changes that may wait they are."""
+        self.waiters = waiters
+        self.may_begin = threading.Event()
+        """Set when the group that it goes with is written, or could not be."""
+        self.fault: Fault | None = None
+
+
+NO_GROUP = Group()
+"""Stands for that of a call that waits for the state."""
 
 
 class DiskJournal(Journal):
@@ -126,6 +143,7 @@ class DiskJournal(Journal):
         options: Sequence[StreamOptions],
         files: Files | None = None,
         writing: Worker | None = None,
+        committing: Worker | None = None,
         reading: Worker | None = None,
         upkeep: Worker | None = None,
         wall: Callable[[], float] = time.time,
@@ -136,6 +154,7 @@ class DiskJournal(Journal):
         self.slot = NO_SLOT
         self._files = files or Files()
         self._writing = writing or Worker()
+        self._committing = committing or self._writing
         self._reading = reading or Worker()
         self._keeping = upkeep or Worker()
         self._wall = wall
@@ -185,15 +204,19 @@ class DiskJournal(Journal):
         """Groups that are being written, or settled."""
         self._busy = False
         self._pending = 0
-        """Bytes that wait to be written."""
+        """Bytes of messages that wait to be written."""
         self._settling: deque[tuple[Group, Waiter]] = deque()
         self._turn_comes = False
-        self._weight = 0
-        """What changes of the state count for among the bytes that wait."""
+        self._commit: Commit | None = None
+        """What of the state is being written, until everyone who waits for that was told."""
+        self._state_is_due = False
+        """Whether the state is to be written with the next group."""
+        self._state_waiters: list[Callable[[], object]] = []
+        """Who waits for what was noted since the last commit, or could not be written."""
+        self._noted = 0
+        """Changes noted since the last commit."""
         self._faults = Faults()
         self._syncing = False
-        self._held_up: list[Waiter] = []
-        """Who waits for the state, until the next try to write it."""
         self._incoming: dict[Session, None] = {}
         self._deliveries: dict[Session, None] = {}
         self._groups: dict[SharedGroup, None] = {}
@@ -270,6 +293,23 @@ class DiskJournal(Journal):
         if self._pending > MAX_PENDING:
             self.full = True
 
+    def choked(self) -> None:
+        """Let others go on, if it was one client's changes of the state that were too many."""
+        self.full = self._is_full()
+
+    def _is_full(self) -> bool:
+        """Tell whether so much waits that everyone has to."""
+        return self._pending > MAX_PENDING or self._waiting_changes() > TOO_MANY_CHANGES
+
+    def _waiting_changes(self) -> int:
+        return self._noted + (0 if self._commit is None else self._commit.number)
+
+    def _make_room(self) -> None:
+        """Have those go on who had to wait, if enough was written."""
+        if self._pending < MAX_PENDING // 2 and self._waiting_changes() < MAX_CHANGES // 2:
+            self.full = False
+            self.broker.unchoke()
+
     def unrouted(self, stream: Stream) -> list[Batch]:
         """Return the QoS 0 batches of a stream that are not in the log as far as the broker knows."""
         return [
@@ -282,26 +322,21 @@ class DiskJournal(Journal):
     def in_turn(self, call: Callable[[], object]) -> None:
         """Call when everyone who waited before has been told."""
         if self._group.waits or any(group.waits for group in self._unsettled):
-            self._wait(Waiter(None, None, call))
+            self._group.waiters.append(Waiter(None, None, call))
+            self._group.waits = True
+            self.broker.wake()
         else:
             call()
 
     def after(self, call: Callable[[], object]) -> None:
         """Call when everything that was noted so far is safe."""
-        if not self._has_changes() and not any(group.with_state for group in self._unsettled):
+        if not self._has_changes() and self._commit is None and not self._state_waiters:
             self.in_turn(call)
             return
-        waiter = Waiter(None, None, call, for_state=True)
-        if STATE in self._faults:
-            self._held_up.append(waiter)
-        else:
-            self._group.with_state = True
-            self._wait(waiter)
-
-    def _wait(self, waiter: Waiter) -> None:
-        self._group.waiters.append(waiter)
-        self._group.waits = True
-        self.broker.wake()
+        self._state_waiters.append(call)
+        if STATE not in self._faults:  # else it is tried again in a while
+            self._state_is_due = True
+            self.broker.wake()
 
     def _has_changes(self) -> bool:
         return bool(self._changes or self._incoming or self._deliveries or self._groups)
@@ -321,11 +356,12 @@ class DiskJournal(Journal):
     def kick(self) -> None:
         """Write what has gathered, unless something is being written, or no one waits for it yet."""
         group = self._group
-        if self._changes and (self.full or len(self._changes) >= MANY_CHANGES) and STATE not in self._faults:
-            group.with_state = True
-        if self._busy or not group:
+        if len(self._changes) >= MANY_CHANGES and STATE not in self._faults:
+            self._state_is_due = True
+        with_state = self._state_is_due and self._commit is None
+        if self._busy or not (group or with_state):
             return
-        if not group.waits and self._later is not None and group.size < GATHER and not group.with_state:
+        if not group.waits and self._later is not None and group.size < GATHER and not with_state:
             if not group.since:
                 group.since = self._clock()
             if self._clock() - group.since < LINGER:
@@ -333,14 +369,20 @@ class DiskJournal(Journal):
                     self._armed = True
                     self._later(LINGER, self._lingered)
                 return
-        self._group = Group()
-        for gathering in group.gathered.values():
-            gathering.cut()
-        if group.with_state:
-            group.changes = self._take_changes(group)
+        self._cut(with_state)
         self._busy = True
         self._unsettled.append(group)
         self._writing.run(partial(self._write, group), self._written, partial(_unwritten, group))
+        if group.commit is not None:
+            self._committing.run(partial(self._write_state, group.commit), self._committed)
+
+    def _cut(self, with_state: bool) -> None:
+        """End the group, and take with it what is to be written of the state, if it is time for that."""
+        group, self._group = self._group, Group()
+        for gathering in group.gathered.values():
+            gathering.cut()
+        if with_state:
+            group.commit = self._commit = self._take_changes(group)
 
     def _lingered(self) -> None:
         self._armed = False
@@ -348,17 +390,32 @@ class DiskJournal(Journal):
 
     def _write(self, group: Group) -> Group:
         """Write a group, and make it safe as far as someone waits for it. In the writing thread."""
-        for stream, gathering in group.gathered.items():
-            try:
-                self.writers[stream].append(gathering.pieces, gathering.promised)
-            except Exception as error:  # whatever it is, who waits is to be told
-                group.faults[stream] = fault_of(error, stream)
-        if group.changes is not None:
-            try:
-                self._state.commit(list(group.changes))
-            except Exception as error:
-                group.state_fault = fault_of(error, STATE)
+        try:
+            for stream, gathering in group.gathered.items():
+                try:
+                    self.writers[stream].append(gathering.pieces, gathering.promised)
+                except Exception as error:  # whatever it is, who waits is to be told
+                    group.faults[stream] = fault_of(error, stream)
+        finally:
+            if group.commit is not None:
+                group.commit.may_begin.set()
         return group
+
+    def _write_state(self, commit: Commit) -> Commit:
+        """Write changes of the state, after the messages that they may know of. In the committing thread."""
+        commit.may_begin.wait()
+        try:
+            self._state.commit(list(commit.changes))
+        except Exception as error:  # whatever it is, it is tried again, and who waits for it waits on
+            commit.fault = fault_of(error, STATE)
+        return commit
+
+    def _write_last(self, before: Commit | None, last: Commit) -> Commit:
+        """Write the last changes, with those before them if these could not be written."""
+        if before is not None and before.fault is not None:
+            before.changes.update(last.changes)
+            last.changes = before.changes
+        return self._write_state(last)
 
     def _written(self, group: Group) -> None:
         """Settle a group that was written, or could not be. In the event loop's thread."""
@@ -368,37 +425,40 @@ class DiskJournal(Journal):
                 self.broker.figures.log_lost += gathering.unpromised
             group.waiters.append(Waiter(None, None, partial(_set_routed, stream, gathering.end)))
         waiters, group.waiters = group.waiters, []  # no cycle with the group: its bytes are to go
-        if group.state_fault is not None:
-            self._hold_up(group, waiters)
-            waiters = [one for one in waiters if not one.for_state]
         waiters.append(Waiter(None, None, partial(self._is_settled, group)))
         self._settling.extend((group, waiter) for waiter in waiters)
-        outcomes: dict[Stream | None, Fault | None] = {
-            stream: group.faults.get(stream) for stream in group.gathered
-        }
-        if group.changes is not None:
-            outcomes[STATE] = group.state_fault
-        self._judge(outcomes)
+        self._judge({stream: group.faults.get(stream) for stream in group.gathered})
         self._settle_some()
-
-    def _hold_up(self, group: Group, waiters: Sequence[Waiter]) -> None:
-        """Keep what could not be written of the state for the next try, and have who waits for it wait on."""
-        assert group.changes is not None
-        group.changes.update(self._changes)
-        self._changes = group.changes
-        coming = self._group
-        self._held_up += [one for one in (*waiters, *coming.waiters) if one.for_state]
-        coming.waiters = [one for one in coming.waiters if not one.for_state]
-        coming.with_state = False
 
     def _is_settled(self, group: Group) -> None:
         self._unsettled.remove(group)
         for gathering in group.gathered.values():
             gathering.release()
-        self._pending -= group.size + group.weight
-        if self.full and self._pending < MAX_PENDING // 2:
-            self.full = False
-            self.broker.unchoke()
+        self._pending -= group.size
+        self._make_room()
+        self.kick()
+
+    def _committed(self, commit: Commit) -> None:
+        """Have those go on who waited for the state. In the event loop's thread.
+
+        Those who waited for messages that came before have their turn already, or had it.
+        """
+        if commit.fault is None:
+            waiters = [Waiter(None, None, call) for call in commit.waiters]
+            waiters.append(Waiter(None, None, self._state_is_settled))
+            self._settling.extend((NO_GROUP, waiter) for waiter in waiters)
+        else:  # what could not be written is kept for the next try
+            commit.changes.update(self._changes)
+            self._changes = commit.changes
+            self._state_waiters[:0] = commit.waiters
+            self._state_is_due = False
+            self._state_is_settled()
+        self._judge({STATE: commit.fault})
+        self._settle_some()
+
+    def _state_is_settled(self) -> None:
+        self._commit = None
+        self._make_room()
         self.kick()
 
     def _settle_some(self) -> None:
@@ -416,6 +476,7 @@ class DiskJournal(Journal):
             if count % 8 == 0 and broker.clock() > until:
                 self._ask_for_a_turn()
                 break
+        self.full = self._is_full()  # what was settled may have made changes of the state: no one is to blame
 
     def _settle(self, group: Group, waiter: Waiter) -> None:
         batch, done = waiter.batch, waiter.done
@@ -431,8 +492,9 @@ class DiskJournal(Journal):
             stream.routed = batch.offset
             try:
                 matched = self.broker.distribute(batch)
-            except Exception as error:
-                fault = self.broker.mistake(batch, error)
+            except Exception:  # it is safe all the same: were it sent again, it would be in the log twice
+                self.broker.mistake(batch)
+                matched = True
         stream.routed = batch.offset + batch.count
         if done is not None:
             done(matched, fault)
@@ -451,11 +513,7 @@ class DiskJournal(Journal):
         self._sweep()
         moved = any(stream.routed > self._applied[stream] for stream in self.streams)
         if self._has_changes() or moved or STATE in self._faults:
-            self._group.with_state = True
-            if self._held_up:
-                self._group.waiters[:0] = self._held_up
-                self._group.waits = True
-                self._held_up = []
+            self._state_is_due = True
             self.kick()
         if not self._syncing and (self._faults or not self._busy):
             self._syncing = True
@@ -523,10 +581,11 @@ class DiskJournal(Journal):
         """Return the time in seconds since 1970."""
         return self._wall()
 
-    def _take_changes(self, group: Group) -> Changes:
+    def _take_changes(self, group: Group) -> Commit:
         """Return everything that is to be written of the state with a group, as it is now."""
         changes, self._changes = self._changes, Changes()
-        group.weight, self._weight = self._weight, 0
+        commit = Commit(changes, self._noted, self._state_waiters)
+        self._state_is_due, self._noted, self._state_waiters = False, 0, []
         for session in self._deliveries:
             if session.noted is None:
                 continue
@@ -565,7 +624,7 @@ class DiskJournal(Journal):
             if stream.routed != self._applied[stream]:
                 self._applied[stream] = stream.routed
                 changes.add((database.SAVE_STREAM, (stream.number, stream.name, stream.routed)))
-        return changes
+        return commit
 
     def _numbers(self, positions: dict[Stream, int]) -> dict[int, int]:
         return {stream.number: position for stream, position in positions.items()}
@@ -583,11 +642,10 @@ class DiskJournal(Journal):
         return json.dumps({"positions": self._numbers(positions), "returned": returned})
 
     def _note(self, change: Change) -> None:
-        """Note a change of the state; whoever makes many of them waits for them like for messages."""
+        """Note a change of the state; a client that makes many of them has to wait until they are written."""
         if self._changes.add(change):
-            self._weight += CHANGE
-            self._pending += CHANGE
-            if self._pending > MAX_PENDING:
+            self._noted += 1
+            if self._waiting_changes() > MAX_CHANGES:
                 self.full = True
 
     def save_session(self, session: Session) -> None:
@@ -826,38 +884,51 @@ class DiskJournal(Journal):
                 yield piece
 
     def close(self) -> None:
-        """Write everything that is left, and let go of the folder."""
-        group = self._group
-        self._group = Group()
-        group.with_state = True
-        group.waits = True
-        for gathering in group.gathered.values():
-            gathering.cut()
+        """Write everything that is left, and let go of the folder.
+
+        Raise FolderError, when all is closed, if some of it could not be written.
+        """
+        group, before = self._group, self._commit
         if self._broker is not None:
-            group.changes = self._take_changes(group)
-            self._writing.run(partial(self._write, group), lambda _: None)
+            self._cut(with_state=True)
+            assert group.commit is not None
+            self._writing.run(partial(self._write, group), _ignore, partial(_unwritten, group))
+            self._committing.run(partial(self._write_last, before, group.commit), _ignore)
         self._writing.stop()
+        self._committing.stop()
         self._reading.stop()
         self._keeping.stop()
+        faults: dict[Stream | None, Fault | None] = dict(group.faults.items())
+        if group.commit is not None:
+            faults[STATE] = group.commit.fault
         for stream, writer in self.writers.items():
             try:
                 writer.close()
             except OSError as error:
-                logger.error("stream %s: %s", stream.name, error)
-        self._state.close()
-        self.folder.forget_boot()
+                faults.setdefault(stream, fault_of(error, stream))
+        try:
+            self._state.close()
+        except sqlite3.Error as error:
+            faults[STATE] = faults.get(STATE) or fault_of(error, STATE)
+        lost = [fault.text for fault in faults.values() if fault is not None]
+        if not lost:
+            self.folder.forget_boot()
         self.folder.close()
+        if lost:
+            raise FolderError(f"{self.folder.path}: what came last may be lost: {'; '.join(lost)}")
 
 
 def _set_routed(stream: Stream, offset: int) -> None:
     stream.routed = offset
 
 
+def _ignore(_: object) -> None:
+    """Stand for whoever might have been told."""
+
+
 def _unwritten(group: Group, error: Exception) -> Group:
     """Have no one take a group for safe of which it is not known what was written."""
     group.faults = {stream: fault_of(error, stream) for stream in group.gathered}
-    if group.changes is not None:
-        group.state_fault = fault_of(error, STATE)
     return group
 
 

@@ -1,4 +1,4 @@
-"""The broker's state beside the log: SQLite in WAL mode, written in the same group commit.
+"""The broker's state beside the log: SQLite in WAL mode, written after the group of messages it goes with.
 
 Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers, created
 topics and sinks. Up to which offset of each stream the state includes what messages did to it (retained

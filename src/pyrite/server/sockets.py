@@ -180,6 +180,7 @@ class SocketTransport:
             self._waiting = 0
             self._poller.forget(descriptor)
             self.connection.lost()
+            del self.connection  # which knows this one: no garbage is left for Python to look for
 
 
 class Poller:

@@ -81,6 +81,7 @@ class LineConnection(Conversation):
         "_pulling",
         "_shape",
         "_under_way",
+        "_unkept",
         "options",
         "peer",
     )
@@ -104,6 +105,8 @@ class LineConnection(Conversation):
         """By topic, of filters that want the latest message only: the one that waits for its Ack."""
         self._due: OrderedDict[bytes, None] = OrderedDict()
         """Topics of such filters whose latest message is to be sent, in this order."""
+        self._unkept = 0
+        """Answers that wait for the state to be safe; those that come after them wait for them."""
         self._pulling = 0
         """How many Pulls are not answered yet."""
         self._farewell: bytes | None = None
@@ -319,7 +322,7 @@ class LineConnection(Conversation):
         self.why = "the client disconnected" if farewell else "the client closed the connection"
         self._farewell = farewell
         self.hold()
-        self.broker.journal.in_turn(self._answered)
+        self._in_order(self._answered)
 
     def go_on(self) -> None:
         """Handle more of what came, or send more of what was asked for last."""
@@ -401,7 +404,7 @@ class LineConnection(Conversation):
         if refusal is not None:
             figures.messages_dropped += count
             answer = error(*refusal) * count
-            self.broker.journal.in_turn(partial(self._answer, session, answer, count))
+            self._in_order(partial(self._answer, session, answer, count))
             return
         at = len(shape.prefix) + 1
         batch = Batch(
@@ -415,8 +418,15 @@ class LineConnection(Conversation):
             payload_at=at,
             form=shape.form,
         )
-        done = None if not shape.qos else partial(self._published, session, shape, count)
-        self.broker.publish(batch, done=done)
+        done = partial(self._published, session, shape, count)
+        if not shape.qos:
+            self.broker.publish(batch)
+        elif not self._unkept:
+            self.broker.publish(batch, done=done)
+        else:  # it is safe before others are answered, and yet has to wait for them
+            told: list[tuple[bool, Fault | None]] = []
+            self.broker.publish(batch, done=lambda matched, fault: told.append((matched, fault)))
+            self._when_kept(lambda: done(*told[0]))
 
     def _published(self, session: Session, shape: Shape, count: int, _: bool, fault: Fault | None) -> None:
         if fault is not None:
@@ -424,6 +434,34 @@ class LineConnection(Conversation):
         else:
             answer = line("PubAck", shape.topic, id=shape.request)
         self._answer(session, answer * count, count)
+
+    def _in_order(self, call: Callable[[], object]) -> None:
+        """Call when everything that came before is answered."""
+        if self._unkept:
+            self._when_kept(call)
+        else:
+            self.broker.journal.in_turn(call)
+
+    def _when_kept(self, call: Callable[[], object]) -> None:
+        """Call when everything that was noted so far is safe."""
+        self.broker.journal.after(self._before_others(call))
+
+    def _before_others(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Have what comes later answered after a call; return how to make it."""
+        self._unkept += 1
+
+        def kept() -> None:
+            self._unkept -= 1
+            call()
+
+        return kept
+
+    def when_safe(self, call: Callable[[], object]) -> None:
+        """Call when the session's state is safe, unless the client has left by then."""
+        session = self.session
+        assert session is not None
+        wait = self._when_kept if session.lasting else self._in_order
+        wait(lambda: call() if self.session is session else None)
 
     def _answer(self, session: Session, answer: bytes, count: int = 1) -> None:
         """Send answers, unless the client has left meanwhile."""
@@ -572,11 +610,7 @@ class LineConnection(Conversation):
         refusal = change(self.broker, topic)
         if refusal:
             raise FrameError("no-topic", f"{asked.command}: {refusal}")
-        self._when_kept(line("Ack", asked.command, topic))
-
-    def _when_kept(self, answer: bytes) -> None:
-        """Send an answer when everything that was noted so far is safe."""
-        self.broker.journal.after(partial(self._answer, self._opened(), answer))
+        self._when_kept(partial(self._answer, self._opened(), line("Ack", asked.command, topic)))
 
     def _register(self, asked: Line) -> None:
         self._opened()
@@ -591,7 +625,12 @@ class LineConnection(Conversation):
         if refusal:
             raise FrameError("no-topic", f"Register: {refusal}")
         answer = partial(self._answer, self._opened(), line("Ack", "Register", name))
-        consumers.create(self.broker, name, topic_filter, start, ACKNOWLEDGE_WITHIN, answer)
+        kept = self._before_others(answer)
+        try:
+            consumers.create(self.broker, name, topic_filter, start, ACKNOWLEDGE_WITHIN, kept)
+        except consumers.ConsumerError:
+            self._unkept -= 1
+            raise
 
     def _pull(self, asked: Line) -> None:
         session = self._opened()
