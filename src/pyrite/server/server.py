@@ -57,9 +57,6 @@ BACKLOG = 8_192
 """Connections that may wait to be accepted; with asyncio's 100, 9,000 clients take 20 s to connect."""
 SWITCH = 0.000_1
 """Seconds after which the thread that writes the log gives way to the event loop; Python's own is 5 ms."""
-COLLECT = (2_000, 5, 5_000)
-"""When Python looks for garbage, by its generations: often, so that it looks at few objects at a time, which
-takes some milliseconds; and hardly ever at all that there are, as retained messages may be many."""
 RESERVE = 200
 """Descriptors that are kept for the log, the listeners and the processes beside the broker."""
 GOODBYE = 1.0
@@ -495,7 +492,7 @@ async def serve(
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH)
-    gc.set_threshold(*COLLECT)
+    gc.set_threshold(50_000, 20, 50)
     try:
         await stopped.wait()
     finally:
