@@ -32,9 +32,14 @@ def batch(kind: int, count: int, size: int, random: bool = False) -> Batch:
 
 def frame_of(batches: list[Batch], first: int = 5) -> frames.Frame:
     """Make a frame of batches that came one after the other, a second apart."""
-    entries = [Entry(one, 1_000_000 * number, None) for number, one in enumerate(batches, 1)]
-    made = [blocks.pack(entry.batch, entry.timestamp) for entry in entries]
-    return packed.encode(entries, made, first)
+    return packed.encode([block_of(one, 1_000_000 * number) for number, one in enumerate(batches, 1)], first)
+
+
+def block_of(one: Batch, time: int) -> blocks.Block:
+    """Make a block of a batch, which can be one."""
+    block = blocks.pack(one, time)
+    assert block is not None
+    return block
 
 
 def arrows(batches: list[Batch], first: int = 5) -> pa.RecordBatch:
@@ -80,8 +85,8 @@ def test_any_arrow_library_reads_it_as_a_stream() -> None:
 
 def test_its_buffers_are_frames_of_lz4() -> None:
     """What comes after a buffer's size is one whole frame."""
-    made = [blocks.pack(batch(0, 1_000, 16), 7), blocks.pack(batch(0, 40, 16, random=True), 8)]
-    payloads = b"".join(blocks.unpack(one) for one in made)
+    made = [block_of(batch(0, 1_000, 16), 7), block_of(batch(0, 40, 16, random=True), 8)]
+    payloads = b"".join(blocks.unpack(one).data for one in made)
     times = (7).to_bytes(8, "little") * 1_000 + (8).to_bytes(8, "little") * 40
     for buffer, data in ((blocks.values(made), payloads), (blocks.times(made), times)):
         assert int.from_bytes(buffer[:8], "little") == len(data)
@@ -93,7 +98,7 @@ def test_its_buffers_are_frames_of_lz4() -> None:
 def test_what_is_alike_takes_next_to_no_room() -> None:
     """Times and what no message has are said once for all of them."""
     flood = [batch(0, 8_000, 8) for _ in range(8)]
-    body = frame_of(flood).size - len(blocks.values([blocks.pack(one, 0) for one in flood]))
+    body = frame_of(flood).size - len(blocks.values([block_of(one, 0) for one in flood]))
     assert body < 4 * 64_000 + 8_000, "beside payloads there is hardly more than where they end"
 
 

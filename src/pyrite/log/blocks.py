@@ -8,14 +8,14 @@ is repeated is plain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from xxhash import xxh32_intdigest
 
-from pyrite.broker.message import Batch
+from pyrite.broker.message import Batch, Properties
 from pyrite.log import columns
 
 MOST = 256 * 1024
@@ -29,43 +29,52 @@ _END = bytes(4)
 _AS_IT_IS = 0x8000_0000
 _NOT_COMPRESSED = b"\xff" * 8
 _SHORT = 64
+_BYTES = [bytes([number]) for number in range(256)]
 _places: list[np.ndarray[Any, Any]] = []
 """Where payloads are put side by side for a moment; what is here is not in use."""
 
 
-class Block(NamedTuple):
-    """Payloads of one size, one after the other, compressed if that makes them smaller."""
+Kind = tuple[bytes, str | None, Properties | None]
+"""A topic, who published, and with which properties."""
 
-    data: bytes | pa.Buffer
+
+class Block(NamedTuple):
+    """QoS 0 messages of one kind and size, not retained: their payloads, one after the other."""
+
+    data: bytes
+    """Compressed, if that makes them smaller."""
     size: int
-    """Bytes of all of them."""
+    """Bytes of all of them; if there are as many here, they are not compressed."""
     number: int
     time: int
     """When they came, in microseconds since 1970."""
+    kind: Kind
 
 
-def fits(batch: Batch) -> bool:
-    """Tell whether the payloads of a batch can be a block."""
-    return not batch.mixed and 0 < batch.count * (batch.stride - batch.payload_at) <= MOST
-
-
-def pack(batch: Batch, time: int) -> Block:
-    """Compress the payloads of a batch."""
+def pack(batch: Batch, time: int) -> Block | None:
+    """Make a block of a batch that is not mixed, if it can be one."""
+    count = batch.count
     each = batch.stride - batch.payload_at
-    size = each * batch.count
+    size = each * count
+    if not 0 < size <= MOST or batch.retain:
+        return None
     place = _places.pop() if _places else np.empty(MOST, np.uint8)
     payloads = place[:size]
-    payloads.view(f"V{each}")[:] = columns.spaced(batch)
-    data = _CODEC.compress(payloads)
-    block = Block(data if data.size < size else payloads.tobytes(), size, batch.count, time)
+    payloads.view(columns.item(each))[:] = columns.spaced(batch)
+    # Arrow has room for the worst of cases: were that kept, it would ask the system for more again and again,
+    # which takes 5 ms.
+    packed = _CODEC.compress(payloads)
+    data = packed.to_pybytes() if packed.size < size else payloads.tobytes()
     _places.append(place)
-    return block
+    return Block(data, size, count, time, (batch.topic, batch.origin, batch.properties))
 
 
-def unpack(block: Block) -> bytes:
-    """Return payloads as they were."""
-    data = block.data
-    return data if isinstance(data, bytes) else _CODEC.decompress(data, block.size, asbytes=True)
+def unpack(block: Block) -> Batch:
+    """Return the messages as they were, but for what was around their payloads."""
+    data, size, number, _, (topic, origin, properties) = block
+    if len(data) < size:
+        data = _CODEC.decompress(data, size, asbytes=True)
+    return Batch(topic, data, 0, False, properties, None, origin, number, size // number)
 
 
 # Buffers as Arrow stores them: their size, and a frame; or that they are not compressed, and their bytes.
@@ -74,10 +83,9 @@ def unpack(block: Block) -> bytes:
 def values(blocks: Sequence[Block]) -> bytes:
     """Return the buffer of payloads."""
     pieces = [sum(block.size for block in blocks).to_bytes(8, "little"), _HEADER]
-    for block in blocks:
-        data = block.data
-        kind = _AS_IT_IS if isinstance(data, bytes) else 0
-        pieces += ((len(data) | kind).to_bytes(4, "little"), data)
+    for data, size, *_ in blocks:
+        length = len(data)
+        pieces += ((length if length < size else length | _AS_IT_IS).to_bytes(4, "little"), data)
     pieces.append(_END)
     return b"".join(pieces)
 
@@ -94,8 +102,8 @@ def ends(blocks: Sequence[Block]) -> bytes:
 def times(blocks: Sequence[Block]) -> bytes:
     """Return the buffer of when messages came."""
     pieces = [(8 * sum(block.number for block in blocks)).to_bytes(8, "little"), _HEADER]
-    for block in blocks:
-        pieces += _repeated(block.time.to_bytes(8, "little"), 8 * block.number)
+    for _, _, number, time, _ in blocks:
+        pieces += _repeated(time.to_bytes(8, "little"), 8 * number)
     pieces.append(_END)
     return b"".join(pieces)
 
@@ -110,20 +118,17 @@ def plain(data: bytes | memoryview) -> bytes:
     return b"".join([_NOT_COMPRESSED, data])
 
 
-def _repeated(value: bytes, size: int) -> Iterator[bytes]:
-    """Yield blocks of 8 bytes that are repeated up to a size.
+def _repeated(value: bytes, size: int) -> list[bytes]:
+    """Return blocks of 8 bytes that are repeated up to a size, each after its length.
 
     A block is those bytes as they are; what lies 8 bytes back, again and again; and, as a block has to end
     with bytes as they are, those once more.
     """
-    while size > MOST:
-        yield from _repeated(value, MOST)
-        size -= MOST
+    if size > MOST:
+        return _repeated(value, MOST) + _repeated(value, size - MOST)
     if size < _SHORT:
-        yield (size | _AS_IT_IS).to_bytes(4, "little") + (value * _SHORT)[:size]
-        return
+        return [(size | _AS_IT_IS).to_bytes(4, "little"), (value * _SHORT)[:size]]
     end = (value + value)[size % 8 : size % 8 + 8]
     more, rest = divmod(size - 16 - 4 - 15, 255)
-    block = b"".join([b"\x8f", value, b"\x08\x00", b"\xff" * more, bytes([rest]), b"\x80", end])
-    yield len(block).to_bytes(4, "little")
-    yield block
+    block = b"".join((b"\x8f", value, b"\x08\x00", b"\xff" * more, _BYTES[rest], b"\x80", end))
+    return [len(block).to_bytes(4, "little"), block]

@@ -230,7 +230,7 @@ def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, An
     out = np.empty((total, size), np.uint8)
     at = 0
     for batch in batches:
-        out[at : at + batch.count].view(f"V{size}")[:, 0] = spaced(batch)
+        out[at : at + batch.count].view(item(size))[:, 0] = spaced(batch)
         at += batch.count
     return out.reshape(-1)
 
@@ -248,8 +248,14 @@ def _binary(ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any] | bytes) -> p
 
 def spaced(batch: Batch) -> np.ndarray[Any, Any]:
     """Return the payloads, not empty ones, where they lie, each as one item: faster to copy than rows."""
-    size = batch.stride - batch.payload_at
-    return np.ndarray((batch.count,), f"V{size}", batch.data, batch.payload_at, (batch.stride,))
+    at, stride = batch.payload_at, batch.stride
+    return np.ndarray((batch.count,), item(stride - at), batch.data, at, (stride,))
+
+
+@lru_cache(1_024)
+def item(size: int) -> np.dtype[np.void]:
+    """Return the type of items of a size, which takes numpy a while to tell from its name."""
+    return np.dtype(f"V{size}")
 
 
 def _packed(batch: Batch) -> np.ndarray[Any, Any]:

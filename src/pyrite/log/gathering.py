@@ -60,6 +60,7 @@ class Gathering:
         "_count",
         "_decoded",
         "_entries",
+        "_first",
         "_later",
         "_run",
         "_size",
@@ -80,7 +81,9 @@ class Gathering:
         self._later: list[int] = []
         """When they came."""
         self._blocks: list[Block] = []
-        """The payloads of each entry, if all of them are compressed; if not, none is."""
+        """What came in place of entries: there are never both."""
+        self._first = 0
+        """The offset of their first message."""
         self._decoded: dict[int, list[Found]] = {}
         self._waited: set[int] = set()
         """Offsets of QoS 0 messages that someone waits for."""
@@ -94,12 +97,15 @@ class Gathering:
     def add(self, batch: Batch, now: int, packet_ids: Sequence[int] | None, waited: bool) -> None:
         """Take a batch; `waited` if someone is to be told when it is safe."""
         self.end = batch.offset + batch.count
-        if not waited and batch.count >= WORTH_IT and self._can_pack(batch):
-            self.unpromised += batch.count
-            self._blocks.append(blocks.pack(batch, now))
-            self._entries.append(Entry(_with_payloads(batch, b""), now, None))
-            self._note(batch, MANY_PACKED, LARGE_PACKED)
-            return
+        if not waited and batch.count >= WORTH_IT and not batch.mixed and self._may_pack():
+            block = blocks.pack(batch, now)
+            if block is not None:
+                if not self._blocks:
+                    self._first = batch.offset
+                self._blocks.append(block)
+                self.unpromised += batch.count
+                self._note(batch, MANY_PACKED, LARGE_PACKED)
+                return
         if self._blocks:
             self._unpack()
         if waited:
@@ -136,39 +142,37 @@ class Gathering:
         self._entries[-1] = Entry(batch, timestamp, None, self._later)
         self._run, self._later = [], []
 
-    def _can_pack(self, batch: Batch) -> bool:
-        """Tell whether the payloads of a batch can be compressed by themselves."""
-        if batch.retain or not blocks.fits(batch):
-            return False
-        if self._entries and not self._blocks:
+    def _may_pack(self) -> bool:
+        """Tell whether a batch may become a block; not beside a few that did not."""
+        if self._entries:
             if self._count < ENOUGH:
                 return False
             self.cut()
         return True
 
     def _unpack(self) -> None:
-        """Have no payloads that are compressed, for what follows is not."""
+        """Have no blocks, for what follows will not be one."""
         if self._count >= ENOUGH:
             self.cut()
         else:
-            self._entries = _unpacked(self._entries, self._blocks)
+            self._entries = _unpacked(self._blocks, self._first)
             self._blocks = []
 
     def cut(self) -> None:
         """Make a record batch of what was not yet made one."""
         self._end_run()
-        entries = self._entries
-        if not entries:
-            return
-        packed = self._blocks
+        entries, packed = self._entries, self._blocks
         large = self._size >= TOO_LARGE
         self._entries, self._blocks = [], []
         self._count = self._size = 0
         try:
-            self.pieces.append(_gather(entries, packed) if packed or not large else entries)
+            if packed:
+                self.pieces.append(_encode_blocks(packed, self._first))
+            elif entries:
+                self.pieces.append(entries if large else _gather(entries))
         except Exception as error:  # it is tried again where it is written, and who waits for it is told
             logger.warning("columns of messages could not be made, and are tried again: %r", error)
-            self.pieces.append(_unpacked(entries, packed))
+            self.pieces.append(entries or _unpacked(packed, self._first))
 
     def release(self) -> None:
         """Let go of everything: it was written, or could not be."""
@@ -184,10 +188,13 @@ class Gathering:
                 found.extend(_found(piece))
                 continue
             if number not in self._decoded:
-                rows = frames.decode(memoryview(b"".join(encode([piece])[0].frame.pieces)))
+                if isinstance(piece, Rows):
+                    rows = columns.plain(piece.rows)
+                else:
+                    rows = frames.decode(memoryview(b"".join(piece.frame.pieces)))
                 self._decoded[number] = [one for one in columns.runs(rows) if not one[0].qos]
             found.extend(self._decoded[number])
-        found += _found(_unpacked(self._entries, self._blocks))
+        found += _found(self._entries or _unpacked(self._blocks, self._first))
         return [one for one in found if one[1] not in self._waited]
 
 
@@ -212,19 +219,15 @@ def _found(entries: Sequence[Entry]) -> list[Found]:
     return [(entry.batch, entry.batch.offset, entry.timestamp) for entry in entries if not entry.batch.qos]
 
 
-def _unpacked(entries: list[Entry], packed: Sequence[Block]) -> list[Entry]:
-    """Return entries with their payloads, which were compressed if any are given."""
-    if not packed:
-        return entries
-    return [
-        Entry(_with_payloads(entry.batch, blocks.unpack(block)), entry.timestamp, None)
-        for entry, block in zip(entries, packed, strict=True)
-    ]
-
-
-def _with_payloads(batch: Batch, payloads: bytes) -> Batch:
-    """Return the messages of a QoS 0 batch with their payloads elsewhere, one after the other."""
-    return _with_data(batch, payloads, batch.count, batch.stride - batch.payload_at, 0)
+def _unpacked(packed: Sequence[Block], first: int) -> list[Entry]:
+    """Return what is in blocks, in the other form."""
+    entries = []
+    for block in packed:
+        batch = blocks.unpack(block)
+        batch.offset = first
+        entries.append(Entry(batch, block.time, None))
+        first += block.number
+    return entries
 
 
 def _with_data(batch: Batch, data: bytes, count: int, stride: int, payload_at: int) -> Batch:
@@ -245,16 +248,16 @@ def _with_data(batch: Batch, data: bytes, count: int, stride: int, payload_at: i
     return copy
 
 
-def _gather(entries: Sequence[Entry], packed: Sequence[Block] = ()) -> Encoded | Rows:
-    """Make a record batch of batches that follow one another.
+def _encode_blocks(packed: Sequence[Block], first: int) -> Encoded:
+    count = sum(block.number for block in packed)
+    return Encoded(encode_packed(packed, first), first, count, packed[0].time, packed[-1].time)
 
-    That of a single message is encoded at once, and one whose payloads are compressed already: `packed`.
-    """
+
+def _gather(entries: Sequence[Entry]) -> Encoded | Rows:
+    """Make a record batch of batches that follow one another; that of a single message is encoded at once."""
     first = entries[0].batch.offset
     count = entries[-1].batch.offset + entries[-1].batch.count - first
     times = entries[0].timestamp, entries[-1].latest
-    if packed:
-        return Encoded(encode_packed(entries, packed, first), first, count, *times)
     frame = encode_single(entries[0], first) if len(entries) == 1 else None
     if frame is not None:
         return Encoded(frame, first, count, *times)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pyrite.broker.message import Batch, Properties
+from pyrite.broker.message import Batch
 from pyrite.log import blocks, metadata
-from pyrite.log.blocks import Block
+from pyrite.log.blocks import Block, Kind
 from pyrite.log.columns import STORED, Entry, build
 from pyrite.log.frames import Frame, compressed, seal
 
@@ -25,8 +25,6 @@ _INT64 = Struct("<q")
 _INT64S = Struct("<qq")
 _FEW = 8
 """Kinds up to which what Arrow made of them is remembered."""
-
-Kind = tuple[bytes, str | None, Properties | None]
 
 
 def _buffers(name: str, kind: pa.DataType) -> Iterator[str]:
@@ -83,19 +81,17 @@ class _Outline(NamedTuple):
     """For each column that is stored run by run, whether it has one run."""
 
 
-def encode(entries: Sequence[Entry], packed: Sequence[Block], first_offset: int) -> Frame:
-    """Make the bytes of a record batch of QoS 0 messages, not retained; `packed` are their payloads."""
+def encode(packed: Sequence[Block], first_offset: int) -> Frame:
+    """Make the bytes of a record batch."""
     kinds: list[Kind] = []
     ends: list[int] = []
     total = 0
-    for entry in entries:
-        batch = entry.batch
-        kind = batch.topic, batch.origin, batch.properties
-        total += batch.count
-        if kinds and kind == kinds[-1]:
+    for block in packed:
+        total += block.number
+        if kinds and block.kind == kinds[-1]:
             ends[-1] = total
         else:
-            kinds.append(kind)
+            kinds.append(block.kind)
             ends.append(total)
     outline = _remembered(tuple(kinds)) if len(kinds) <= _FEW else _draw(tuple(kinds))
     head = bytearray(outline.metadata)
