@@ -326,8 +326,10 @@ class Broker:
             members = group.with_room()
             share = -(-(batch.count - dealt) // max(1, len(members)))
             for member in members:
+                if dealt == batch.count:
+                    break
                 part = batch.part(dealt, min(dealt + share, batch.count))
-                taken = member.session.take_share(part, member) if part.count else 0
+                taken = member.session.take_share(part, member)
                 if taken:
                     dealt += taken
                     group.turn = group.members.index(member) + 1

@@ -94,6 +94,7 @@ class Session:
         "_next_id",
         "_queue",
         "_resend",
+        "_unsent",
         "broker",
         "client_id",
         "expires_at",
@@ -139,6 +140,8 @@ class Session:
         self._queue: deque[tuple[Batch, int, Subscription]] | None = None
         self._inflight: dict[int, Flight] | None = None
         self._resend: deque[int] | None = None
+        self._unsent = 0
+        """Messages in flight that are sent when the state is safe."""
         self._next_id = 1
         self.positions: dict[Stream, int] | None = None
         """Streams whose messages the session does not take as they come, and from where on it is to read."""
@@ -240,13 +243,14 @@ class Session:
     def _transmit(self, link: Link, flight: Flight, count: int) -> bool:
         """Send messages that are in flight from here on; False if this client can never take them.
 
-        With QoS 2 it must be known after a crash under which id a message went out, before it does.
+        With QoS 2 it must be known after a crash under which id a message went out, before it does; and what
+        comes after it does not overtake it.
         """
         batch, start, target = flight.batch, flight.start, flight.target
         assert target is not None
         if self.noted is None or (batch.stream is None and flight.qos == 1):
             return link.send(batch, start, start + count, target, flight.qos, flight.first_id, False)
-        if flight.qos == 1:
+        if flight.qos == 1 and not self._unsent:
             sent = link.send(batch, start, start + count, target, 1, flight.first_id, False)
             if sent:
                 self._note_sent(flight, count)
@@ -254,10 +258,12 @@ class Session:
         if not link.can_take(batch, target, flight.qos):
             return False
         self._note_sent(flight, count)
+        self._unsent += 1
 
         def send() -> None:
+            self._unsent -= 1
             if self.link is link:
-                link.send(batch, start, start + count, target, 2, flight.first_id, False)
+                link.send(batch, start, start + count, target, flight.qos, flight.first_id, False)
 
         self.broker.journal.after(send)
         return True
