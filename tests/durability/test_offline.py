@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.conformance.reader import Packet
-from tests.conformance.wire import CONNACK, PUBACK, PUBLISH, ack_packet, connect_packet
+from tests.conformance.wire import CONNACK, PUBACK, PUBLISH, ack_packet, connect_packet, publish_packet
 
 from . import bulk
 from .broker import LONG, ONE_SEGMENT, THREE_STREAMS, Broker, receive_until
@@ -278,6 +278,23 @@ def test_a_shared_message_with_qos_2_stays_with_its_member(broker: Broker) -> No
     assert bob.received_before_fence(broker.client()) == []
     again = broker.returning("ann").expect(PUBLISH)
     assert (again.packet_id, again.dup, again.payload) == (first.packet_id, True, b"x")
+
+
+def test_fewer_messages_come_together_than_there_are_members(broker: Broker) -> None:
+    """Of two topics, so that they are one batch of messages that are not alike."""
+    members = [broker.lasting(f"member-{number}") for number in range(3)]
+    for member in members:
+        member.subscribe("$share/g/x/#", qos=1)
+    publisher = broker.client()
+    for topic in ("x/a", "x/b/c"):  # their routes are known from then on
+        publisher.publish(topic, b"0", qos=1)
+    publisher.send(
+        publish_packet("x/a", b"1", qos=1, packet_id=11) + publish_packet("x/b/c", b"22", qos=1, packet_id=12)
+    )
+    assert [publisher.expect(PUBACK).packet_id for _ in range(2)] == [11, 12]
+    found = [message.payload for member in members for message in member.received_before_fence(publisher)]
+    assert sorted(found) == [b"0", b"0", b"1", b"22"]
+    assert broker.complaints == []
 
 
 # Slow, and many
