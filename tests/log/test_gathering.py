@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
-from pyrite.log import columns, frames
+from pyrite.log import columns, frames, packed
 from pyrite.log.gathering import (
     ENOUGH,
     LARGE,
@@ -212,6 +212,25 @@ def test_memory_that_is_used_again_does_not_change_what_others_hold() -> None:
     held += first.unrouted()
     gathered([Batch(b"x", b"?" * 8 * WORTH_IT, count=WORTH_IT, stride=8)]).cut()
     assert [batch.payloads() for batch, _, _ in held] == before * 2
+
+
+def test_what_was_compressed_and_is_not_yet_written_keeps_its_place() -> None:
+    """Before it shares a record batch with others, and after."""
+    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(2, 8)]
+    places = [(100, 1_000), (100 + WORTH_IT, 1_001), (100 + 2 * WORTH_IT, 1_002)]
+    for count in (2, 3):
+        assert [one[1:] for one in gathered(batches[:count]).unrouted()] == places[:count]
+
+
+def test_an_error_in_putting_blocks_together_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was compressed is written in the other way then."""
+    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4)]
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "_remembered", lambda _: 1 / 0)
+        one = gathered(batches)
+        one.cut()
+    assert isinstance(one.pieces[0], list)
+    assert written(encode(one.pieces)) == expected(batches)
 
 
 def test_what_is_compressed_keeps_no_bytes_of_the_wire() -> None:

@@ -89,10 +89,7 @@ def encode_all(batches: Sequence[pa.RecordBatch]) -> list[Frame]:
     """
     if len(batches) == 1 and _is_small(batches[0]):
         return [seal(*_split(memoryview(batches[0].serialize())))]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, STORED, options=_LZ4) as writer:
-        writer.write_table(pa.Table.from_batches(batches))
-    rest = memoryview(sink.getvalue())[len(HEADER) : -len(END)]
+    rest = _written(batches)
     frames = []
     while rest:
         metadata, body = _split(rest)
@@ -100,6 +97,14 @@ def encode_all(batches: Sequence[pa.RecordBatch]) -> list[Frame]:
         frames.append(seal(metadata, body[:size]))
         rest = body[size:]
     return frames
+
+
+def _written(batches: Sequence[pa.RecordBatch]) -> memoryview:
+    """Return Arrow's messages of record batches, compressed, one after the other."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, STORED, options=_LZ4) as writer:
+        writer.write_table(pa.Table.from_batches(batches))
+    return memoryview(sink.getvalue())[len(HEADER) : -len(END)]
 
 
 def _is_small(batch: pa.RecordBatch) -> bool:
@@ -126,10 +131,7 @@ def uncompressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
 
 def compressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
     """Return Arrow's metadata and body of a record batch, compressed."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, STORED, options=_LZ4) as writer:
-        writer.write_batch(batch)
-    metadata, body = _split(memoryview(sink.getvalue())[len(HEADER) : -len(END)])
+    metadata, body = _split(_written([batch]))
     return bytes(metadata), bytes(body)
 
 
