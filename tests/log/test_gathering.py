@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
-from pyrite.log import columns, frames, packed
+from pyrite.log import blocks, columns, frames, packed
 from pyrite.log.gathering import (
     ENOUGH,
+    FRESH,
     LARGE,
     LARGE_PACKED,
     MANY,
@@ -54,13 +56,15 @@ def mixed(count: int) -> Batch:
     return MixedBatch(data, starts, topics, ids_at, 0, 0, None, 4)
 
 
-def gathered(batches: list[Batch]) -> Gathering:
-    """Give batches to a gathering, with offsets as the journal gives them."""
+def gathered(batches: list[Batch], sent: bool = True) -> Gathering:
+    """Give batches to a gathering, with offsets as the journal gives them; each is sent before the next."""
     one, offset = Gathering(), 100
     for number, batch in enumerate(batches):
         batch.offset = offset
         offset += batch.count
         one.add(batch, 1_000 + number, None, batch.qos > 0)
+        if sent:
+            one.pack()
     return one
 
 
@@ -132,13 +136,18 @@ some = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(some, min_size=1, max_size=8) | st.lists(singles, min_size=1, max_size=50))
-@example([strided(WORTH_IT, 4), strided(3, 4)])
-@example([strided(3, 0), strided(2, 0)])
-@example([strided(WORTH_IT, 0)])
-def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
-    """Whether payloads are compressed early, or not, or some of them."""
-    one = gathered(batches)
+@given(
+    st.lists(some, min_size=1, max_size=8) | st.lists(singles, min_size=1, max_size=50),
+    st.booleans(),
+)
+@example([strided(WORTH_IT, 4), strided(3, 4)], True)
+@example([strided(WORTH_IT, 4), strided(3, 4)], False)
+@example([strided(WORTH_IT, 4), strided(ENOUGH, 5), strided(3, 4)], False)
+@example([strided(3, 0), strided(2, 0)], True)
+@example([strided(WORTH_IT, 0)], True)
+def test_all_is_written_once_and_in_order(batches: list[Batch], sent: bool) -> None:
+    """Whether payloads are compressed early, or not, or some of them; and sent before that, or not yet."""
+    one = gathered(batches, sent)
     one.cut()
     assert not any(isinstance(piece, list) for piece in one.pieces), "none is left to be tried again"
     assert one.end == 100 + sum(batch.count for batch in batches)
@@ -146,7 +155,7 @@ def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
     assert one.unpromised == sum(batch.count for batch in batches if not batch.qos)
     assert written(encode(one.pieces)) == expected(batches)
     waiting = [(part.topic, p) for b in batches if not b.qos for part in b.parts() for p in part.payloads()]
-    for unwritten in (gathered(batches), one):
+    for unwritten in (gathered(batches, sent), one):
         parts = [part for batch, _, _ in unwritten.unrouted() for part in batch.parts()]
         assert [(part.topic, p) for part in parts for p in part.payloads()] == waiting
 
@@ -230,6 +239,30 @@ def test_an_error_in_putting_blocks_together_loses_nothing(monkeypatch: pytest.M
         one = gathered(batches)
         one.cut()
     assert isinstance(one.pieces[0], list)
+    assert written(encode(one.pieces)) == expected(batches)
+
+
+def test_an_error_in_compressing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came is written in the other way then, after what was compressed before it."""
+    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(WORTH_IT, 5)]
+    one = gathered(batches[:1])
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "_CODEC", SimpleNamespace(decompress=blocks._CODEC.decompress))
+        for number, batch in enumerate(batches[1:], 1):
+            batch.offset = one.end
+            one.add(batch, 1_000 + number, None, False)
+        one.pack()
+    assert [found[1] for found in one.unrouted()] == [100, 100 + WORTH_IT, 100 + 2 * WORTH_IT]
+    one.cut()
+    assert written(encode(one.pieces)) == expected(batches)
+
+
+def test_not_much_waits_until_it_was_sent() -> None:
+    """To compress it takes the event loop a while, and others wait meanwhile."""
+    batches = [strided(WORTH_IT, 8) for _ in range(3 * FRESH - 1)]
+    one = gathered(batches, sent=False)
+    assert len(one.fresh) == FRESH - 1
+    one.cut()
     assert written(encode(one.pieces)) == expected(batches)
 
 

@@ -166,6 +166,7 @@ class Broker:
         self._dirty = []
         for link in links:
             link.flush()
+        self.journal.tidy()
 
     def interrupted(self, turn: Turn) -> None:
         """Note that someone has had a turn and has more to do."""

@@ -155,6 +155,9 @@ class Journal:
     def kick(self) -> None:
         """Begin to write what has gathered, if nothing is being written."""
 
+    def tidy(self) -> None:
+        """Do what could wait until everything was sent."""
+
     def wall(self) -> float:
         """Return the time in seconds since 1970."""
         return time.time()

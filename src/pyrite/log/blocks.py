@@ -9,6 +9,7 @@ is repeated is plain.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +28,9 @@ _DESCRIPTOR = b"\x60\x50"
 _HEADER = b"\x04\x22\x4d\x18" + _DESCRIPTOR + bytes([xxh32_intdigest(_DESCRIPTOR) >> 8 & 0xFF])
 _END = bytes(4)
 _AS_IT_IS = 0x8000_0000
-_NOT_COMPRESSED = b"\xff" * 8
+NOT_COMPRESSED = b"\xff" * 8
+"""What stands in place of the size of a buffer that is not compressed."""
 _SHORT = 64
-_BYTES = [bytes([number]) for number in range(256)]
 _places: list[np.ndarray[Any, Any]] = []
 """Where payloads are put side by side for a moment; what is here is not in use."""
 
@@ -51,13 +52,18 @@ class Block(NamedTuple):
     kind: Kind
 
 
-def pack(batch: Batch, time: int) -> Block | None:
-    """Make a block of a batch that is not mixed, if it can be one."""
+def may_pack(batch: Batch) -> bool:
+    """Tell whether a batch of QoS 0 can become a block."""
+    return (
+        not batch.mixed and not batch.retain and 0 < (batch.stride - batch.payload_at) * batch.count <= MOST
+    )
+
+
+def pack(batch: Batch, time: int) -> Block:
+    """Make a block of a batch that can be one."""
     count = batch.count
     each = batch.stride - batch.payload_at
     size = each * count
-    if not 0 < size <= MOST or batch.retain:
-        return None
     place = _places.pop() if _places else np.empty(MOST, np.uint8)
     payloads = place[:size]
     payloads.view(columns.item(each))[:] = columns.spaced(batch)
@@ -82,53 +88,62 @@ def unpack(block: Block) -> Batch:
 
 def values(blocks: Sequence[Block]) -> bytes:
     """Return the buffer of payloads."""
-    pieces = [sum(block.size for block in blocks).to_bytes(8, "little"), _HEADER]
-    for data, size, *_ in blocks:
+    pieces = [b"", _HEADER]
+    total = 0
+    for data, size, _, _, _ in blocks:
+        total += size
         length = len(data)
         pieces += ((length if length < size else length | _AS_IT_IS).to_bytes(4, "little"), data)
+    pieces[0] = total.to_bytes(8, "little")
     pieces.append(_END)
     return b"".join(pieces)
 
 
-def ends(blocks: Sequence[Block]) -> bytes:
-    """Return the buffer of where payloads begin and end. LZ4 could do little with it."""
-    counts = [block.number for block in blocks]
-    sizes = [block.size // block.number for block in blocks]
+def ends(blocks: Sequence[Block]) -> list[bytes | memoryview]:
+    """Return the buffer of where payloads begin and end, in pieces. LZ4 could do little with it."""
+    counts = [number for _, _, number, _, _ in blocks]
+    sizes = [size // number for _, size, number, _, _ in blocks]
     if len(set(sizes)) == 1:
-        return plain(columns.ends(sizes[:1], [sum(counts)]).data)
-    return plain(columns.ends(sizes, counts).data)
+        sizes, counts = sizes[:1], [sum(counts)]
+    return [NOT_COMPRESSED, columns.ends(sizes, counts).view(np.uint8).data]
 
 
 def times(blocks: Sequence[Block]) -> bytes:
     """Return the buffer of when messages came."""
-    pieces = [(8 * sum(block.number for block in blocks)).to_bytes(8, "little"), _HEADER]
+    pieces = [b"", _HEADER]
+    total = 0
     for _, _, number, time, _ in blocks:
+        total += number
         pieces += _repeated(time.to_bytes(8, "little"), 8 * number)
+    pieces[0] = (8 * total).to_bytes(8, "little")
     pieces.append(_END)
     return b"".join(pieces)
 
 
+@lru_cache(128)
 def zeros(size: int) -> bytes:
     """Return a buffer of zeros."""
     return b"".join([size.to_bytes(8, "little"), _HEADER, *_repeated(bytes(8), size), _END])
 
 
-def plain(data: bytes | memoryview) -> bytes:
-    """Return a buffer that is not compressed."""
-    return b"".join([_NOT_COMPRESSED, data])
-
-
-def _repeated(value: bytes, size: int) -> list[bytes]:
-    """Return blocks of 8 bytes that are repeated up to a size, each after its length.
+def _repeated(value: bytes, size: int) -> Sequence[bytes]:
+    """Return blocks of 8 bytes that are repeated up to a size, each after its length, in pieces.
 
     A block is those bytes as they are; what lies 8 bytes back, again and again; and, as a block has to end
     with bytes as they are, those once more.
     """
     if size > MOST:
-        return _repeated(value, MOST) + _repeated(value, size - MOST)
+        return (*_repeated(value, MOST), *_repeated(value, size - MOST))
     if size < _SHORT:
-        return [(size | _AS_IT_IS).to_bytes(4, "little"), (value * _SHORT)[:size]]
-    end = (value + value)[size % 8 : size % 8 + 8]
+        return (size | _AS_IT_IS).to_bytes(4, "little"), (value * _SHORT)[:size]
+    before, between = _repetition(size)
+    shifted = size % 8
+    return before, value, between, (value + value)[shifted : shifted + 8] if shifted else value
+
+
+@lru_cache(8_192)
+def _repetition(size: int) -> tuple[bytes, bytes]:
+    """Return what is in front of, and behind, the bytes that a block repeats."""
     more, rest = divmod(size - 16 - 4 - 15, 255)
-    block = b"".join((b"\x8f", value, b"\x08\x00", b"\xff" * more, _BYTES[rest], b"\x80", end))
-    return [len(block).to_bytes(4, "little"), block]
+    between = b"".join((b"\x08\x00", b"\xff" * more, bytes([rest]), b"\x80"))
+    return (1 + 8 + len(between) + 8).to_bytes(4, "little") + b"\x8f", between

@@ -2,9 +2,10 @@
 
 Payloads of large batches that no one waits for are compressed in the event loop's thread (blocks.py), while
 they are in the processor's cache: it takes hardly longer than to copy them to where another thread would do
-it, and a thread that has much to do takes a core from whoever sends. Columns of others are built there too,
-and compressed in the writing thread, with few calls into Arrow for many messages: with each of them threads
-of Python hand over the interpreter, and that holds the event loop up for longer than the work itself.
+it, and a thread that has much to do takes a core from whoever sends. They are sent before that, so that those
+who get them are at work meanwhile. Columns of others are built there too, and compressed in the writing
+thread, with few calls into Arrow for many messages: with each of them threads of Python hand over the
+interpreter, and that holds the event loop up for longer than the work itself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ TOO_LARGE = 2 * LARGE
 """Bytes whose columns are built where they are written: it takes too long for the event loop."""
 WORTH_IT = 256
 """Messages from which on the payloads of a batch are compressed by themselves."""
+FRESH = 8
+"""Such batches that may wait until they were sent; more would take the event loop too long at a time."""
 MANY_PACKED = 2 * MANY
 LARGE_PACKED = 4 * LARGE
 """Messages, and bytes, of such batches from which on they become a record batch."""
@@ -66,6 +69,7 @@ class Gathering:
         "_size",
         "_waited",
         "end",
+        "fresh",
         "pieces",
         "promised",
         "unpromised",
@@ -82,8 +86,10 @@ class Gathering:
         """When they came."""
         self._blocks: list[Block] = []
         """What came in place of entries: there are never both."""
+        self.fresh: list[Entry] = []
+        """What is to become more blocks when it was sent."""
         self._first = 0
-        """The offset of their first message."""
+        """The offset of the first message of blocks, or of what is to become one."""
         self._decoded: dict[int, list[Found]] = {}
         self._waited: set[int] = set()
         """Offsets of QoS 0 messages that someone waits for."""
@@ -97,16 +103,17 @@ class Gathering:
     def add(self, batch: Batch, now: int, packet_ids: Sequence[int] | None, waited: bool) -> None:
         """Take a batch; `waited` if someone is to be told when it is safe."""
         self.end = batch.offset + batch.count
-        if not waited and batch.count >= WORTH_IT and not batch.mixed and self._may_pack():
-            block = blocks.pack(batch, now)
-            if block is not None:
-                if not self._blocks:
-                    self._first = batch.offset
-                self._blocks.append(block)
-                self.unpromised += batch.count
-                self._note(batch, MANY_PACKED, LARGE_PACKED)
-                return
-        if self._blocks:
+        if not waited and batch.count >= WORTH_IT and blocks.may_pack(batch) and self._may_pack():
+            if not self._blocks and not self.fresh:
+                self._first = batch.offset
+            self.fresh.append(Entry(batch, now, None))
+            self.unpromised += batch.count
+            self._count += batch.count
+            self._size += len(batch.data)
+            if len(self.fresh) >= FRESH:
+                self.pack()
+            return
+        if self._blocks or self.fresh:
             self._unpack()
         if waited:
             self.promised = True
@@ -120,12 +127,21 @@ class Gathering:
                 self._later.append(now)
             else:
                 self._begin(Entry(batch, now, None))
-        self._note(batch, MANY, LARGE)
-
-    def _note(self, batch: Batch, many: int, large: int) -> None:
         self._count += batch.count
         self._size += len(batch.data)
-        if self._count >= many or self._size >= large:
+        if self._count >= MANY or self._size >= LARGE:
+            self.cut()
+
+    def pack(self) -> None:
+        """Compress what is fresh."""
+        fresh, self.fresh = self.fresh, []
+        try:
+            self._blocks += [blocks.pack(batch, now) for batch, now, _, _ in fresh]
+        except Exception as error:  # it is written in the other way
+            logger.warning("messages could not be compressed as they came: %r", error)
+            self._entries = [*_unpacked(self._blocks, self._first), *fresh]
+            self._blocks = []
+        if self._count >= MANY_PACKED or self._size >= LARGE_PACKED:
             self.cut()
 
     def _begin(self, entry: Entry) -> None:
@@ -155,11 +171,13 @@ class Gathering:
         if self._count >= ENOUGH:
             self.cut()
         else:
-            self._entries = _unpacked(self._blocks, self._first)
-            self._blocks = []
+            self._entries = [*_unpacked(self._blocks, self._first), *self.fresh]
+            self._blocks, self.fresh = [], []
 
     def cut(self) -> None:
         """Make a record batch of what was not yet made one."""
+        if self.fresh:
+            self.pack()
         self._end_run()
         entries, packed = self._entries, self._blocks
         large = self._size >= TOO_LARGE
@@ -194,7 +212,7 @@ class Gathering:
                     rows = frames.decode(memoryview(b"".join(piece.frame.pieces)))
                 self._decoded[number] = [one for one in columns.runs(rows) if not one[0].qos]
             found.extend(self._decoded[number])
-        found += _found(self._entries or _unpacked(self._blocks, self._first))
+        found += _found(self._entries or [*_unpacked(self._blocks, self._first), *self.fresh])
         return [one for one in found if one[1] not in self._waited]
 
 

@@ -278,9 +278,7 @@ class DiskJournal(Journal):
         began = self._clock()
         waited = batch.qos > 0 or done is not None
         gathering.add(batch, now, packet_ids, waited)
-        took = self._clock() - began
-        if took > self.broker.figures.longest_log_block:
-            self.broker.figures.longest_log_block = took
+        self._blocked(began)
         size = len(batch.data)
         group.size += size
         self._pending += size
@@ -292,6 +290,20 @@ class DiskJournal(Journal):
                 group.unsafe.append((stream, batch, packet_ids))
         if self._pending > MAX_PENDING:
             self.full = True
+
+    def tidy(self) -> None:
+        """Compress what came. HOT."""
+        for gathering in self._group.gathered.values():
+            if gathering.fresh:
+                began = self._clock()
+                gathering.pack()
+                self._blocked(began)
+
+    def _blocked(self, began: float) -> None:
+        """Note for how long the event loop was held up."""
+        took = self._clock() - began
+        if took > self.broker.figures.longest_log_block:
+            self.broker.figures.longest_log_block = took
 
     def choked(self) -> None:
         """Let others go on, if it was one client's changes of the state that were too many."""

@@ -23,6 +23,8 @@ from pyrite.log.frames import Frame, compressed, seal
 
 _INT64 = Struct("<q")
 _INT64S = Struct("<qq")
+_STEP = 4_096
+"""Buffers of zeros are for a multiple of it: they may be longer than they need to be, and are made once."""
 _FEW = 8
 """Kinds up to which what Arrow made of them is remembered."""
 
@@ -59,12 +61,13 @@ _BUFFERS = [name for field in STORED for name in _buffers(field.name, field.type
 _NODES = [name for field in STORED for name in _nodes(field.name, field.type)]
 _COLUMNS = [_NODES.index(name) for name in STORED.names]
 _IDS = _NODES.index("packet_id")
-_FIRST = _BUFFERS.index("first_offset")
-_RUNS = [number for number, name in enumerate(_BUFFERS) if name.endswith(" runs")]
-_EACH = [
-    _BUFFERS.index(name)
-    for name in ("timestamp", "payload ends", "payload", "qos", "retain", "packet_id nulls", "packet_id")
+_EACH = ("timestamp", "payload ends", "payload", "qos", "retain", "packet_id nulls", "packet_id")
+_FRESH = [
+    _BUFFERS.index("first_offset"),
+    *(number for number, name in enumerate(_BUFFERS) if name.endswith(" runs")),
+    *map(_BUFFERS.index, _EACH),
 ]
+"""Buffers that are not as Arrow made them of one message of each kind."""
 
 
 class _Outline(NamedTuple):
@@ -99,32 +102,30 @@ def encode(packed: Sequence[Block], first_offset: int) -> Frame:
         _INT64.pack_into(head, outline.nodes + 16 * number, total)
     _INT64.pack_into(head, outline.nodes + 16 * _IDS + 8, total)
     _INT64.pack_into(head, outline.rows, total)
-    bits = blocks.zeros((total + 7) // 8)
-    one, each = (blocks.plain(np.array(places, np.int32).data) for places in ([total], ends))
-    fresh = [
-        (_FIRST, blocks.plain(_INT64.pack(first_offset))),
-        *zip(_RUNS, [one if single else each for single in outline.single], strict=True),
-        *zip(
-            _EACH,
-            (
-                blocks.times(packed),
-                blocks.ends(packed),
-                blocks.values(packed),
-                blocks.zeros(total),
-                bits,
-                bits,
-                blocks.zeros(4 * total),
-            ),
-            strict=True,
-        ),
+    room = total + -total % _STEP
+    bits = [blocks.zeros(room // 8)]
+    one, each = ([blocks.NOT_COMPRESSED, np.array(places, np.int32).tobytes()] for places in ([total], ends))
+    fresh: list[Sequence[bytes | memoryview]] = [
+        [blocks.NOT_COMPRESSED, _INT64.pack(first_offset)],
+        *(one if single else each for single in outline.single),
+        [blocks.times(packed)],
+        blocks.ends(packed),
+        [blocks.values(packed)],
+        [blocks.zeros(room)],
+        bits,
+        bits,
+        [blocks.zeros(4 * room)],
     ]
-    pieces = [outline.body]
+    pieces: list[bytes | memoryview] = [outline.body]
     size = len(outline.body)
-    for number, data in fresh:
-        _INT64S.pack_into(head, outline.buffers + 16 * number, size, len(data))
-        padding = -len(data) % 8
-        pieces += (data, bytes(padding))
-        size += len(data) + padding
+    for number, data in zip(_FRESH, fresh, strict=True):
+        length = sum(map(len, data))
+        _INT64S.pack_into(head, outline.buffers + 16 * number, size, length)
+        padding = -length % 8
+        pieces += data
+        if padding:
+            pieces.append(bytes(padding))
+        size += length + padding
     _INT64.pack_into(head, outline.body_size, size)
     return seal(bytes(head), *pieces)
 
