@@ -50,9 +50,10 @@ figures are too low."""
 
 CEILING = """\
 The same load against no broker, the best of up to three runs: a forked process that only moves the bytes
-from publishers to subscribers with read and write. With one packet per write nine tenths of the
-generator's time are the kernel's, sending over loopback (about 4.5 µs a write on the machine this was
-written on), and no generator can save them; a broker that is busier than the forwarder, and so is woken
+from publishers to subscribers with read and write. With one packet per write, which is a TCP segment of
+its own (else it would be chance how many TCP puts together), nine tenths of the generator's time are the
+kernel's, sending over loopback (about 4.5 µs a write on the machine this was written on), and no generator
+can save them; a broker that is busier than the forwarder, and so is woken
 less often, can exceed it."""
 
 BROKERS = """\

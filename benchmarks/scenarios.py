@@ -111,13 +111,13 @@ ALL = (
     ),
     Scenario(
         "qos0-single-writes",
-        "the same, one packet per write",
+        "the same, one packet per write and segment",
         (*QOS0, "--one-packet-per-write"),
         floors={**_in_memory(0.8, 1.5), **KEPT},
     ),
     Scenario(
         "fan-in",
-        "200 publishers, one packet per write, 1 subscriber of all",
+        "200 publishers, one packet per write and segment, 1 subscriber of all",
         (*QOS0, *FAN_IN),
         floors={**_in_memory(1.2, 1.7), **KEPT},
     ),
