@@ -19,6 +19,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -420,6 +421,8 @@ class DiskJournal(Journal):
             self._state.commit(list(commit.changes))
         except Exception as error:  # whatever it is, it is tried again, and who waits for it waits on
             commit.fault = fault_of(error, STATE)
+            with suppress(sqlite3.Error):  # then all of them are kept
+                commit.changes.forget_needless(self._state.finds)
         return commit
 
     def _write_last(self, before: Commit | None, last: Commit) -> Commit:

@@ -177,6 +177,12 @@ class State:
                 database.execute("ROLLBACK")
             raise
 
+    def finds(self, change: Change) -> bool:
+        """Tell whether there are rows that a change would delete."""
+        statement, values = change
+        question = statement.replace("DELETE", "SELECT 1", 1) + " LIMIT 1"
+        return self._database.execute(question, values).fetchone() is not None
+
     def _execute(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         """Make changes of one kind."""
         at = 0
