@@ -188,7 +188,8 @@ def _run_project(args: argparse.Namespace) -> int:
     progress = Progress(Console(stderr=True), Console())
     signal.signal(signal.SIGTERM, _interrupted)
     try:
-        with progress, started(project, args.broker or project.broker, args.master) as runner:
+        broker = args.broker or project.broker
+        with progress, started(project, broker, args.master, progress.note) as runner:
             if not args.continuous:
                 progress.done(runner.run(progress.step, args.full_refresh))
                 return 0
