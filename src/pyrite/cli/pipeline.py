@@ -179,6 +179,8 @@ def _run_project(args: argparse.Namespace) -> int:
     from pyrite.pipeline.project import find_project
 
     project = find_project(args.project)  # before Spark is loaded, which takes seconds
+    if project.advice is not None:
+        print(f"pyrite pipeline: {project.advice}", file=sys.stderr)
     from pyrite.pipeline.progress import Progress
     from pyrite.pipeline.run import RunError, again_and_again, started
     from pyrite.pipeline.schemas import SchemaError
