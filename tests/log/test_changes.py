@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyrite.log import changes as changes_module
 from pyrite.log import state as database
 from pyrite.log.changes import _ROWS, Changes
 from pyrite.log.state import Change, State
@@ -40,6 +42,9 @@ CHANGES = st.one_of(
     of(database.DROP_GROUP, CLIENTS, FILTERS),
     of(database.SAVE_CONSUMER, CLIENTS, VALUES),
     of(database.DROP_CONSUMER, CLIENTS),
+    of(database.SAVE_PENDING, CLIENTS, FILTERS, st.binary(min_size=1, max_size=3)),
+    of(database.DROP_PENDING, CLIENTS, FILTERS),
+    of(database.DROP_ALL_PENDING, CLIENTS),
     of(database.SAVE_TOPIC, FILTERS),
     of(database.DROP_TOPIC, FILTERS),
     of(database.SAVE_SINK, CLIENTS, VALUES),
@@ -88,6 +93,46 @@ def test_the_last_of_each_row_leads_where_all_of_them_do(
                 state.commit(list(changes))
             state.close()
         assert rows(folder / "last") == rows(folder / "all")
+
+
+@given(st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30))
+def test_what_is_needless_has_no_effect(there: list[Change], first: list[Change], then: list[Change]) -> None:
+    with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 0):
+        for name in ("all", "needed"):
+            state = State(folder / name)
+            state.commit(there)
+            changes, later = Changes(), Changes()
+            for change in first:
+                changes.add(change)
+            if name == "needed":
+                changes.forget_needless(state.finds)
+                drops = [change for change in changes if change[0].startswith("DELETE")]
+                assert all(map(state.finds, drops))
+            for change in then:
+                later.add(change)
+            changes.update(later)
+            state.commit(list(changes))
+            state.close()
+        assert rows(folder / "needed") == rows(folder / "all")
+
+
+def test_what_comes_and_goes_does_not_add_up() -> None:
+    with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 100):
+        state = State(folder / "state")
+        changes = Changes()
+        most = 0
+        for number in range(1_000):
+            client = f"client-{number}"
+            changes.add((database.SAVE_SESSION, (client, 9, None)))
+            changes.add((database.SAVE_SUBSCRIPTION, (client, b"a", "{}")))
+            changes.add((database.SAVE_PENDING, (client, b"b", b"x")))
+            changes.add((database.DROP_SESSION, (client,)))
+            changes.add((database.DROP_SUBSCRIPTIONS, (client,)))
+            changes.add((database.DROP_ALL_PENDING, (client,)))
+            changes.forget_needless(state.finds)
+            most = max(most, len(changes))
+        state.close()
+        assert most <= 110
 
 
 def test_what_waits_does_not_grow_with_changes_of_the_same_rows() -> None:

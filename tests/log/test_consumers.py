@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,13 +13,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pyrite.broker import consumers
-from pyrite.broker.consumers import Consumer, Fetched, Place
+from pyrite.broker import consumers, fetching
+from pyrite.broker.consumers import Consumer
+from pyrite.broker.core import TURN
 from pyrite.broker.journal import Stream
+from pyrite.broker.message import Batch
+from pyrite.broker.pending import BLOCK, Block, Pending, Place
 from pyrite.broker.topics import matches
+from pyrite.log.state import DROP_ALL_PENDING, SAVE_CONSUMER, State
+from pyrite.protocols.mqtt.packets import Publish, encode
 from tests.support.durable import Deferred, Machine, default_streams, examples, quick_folder
 
 WITHIN = 10.0
+
+Fetched = list[tuple[Place, Batch]]
 
 
 def create(machine: Machine, topic_filter: str = "#", name: str = "c", start: int = 0) -> Consumer:
@@ -44,9 +52,20 @@ def publish(machine: Machine, *topics: str, qos: int = 1, prefix: str = "") -> N
 def fetch(consumer: Consumer, most: int = 1_000) -> Fetched:
     """Fetch messages; the answer comes at once."""
     answers: list[Fetched] = []
-    consumer.fetch(most, answers.append)
+    ask(consumer, most, answers)
     assert len(answers) == 1
     return answers[0]
+
+
+def ask(consumer: Consumer, most: int, answers: list[Fetched]) -> None:
+    """Have messages fetched: all of them are an answer when there are no more."""
+    found: Fetched = []
+
+    def done(count: int) -> None:
+        assert count == len(found)
+        answers.append(found)
+
+    consumer.fetch(most, lambda place, batch: found.append((place, batch)), done)
 
 
 def payloads(fetched: Fetched) -> list[bytes]:
@@ -100,8 +119,6 @@ def test_messages_that_came_together_are_given_out_one_by_one(machine: Machine, 
 
 
 def _publish(qos: int, number: int) -> list[bytes]:
-    from pyrite.protocols.mqtt.packets import Publish, encode
-
     return [encode(Publish(b"b", b"%d" % number, qos, packet_id=number + 1 if qos else 0), 5)]
 
 
@@ -144,7 +161,7 @@ def test_two_fetches_at_once_never_get_the_same(folder: Path) -> None:
     publish(machine, *["a/x", "b"] * 10)
     answers: list[Fetched] = []
     for most in (3, 4, 5, 100, 1):
-        consumer.fetch(most, answers.append)
+        ask(consumer, most, answers)
     assert answers == []
     machine.settle()
     assert [len(one) for one in answers] == [3, 4, 5, 8, 0]
@@ -158,10 +175,10 @@ def test_a_message_is_acknowledged_while_it_is_fetched_again(folder: Path) -> No
     consumer = create(machine)
     publish(machine, *["b"] * 3)
     answers: list[Fetched] = []
-    consumer.fetch(10, answers.append)
+    ask(consumer, 10, answers)
     machine.settle()
     machine.tick(WITHIN + 1)
-    consumer.fetch(10, answers.append)
+    ask(consumer, 10, answers)
     acknowledge(consumer, answers[0][:2])
     machine.settle()
     assert payloads(answers[1]) == [b"2"]
@@ -282,7 +299,7 @@ def test_what_the_log_does_not_keep_is_forgotten(folder: Path) -> None:
     consumer = machine.core.broker.consumers["c"]
     assert len(consumer.pending) == 3
     assert fetch(consumer) == []
-    assert consumer.pending == {}
+    assert list(consumer.pending) == []
     publish(machine, "b", prefix="new ")
     assert payloads(fetch(consumer)) == [b"new 0"]
     machine.abandon()
@@ -296,7 +313,7 @@ def test_a_fetch_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_not_acknowledged_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "MAX_PENDING", 4)
+    monkeypatch.setattr(fetching, "MAX_PENDING", 4)
     consumer = create(machine)
     publish(machine, *["b"] * 10)
     found = fetch(consumer)
@@ -307,13 +324,13 @@ def test_what_is_not_acknowledged_is_bounded(machine: Machine, monkeypatch: pyte
 
 
 def test_several_fetches_at_once_are_bounded_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "MAX_PENDING", 4)
+    monkeypatch.setattr(fetching, "MAX_PENDING", 4)
     machine = Machine(folder, reading=Deferred)
     consumer = create(machine)
     publish(machine, *["b"] * 10)
     answers: list[Fetched] = []
     for _ in range(3):
-        consumer.fetch(3, answers.append)
+        ask(consumer, 3, answers)
     machine.settle()
     assert [len(one) for one in answers] == [3, 1, 0]
     assert len(consumer.pending) == 4
@@ -324,7 +341,7 @@ def test_a_consumer_at_its_bound_is_given_again_what_is_overdue(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever fetched it may have lost it, and could never acknowledge it."""
-    monkeypatch.setattr(consumers, "MAX_PENDING", 4)
+    monkeypatch.setattr(fetching, "MAX_PENDING", 4)
     consumer = create(machine)
     publish(machine, *["b"] * 10)
     assert len(fetch(consumer)) == 4
@@ -333,6 +350,233 @@ def test_a_consumer_at_its_bound_is_given_again_what_is_overdue(
     assert payloads(fetch(consumer, 3)) == numbers(3, 4)
     assert fetch(consumer) == []
     assert len(consumer.pending) == 4
+
+
+# What is noted, and when
+
+
+class SlowClock:
+    """A clock by which every look at it is the end of a turn."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self.step = 2 * TURN
+
+    def __call__(self) -> float:
+        self._now += self.step
+        return self._now
+
+
+def waiting(machine: Machine) -> tuple[int, int]:
+    """Return how many changes of the state wait to be written, and their size."""
+    changes = list(machine.journal._changes)
+    return len(changes), sum(len(str(values)) for _, values in changes)
+
+
+def flood(machine: Machine, count: int) -> None:
+    """Publish many messages, each its number."""
+    client = machine.core.connect("publisher")
+    client.feed(b"".join(encode(Publish(b"b", b"%d" % number), 5) for number in range(count)))
+    machine.core.flush()
+    machine.tick(1)
+    machine.settle()
+
+
+def test_what_is_noted_does_not_grow_with_what_is_pending(folder: Path) -> None:
+    machine = Machine(folder, writing=Deferred)
+    consumer = create(machine)
+    flood(machine, 20_000)
+    many = [*fetch(consumer, 10_000), *fetch(consumer, 9_000)]
+    machine.tick(2)
+    machine.settle()
+    assert waiting(machine) == (0, 0)
+    one = fetch(consumer, 1)
+    assert len(one) == 1
+    noted, size = waiting(machine)
+    assert noted <= 2, "how far it has come, and a block"
+    assert size < 1_000
+    acknowledged: list[int] = []
+    consumer.acknowledge([many[5_000][0], one[0][0]], acknowledged.append)
+    noted, size = waiting(machine)
+    assert noted <= 3
+    assert size < 1_500
+    machine.core.flush()
+    machine.settle()
+    assert acknowledged == [2]
+    machine.crash(keep=True)
+    machine.start()
+    consumer = machine.core.broker.consumers["c"]
+    pending = {place.offset for place in consumer.pending}
+    assert pending == set(range(19_000)) - {5_000}
+    machine.abandon()
+
+
+def test_others_have_their_turn_while_many_messages_are_given_out(folder: Path) -> None:
+    machine = Machine(folder, clock=SlowClock())
+    consumer = create(machine)
+    flood(machine, 100)
+    broker = machine.core.broker
+    answers: list[Fetched] = []
+    ask(consumer, 60, answers)
+    turns = 1
+    while not answers:
+        assert broker.has_interrupted
+        broker.take_turns()
+        turns += 1
+        assert turns < 100, "it never ends"
+    assert turns >= 60 // fetching.TOGETHER
+    assert payloads(answers[0]) == numbers(0, 60)
+    acknowledged: list[int] = []
+    consumer.acknowledge([place for place, _ in answers[0]] + [answers[0][0][0]] * 100, acknowledged.append)
+    assert broker.has_interrupted
+    machine.core.flush()
+    assert acknowledged == [60]
+    assert not consumer.pending
+    machine.abandon()
+
+
+def test_a_crash_while_messages_are_given_out_loses_none_and_gives_none_twice(folder: Path) -> None:
+    clock = SlowClock()
+    machine = Machine(folder, clock=clock)
+    consumer = create(machine)
+    flood(machine, 100)
+    given: Fetched = []
+    consumer.fetch(60, lambda place, batch: given.append((place, batch)), lambda count: None)
+    machine.core.broker.take_turns()
+    assert 0 < len(given) < 60
+    acknowledged: list[int] = []
+    clock.step = 0.0
+    consumer.acknowledge([place for place, _ in given[::2]], acknowledged.append)
+    machine.journal.kick()  # what was noted so far is written, and no more is given out
+    assert acknowledged == [len(given[::2])]
+    machine.crash(keep=True)
+    machine.start()
+    answers: list[Fetched] = []
+    ask(machine.core.broker.consumers["c"], 1_000, answers)
+    machine.core.flush()
+    dealt_with = {int(batch.payload()) for _, batch in given[::2]}
+    again = [int(one) for one in payloads(answers[0])]
+    assert sorted(again) == sorted(set(range(100)) - dealt_with)
+    machine.abandon()
+
+
+def test_a_fetch_waits_while_too_much_of_the_state_is_to_be_written(folder: Path) -> None:
+    machine = Machine(folder, writing=Deferred)
+    consumer = create(machine, "w")
+    client = machine.core.connect("publisher")
+    far = BLOCK * 5_000
+    client.feed(
+        b"".join(
+            encode(Publish(b"w", b"1"), 5) + encode(Publish(b"b", b""), 5) * (BLOCK - 1)
+            for _ in range(far // BLOCK)
+        )
+    )
+    machine.core.flush()
+    machine.tick(1)
+    machine.settle()
+    answers: list[Fetched] = []
+    ask(consumer, 10_000, answers)
+    assert answers == []
+    assert waiting(machine)[0] < 4_200
+    assert not machine.journal.full, "no one else waits for it"
+    machine.tick(1)
+    machine.settle()
+    assert [len(one) for one in answers] == [5_000]
+    machine.abandon()
+
+
+@pytest.mark.parametrize("action", ["fetch", "acknowledge"])
+def test_a_consumer_that_is_deleted_while_it_is_in_use_stays_away(folder: Path, action: str) -> None:
+    machine = Machine(folder, reading=Deferred)
+    consumer = create(machine)
+    publish(machine, *["b"] * 4)
+    answers: list[Fetched] = []
+    ask(consumer, 2, answers)
+    machine.settle()
+    if action == "fetch":
+        ask(consumer, 2, answers)
+        ask(consumer, 1, answers)
+    consumers.delete(consumer, lambda: None)
+    if action == "acknowledge":
+        consumer.acknowledge([answers[0][0][0]], lambda known: None)
+    machine.settle()
+    if action == "fetch":
+        assert [len(one) for one in answers] == [2, 0, 0], "whoever asked is answered"
+    machine.restart()
+    assert machine.core.broker.consumers == {}
+    create(machine)
+    machine.restart()
+    assert not machine.core.broker.consumers["c"].pending
+    machine.abandon()
+
+
+def test_what_an_older_broker_has_noted_is_moved_over(machine: Machine) -> None:
+    consumer = create(machine)
+    publish(machine, *["a/x", "b"] * 3)
+    found = fetch(consumer, 5)
+    old = {
+        "filter": "#",
+        "positions": {stream.number: at for stream, at in consumer.positions.items()},
+        "pending": [[place.stream.number, place.offset] for place, _ in found],
+        "within": WITHIN,
+    }
+    machine.stop()
+    state = State(machine.data / "state.sqlite")
+    state.commit([(SAVE_CONSUMER, ("c", json.dumps(old))), (DROP_ALL_PENDING, ("c",))])
+    state.close()
+    machine.start()
+    consumer = machine.core.broker.consumers["c"]
+    assert {str(place) for place in consumer.pending} == {str(place) for place, _ in found}
+    again = fetch(consumer)
+    assert len(again) == 6
+    assert acknowledge(consumer, again[:2]) == 2
+    machine.crash(keep=True)
+    machine.start()
+    consumer = machine.core.broker.consumers["c"]
+    assert {str(place) for place in consumer.pending} == {str(place) for place, _ in again[2:]}
+
+
+class PendingMachine(RuleBasedStateMachine):
+    """What is kept of blocks that have changed is what is pending."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = [Stream(number, str(number), []) for number in (1, 2)]
+        self.pending = Pending()
+        self.expected: dict[Place, float] = {}
+        self.kept: dict[Block, int] = {}
+        self.now = 0.0
+
+    @rule(stream=st.integers(0, 1), at=st.sampled_from([0, 1, BLOCK - 1, BLOCK]), give=st.booleans())
+    def change(self, stream: int, at: int, give: bool) -> None:
+        place = Place(self.streams[stream], at)
+        if give:
+            self.now += 1
+            self.pending.add(place, self.now)
+            self.expected.pop(place, None)
+            self.expected[place] = self.now
+        else:
+            assert self.pending.discard(place) == (self.expected.pop(place, None) is not None)
+
+    @rule(most=st.integers(0, 5), back=st.integers(0, 10))
+    def look(self, most: int, back: int) -> None:
+        overdue = [place for place, due in self.expected.items() if due <= self.now - back]
+        assert self.pending.overdue(self.now - back, most) == overdue[:most]
+
+    @rule()
+    def keep(self) -> None:
+        self.kept.update(self.pending.take_changed())
+        brought_back = Pending()
+        for block, bits in self.kept.items():
+            brought_back.restore(block, bits)
+        assert set(brought_back) == set(self.pending) == set(self.expected)
+        assert list(brought_back.take_changed()) == []
+
+
+PendingMachine.TestCase.settings = settings(
+    max_examples=examples(30), stateful_step_count=30, deadline=None, report_multiple_bugs=False
+)
+TestPending = PendingMachine.TestCase
 
 
 # Against a model
@@ -345,7 +589,10 @@ class ConsumerMachine(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.machine = Machine(
-            self.stack.enter_context(quick_folder()), default_streams(segment_bytes=2_000), reading=Deferred
+            self.stack.enter_context(quick_folder()),
+            default_streams(segment_bytes=2_000),
+            reading=Deferred,
+            clock=SlowClock(),
         )
         self.number = 0
         self.wanted: set[int] = set()
@@ -376,11 +623,11 @@ class ConsumerMachine(RuleBasedStateMachine):
             if matches(self.topic_filter.encode(), topic.encode()):
                 self.wanted.add(self.number)
 
-    @rule(counts=st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    @rule(counts=st.lists(st.integers(1, 20), min_size=1, max_size=3))
     def fetch(self, counts: list[int]) -> None:
         answers: list[Fetched] = []
         for count in counts:
-            self.consumer.fetch(count, answers.append)
+            ask(self.consumer, count, answers)
         self.machine.settle()
         assert [len(one) <= count for one, count in zip(answers, counts, strict=True)]
         for answer in answers:

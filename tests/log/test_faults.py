@@ -16,8 +16,8 @@ import pytest
 
 from pyrite.broker.journal import Fault, Wanted
 from pyrite.broker.message import Batch
+from pyrite.log import changes, reading, tiering
 from pyrite.log import journal as journal_module
-from pyrite.log import reading, tiering
 from pyrite.log.folder import FolderError
 from pyrite.log.options import StreamOptions
 from pyrite.log.workers import ThreadWorker
@@ -208,6 +208,37 @@ def test_changes_of_the_state_do_not_pile_up_while_it_cannot_be_written(folder: 
         topic: batch.payload() for topic, batch in machine.core.broker.retained.values.items() if batch.data
     }
     assert found == {b"b/%d" % topic: b"%d" % (rounds - 1) for topic in range(topics)}
+
+
+def test_what_comes_and_goes_leaves_nothing_behind_while_the_state_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "LOOKED_THROUGH", 64)
+    machine = Machine(folder)
+    client = machine.core.connect("c")
+    kept = [b"b/%d" % number for number in range(20)]
+    for topic in kept:
+        client.send(Publish(topic, b"there", retain=True))
+    machine.tick(2)
+    tried = fail_state(machine, sqlite3.OperationalError("disk full"))
+    for number in range(200):
+        topic = b"new/%d" % number
+        client.send(Publish(topic, b"x", retain=True), Publish(topic, b"", retain=True))
+        passing = Device(machine, f"passing-{number}", expiry=1)
+        passing.begin()
+        passing.drop()
+        if number < 10:
+            client.send(Publish(kept[number], b"", retain=True))
+        if number % 4 == 0:
+            machine.tick(1)
+    waits = [len(one) for one in tried]
+    assert max(waits) < 200, waits
+    tried.append(None)  # type: ignore[arg-type]
+    machine.tick(2)
+    machine.crash()
+    machine.start()
+    found = {topic for topic, batch in machine.core.broker.retained.values.items() if batch.data}
+    assert found == set(kept[10:])
 
 
 def test_more_changes_than_may_wait_hold_no_one_up_for_long_while_the_state_fails(

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from pyrite.broker import consumers
 from pyrite.broker.consumers import Consumer
+from pyrite.broker.positions import Latest
 from pyrite.broker.session import RELEASED
 from tests.support.durable import Device, FragileFiles, Machine, OpenFiles, examples, quick_folder
 
@@ -25,7 +27,7 @@ ROUNDS = 12
 """Bits that each of the tests flips, one after the other."""
 MOST_LOST = 12
 """Rows of one table that damage at one place may cost; there are more subscriptions, and as many retained."""
-TABLES = ["sessions", "subscriptions", "incoming", "deliveries", "retained", "groups", "consumers"]
+TABLES = ["sessions", "subscriptions", "incoming", "deliveries", "retained", "groups", "consumers", "pending"]
 
 Found = dict[str, Any]
 
@@ -51,7 +53,7 @@ def fill(machine: Machine) -> None:
     for name in ("one", "two", "three"):
         consumer = Consumer(broker, name, b"b/#", dict.fromkeys(machine.journal.streams, 0))
         broker.consumers[name] = consumer
-        consumer.fetch(3, lambda _: None)
+        consumer.fetch(3, lambda *_: None, lambda _: None)
     for device in devices[4:]:
         device.drop()
     machine.tick(2)
@@ -114,7 +116,8 @@ def state_of(machine: Machine) -> Found:
         found["retained"][topic] = (batch.payload(), batch.qos, content, batch.origin, place)
     for name, consumer in broker.consumers.items():
         positions = {stream.name: offset for stream, offset in consumer.positions.items()}
-        found["consumers"][name] = (consumer.topic_filter, positions, sorted(map(str, consumer.pending)))
+        found["consumers"][name] = (consumer.topic_filter, positions)
+        found["pending"][name] = sorted(map(str, consumer.pending))
     found["streams"] = {one.name: (one.number, one.next_offset) for one in machine.journal.streams}
     return found
 
@@ -134,7 +137,7 @@ def works(machine: Machine) -> None:
         device.finish()
         device.drop()
     for consumer in machine.core.broker.consumers.values():
-        consumer.fetch(100, lambda _: None)
+        consumer.fetch(100, lambda *_: None, lambda _: None)
     machine.tick(2)
 
 
@@ -166,6 +169,8 @@ def check(machine: Machine, expected: Found, where: str) -> bool:
     concerned = {table for table in TABLES if table in told}
     if "sessions" in told:
         concerned |= {"subscriptions", "incoming", "deliveries", "groups"}
+    if "consumers" in told:
+        concerned.add("pending")
     for table in TABLES:
         if table not in concerned:
             assert found[table] == expected[table], f"{where}: {table} is not what it was"
@@ -245,7 +250,15 @@ ROWS = [
     ("groups", "SET state = '[]'"),
     ("consumers", "SET state = '{\"filter\": 1}' WHERE name = 'two'"),
     ("consumers", "SET name = x'ff' WHERE name = 'two'"),
+    ("pending", "SET bits = zeroblob(32) WHERE name = 'two'"),
+    ("pending", "SET block = zeroblob(16) WHERE name = 'two'"),
+    ("pending", "SET name = 'three', block = zeroblob(16) WHERE name = 'two'"),
 ]
+BELONG = {
+    "sessions": ("sessions", "subscriptions", "incoming", "deliveries"),
+    "consumers": ("consumers", "pending"),
+}
+"""By table: where else something is lost with a row of it."""
 EACH_ROW = pytest.mark.parametrize(("table", "change"), ROWS)
 
 
@@ -255,10 +268,9 @@ def test_one_row_that_is_damaged_is_all_that_is_lost(damaged: Damaged, table: st
     assert len(machine.journal.damages) == 1, machine.journal.damages
     assert table in machine.journal.damages[0]
     found = state_of(machine)
-    belong = ("sessions", "subscriptions", "incoming", "deliveries") if table == "sessions" else (table,)
     for name in TABLES:
         lost = {key for key in expected[name] if found[name].get(key) != expected[name][key]}
-        if name in belong:
+        if name in BELONG.get(table, (table,)):
             owners = {key[0] if isinstance(key, tuple) else key for key in lost}
             assert len(owners) <= 1, f"{name}: {lost}"
         else:
@@ -292,6 +304,18 @@ def test_a_session_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -
     assert session.subscriptions == {}
     assert not session.inflight_messages
     assert not session.incoming
+    machine.stop()
+
+
+def test_a_consumer_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -> None:
+    """What it was given is not to be another's, who is made under the same name."""
+    machine, _ = damaged("UPDATE consumers SET state = '{}' WHERE name = 'two'")
+    broker = machine.core.broker
+    assert set(broker.consumers) == {"one", "three"}
+    consumers.create(broker, "two", b"b/#", Latest(), 30.0, lambda: None)
+    machine.restart()
+    assert not machine.core.broker.consumers["two"].pending
+    assert len(machine.core.broker.consumers["three"].pending) == 3
     machine.stop()
 
 

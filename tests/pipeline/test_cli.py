@@ -71,6 +71,26 @@ def test_without_a_broker_run_says_so_before_spark_is_started(tmp_path: Path) ->
     assert not (tmp_path / "plant" / "spark.log").exists()
 
 
+@pytest.mark.parametrize("recorded", [None, "0123456789ab"], ids=["none", "others"])
+def test_a_project_made_of_other_templates_is_told_of_in_a_line_with_what_to_do(
+    tmp_path: Path, recorded: str | None
+) -> None:
+    project = make_project(tmp_path / "plant", "flight://127.0.0.1:1")
+    assert project.advice is None
+    specification = project.specification.read_text()
+    line = re.compile(r'^  pyrite\.templates: "([0-9a-f]{12})".*\n', re.MULTILINE)
+    current = line.search(specification)
+    assert current is not None
+    changed = "" if recorded is None else f'  pyrite.templates: "{recorded}"\n'
+    project.specification.write_text(line.sub(changed, specification))
+    ended = pipeline("run", cwd=project.folder)
+    assert ended.returncode == 1
+    advice, failure, *_ = ended.stderr.splitlines()
+    assert "was not made of the templates" in advice
+    assert f'pyrite.templates: "{current[1]}"' in advice
+    assert "starting Spark" in failure, "it goes on"
+
+
 def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
     listen = ("--listen", "flight://127.0.0.1:0")
     with BrokerProcess("--data", str(tmp_path / "data"), *listen) as broker:

@@ -6,42 +6,33 @@ fetches; it comes again only if it is not acknowledged in time, or if the broker
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING
 
-from pyrite.broker.journal import Piece, Stream, Wanted
+from pyrite.broker.core import TURN
+from pyrite.broker.fetching import Fetch, Give
+from pyrite.broker.journal import Stream, Wanted
+from pyrite.broker.pending import Pending, Place
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
-    from pyrite.broker.message import Batch
 
 ACKNOWLEDGE_WITHIN = 30.0
 """Seconds after which a message that was fetched and not acknowledged is given out again."""
 MAX_FETCH = 10_000
 """Messages in one fetch."""
-MAX_PENDING = 100_000
-"""Messages of one consumer that may be fetched and not acknowledged."""
+TOGETHER = 64
+"""Messages that are forgotten before it is looked how long that took."""
 MAX_WITHIN = 7 * 86_400.0
 """Seconds that may be asked for to acknowledge a message in."""
 MAX_CONSUMERS = 10_000
 MAX_NAME = 256
 """Consumers that there may be, and characters of a name."""
-
-
-class Place(NamedTuple):
-    """Where a message lies: in which stream, at which offset. As text it is what a client acknowledges."""
-
-    stream: Stream
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.stream.name}:{self.offset}"
-
-
-Fetched = list[tuple[Place, "Batch"]]
 
 
 class Consumer:
@@ -53,7 +44,6 @@ class Consumer:
         name: str,
         topic_filter: bytes,
         positions: dict[Stream, int],
-        pending: Sequence[Place] = (),
         within: float = ACKNOWLEDGE_WITHIN,
     ) -> None:
         self.broker = broker
@@ -62,95 +52,61 @@ class Consumer:
         self.positions = positions
         """From where on each stream has not been given out yet."""
         self.within = within
-        self.pending: dict[Place, float] = dict.fromkeys(pending, 0.0)
-        """What was given out and is not acknowledged, and when it is to be given out again."""
-        self._wanted = Wanted([topic_filter])
-        self._asked: list[tuple[int, Callable[[Fetched], object]]] = []
-        self._busy = False
+        self.pending = Pending()
+        """What was given out and is not acknowledged."""
+        self.wanted = Wanted([topic_filter])
+        self._fetches: deque[Fetch] = deque()
+        """Those that were asked for, of which the first is under way."""
 
-    def fetch(self, most: int, answer: Callable[[Fetched], object]) -> None:
-        """Give out up to `most` messages: those overdue first, then new ones, in the log's order."""
-        self._asked.append((min(most, MAX_FETCH), answer))
-        self._next()
+    @property
+    def is_there(self) -> bool:
+        """Whether it was not deleted."""
+        return self.broker.consumers.get(self.name) is self
 
-    def _next(self) -> None:
-        """Serve one fetch after the other, so that no message is given out twice."""
-        if self._busy or not self._asked:
-            return
-        self._busy = True
-        most, answer = self._asked.pop(0)
-        found: Fetched = []
+    def fetch(self, most: int, give: Give, done: Callable[[int], object]) -> None:
+        """Give out up to `most` messages: those overdue first, then new ones, in the log's order.
 
-        def finish() -> None:
-            due = self.broker.now + self.within
-            for place, _ in found:
-                self.pending[place] = due
-            self.broker.journal.save_consumer(self)
-            self._busy = False
-            answer(found)
-            self._next()
+        `done` is told at the end how many there were.
+        """
+        self._fetches.append(Fetch(self, min(most, MAX_FETCH), give, done))
+        if len(self._fetches) == 1:
+            self._fetches[0].begin()
 
-        def more() -> None:
-            for stream in self.broker.journal.streams:
-                position = self.positions.setdefault(stream, 0)
-                if position < stream.routed and len(found) < most:
-                    self.broker.journal.read(
-                        stream,
-                        position,
-                        stream.routed,
-                        self._wanted,
-                        lambda piece, of=stream: take(of, piece),  # type: ignore[misc]
-                    )
-                    return
-            finish()
-
-        def take(stream: Stream, piece: Piece) -> None:
-            self.positions[stream] = piece.next_offset
-            for batch in piece.batches:
-                free = most - len(found)
-                if batch.count > free:
-                    self.positions[stream] = batch.offset + free
-                    batch = batch.part(0, free)
-                found.extend(
-                    (Place(stream, batch.offset + at), batch.part(at, at + 1)) for at in range(batch.count)
-                )
-                if len(found) == most:
-                    if batch.offset + batch.count < self.positions[stream]:
-                        self.positions[stream] = batch.offset + batch.count
-                    break
-            more()
-
-        overdue = [place for place, due in self.pending.items() if due <= self.broker.now][:most]
-        by_stream: dict[Stream, list[int]] = {}
-        for place in sorted(overdue, key=lambda one: (one.stream.number, one.offset)):
-            by_stream.setdefault(place.stream, []).append(place.offset)
-
-        def again() -> None:
-            nonlocal most
-            if not by_stream:
-                most = min(most, len(found) + max(0, MAX_PENDING - len(self.pending)))
-                more()
-                return
-            stream, offsets = by_stream.popitem()
-
-            def fetched(batches: dict[int, Batch]) -> None:
-                for offset in offsets:
-                    batch = batches.get(offset)
-                    if batch is None:  # the log does not keep it any longer
-                        self.pending.pop(Place(stream, offset), None)
-                    elif Place(stream, offset) in self.pending:
-                        found.append((Place(stream, offset), batch))
-                again()
-
-            self.broker.journal.fetch(stream, offsets, fetched)
-
-        again()
+    def fetched(self) -> None:
+        """Go on to the next fetch: one after the other, so that no message is given out twice."""
+        self._fetches.popleft()
+        if self._fetches:
+            self._fetches[0].begin()
 
     def acknowledge(self, places: Sequence[Place], done: Callable[[int], object]) -> None:
         """Note that messages were dealt with; `done` is told how many of them were known, when it is safe."""
-        known = sum(self.pending.pop(place, None) is not None for place in places)
-        self.broker.journal.save_consumer(self)
-        self.broker.journal.after(lambda: done(known))
+        _Acknowledgement(self, places, done).go_on()
+
+    def save(self) -> None:
+        """Note what was given out and acknowledged, unless the consumer was deleted meanwhile."""
+        if self.is_there:
+            self.broker.journal.save_consumer(self)
+
+
+class _Acknowledgement:
+    """Forgets messages in turns: there may be many of them, far apart."""
+
+    def __init__(self, consumer: Consumer, places: Sequence[Place], done: Callable[[int], object]) -> None:
+        self._consumer = consumer
+        self._places = iter(places)
+        self._done = done
+        self._known = 0
+
+    def go_on(self) -> None:
+        """Forget some more of them."""
+        consumer, broker = self._consumer, self._consumer.broker
+        until = broker.clock() + TURN
+        while some := list(islice(self._places, TOGETHER)):
+            self._known += sum(map(consumer.pending.discard, some))
+            consumer.save()
+            if broker.has_to_wait(self, until):
+                return
+        broker.journal.after(lambda: self._done(self._known))
 
 
 class ConsumerError(Exception):
@@ -205,7 +161,7 @@ def create(
             return
         if name not in broker.consumers:  # another may have asked for it meanwhile
             broker.consumers[name] = Consumer(broker, name, topic_filter, positions, within=within)
-            broker.journal.save_consumer(broker.consumers[name])
+            broker.consumers[name].save()
         broker.journal.after(done)
 
     for stream in streams:

@@ -11,14 +11,13 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sortedcontainers import SortedList
 
 from pyrite.broker.access import Access, Credentials
 from pyrite.broker.admission import Admission, Aside
 from pyrite.broker.catalog import Catalog, TopicOptions
-from pyrite.broker.consumers import Consumer
 from pyrite.broker.figures import Figures
 from pyrite.broker.followers import CatchUp, GroupReader, Replay
 from pyrite.broker.journal import Done, Fault, Journal, Stream
@@ -30,6 +29,9 @@ from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session, Will
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import OrderedTopicTree, matches
+
+if TYPE_CHECKING:
+    from pyrite.broker.consumers import Consumer
 
 logger = logging.getLogger(__name__)
 
@@ -618,6 +620,16 @@ class Broker:
         """Have someone wait until the journal has written some of what it was given."""
         self._choked.append(turn)
         self.journal.choked()
+
+    def has_to_wait(self, turn: Turn, until: float) -> bool:
+        """Tell whether someone's turn is over; then there will be another, when the journal has room."""
+        if self.journal.full:
+            self.choke(turn)
+        elif self.clock() > until:
+            self.interrupted(turn)
+        else:
+            return False
+        return True
 
     def unchoke(self) -> None:
         """Let those go on who had to wait for the journal."""

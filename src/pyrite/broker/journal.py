@@ -193,7 +193,7 @@ class Journal:
         """Note that nothing is retained on a topic."""
 
     def save_consumer(self, consumer: Consumer) -> None:
-        """Note a consumer, and how far it has come."""
+        """Note a consumer, how far it has come, and what has changed of what is pending."""
 
     def drop_consumer(self, name: str) -> None:
         """Note that a consumer is over."""

@@ -179,6 +179,8 @@ def _run_project(args: argparse.Namespace) -> int:
     from pyrite.pipeline.project import find_project
 
     project = find_project(args.project)  # before Spark is loaded, which takes seconds
+    if project.advice is not None:
+        print(f"pyrite pipeline: {project.advice}", file=sys.stderr)
     from pyrite.pipeline.progress import Progress
     from pyrite.pipeline.run import RunError, again_and_again, started
     from pyrite.pipeline.schemas import SchemaError
@@ -188,7 +190,8 @@ def _run_project(args: argparse.Namespace) -> int:
     progress = Progress(Console(stderr=True), Console())
     signal.signal(signal.SIGTERM, _interrupted)
     try:
-        with progress, started(project, args.broker or project.broker, args.master) as runner:
+        broker = args.broker or project.broker
+        with progress, started(project, broker, args.master, progress.note) as runner:
             if not args.continuous:
                 progress.done(runner.run(progress.step, args.full_refresh))
                 return 0

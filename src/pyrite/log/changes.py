@@ -1,17 +1,23 @@
 """Changes of the state that wait to be written: of each row, the last alone.
 
-So what waits is bounded by what the state holds, however long it cannot be written.
+So what waits is bounded by what the state holds, however long it cannot be written; but for what drops rows
+that were never written, which is let go of then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyrite.log import state as database
 from pyrite.log.state import Change
 
+LOOKED_THROUGH = 4_096
+"""Changes that wait before they are looked through for what is needless; then, twice as many as were not."""
+
 _STEPS = "deliveries"
+_ALL = "all "
+"""How that begins which drops all rows that begin like it."""
 _ROWS: dict[str, tuple[str, int]] = {
     database.SAVE_STREAM: ("streams", 1),
     database.SAVE_SESSION: ("sessions", 1),
@@ -29,6 +35,9 @@ _ROWS: dict[str, tuple[str, int]] = {
     database.DROP_GROUP: ("groups", 2),
     database.SAVE_CONSUMER: ("consumers", 1),
     database.DROP_CONSUMER: ("consumers", 1),
+    database.SAVE_PENDING: ("pending", 2),
+    database.DROP_PENDING: ("pending", 2),
+    database.DROP_ALL_PENDING: ("all pending", 1),
     database.SAVE_TOPIC: ("topics", 1),
     database.DROP_TOPIC: ("topics", 1),
     database.SAVE_SINK: ("sinks", 1),
@@ -42,6 +51,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._by_row: dict[tuple[Any, ...], Change] = {}
+        self._most = LOOKED_THROUGH
 
     def __len__(self) -> int:
         return len(self._by_row)
@@ -67,3 +77,23 @@ class Changes:
         """Take changes that were made after these."""
         for change in later:
             self.add(change)
+
+    def forget_needless(self, finds: Callable[[Change], bool]) -> None:
+        """If there are many, let go of those of rows that are dropped later, and drops of what is not there.
+
+        `finds` tells of a change that drops rows whether the state has any of them.
+        """
+        if len(self._by_row) <= self._most:
+            return
+        dropped: set[tuple[Any, ...]] = set()
+        needed: list[tuple[tuple[Any, ...], Change]] = []
+        for row, change in reversed(self._by_row.items()):
+            what, owner, *_ = row
+            if (what, owner) in dropped:
+                continue
+            if what.startswith(_ALL):
+                dropped.add((what.removeprefix(_ALL), owner))
+            if not change[0].startswith("DELETE") or finds(change):
+                needed.append((row, change))
+        self._by_row = dict(reversed(needed))
+        self._most = max(LOOKED_THROUGH, 2 * len(needed))

@@ -19,6 +19,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -41,7 +42,7 @@ from pyrite.log.folder import DataFolder, FolderError
 from pyrite.log.gathering import Gathering
 from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
-from pyrite.log.restoring import dump_properties, restore
+from pyrite.log.restoring import dump_bits, dump_block, dump_properties, restore
 from pyrite.log.segment import Damage
 from pyrite.log.sinks import SinkState
 from pyrite.log.state import Change, State
@@ -420,6 +421,8 @@ class DiskJournal(Journal):
             self._state.commit(list(commit.changes))
         except Exception as error:  # whatever it is, it is tried again, and who waits for it waits on
             commit.fault = fault_of(error, STATE)
+            with suppress(sqlite3.Error):  # then all of them are kept
+                commit.changes.forget_needless(self._state.finds)
         return commit
 
     def _write_last(self, before: Commit | None, last: Commit) -> Commit:
@@ -736,18 +739,28 @@ class DiskJournal(Journal):
         self._note((database.DROP_RETAINED, (topic,)))
 
     def save_consumer(self, consumer: Consumer) -> None:
-        """Note a consumer, and how far it has come."""
+        """Note a consumer, how far it has come, and what has changed of what is pending."""
         state = {
             "filter": consumer.topic_filter.decode(),
             "positions": self._numbers(consumer.positions),
-            "pending": [[place.stream.number, place.offset] for place in consumer.pending],
             "within": consumer.within,
         }
         self._note((database.SAVE_CONSUMER, (consumer.name, json.dumps(state))))
+        for (stream, number), bits in consumer.pending.take_changed():
+            block = dump_block(stream.number, number)
+            if bits:
+                self._note((database.SAVE_PENDING, (consumer.name, block, dump_bits(bits))))
+            else:
+                self.drop_pending(consumer.name, block)
 
     def drop_consumer(self, name: str) -> None:
         """Note that a consumer is over."""
         self._note((database.DROP_CONSUMER, (name,)))
+        self._note((database.DROP_ALL_PENDING, (name,)))
+
+    def drop_pending(self, name: str, block: bytes) -> None:
+        """Note that nothing of a block is pending."""
+        self._note((database.DROP_PENDING, (name, block)))
 
     def save_topic(self, topic: bytes) -> None:
         """Note that a topic was created."""

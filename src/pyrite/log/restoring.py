@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker import deliveries
-from pyrite.broker.consumers import Consumer, Place
+from pyrite.broker.consumers import Consumer
 from pyrite.broker.followers import Replay
 from pyrite.broker.journal import Stream
 from pyrite.broker.message import AbsentBatch, Batch, Properties
+from pyrite.broker.pending import BLOCK, Place
 from pyrite.broker.session import Session
 from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.topics import split_shared
@@ -19,6 +21,8 @@ from pyrite.log.state import Kept, State
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.log.journal import DiskJournal
+
+_BLOCK = struct.Struct(">QQ")
 
 
 def restore(journal: DiskJournal, broker: Broker, state: State) -> list[str]:
@@ -65,6 +69,8 @@ class _Restorer:
             self._group(group, states.get((group.name, group.topic_filter)))
         for name, consumer in kept.consumers:
             self._consumer(name, consumer)
+        for name, block, bits in kept.pending:
+            self._pending(name, block, bits)
         for topic in kept.topics:
             broker.catalog.created[topic] = True
         for name, sink in kept.sinks:
@@ -151,11 +157,28 @@ class _Restorer:
 
     def _consumer(self, name: str, state: dict[str, Any]) -> None:
         known = self._by_number
-        pending = [Place(known[number], at) for number, at in state["pending"] if number in known]
-        positions = self._streams(state["positions"])
-        self._broker.consumers[name] = Consumer(
-            self._broker, name, state["filter"].encode(), positions, pending, state["within"]
+        consumer = self._broker.consumers[name] = Consumer(
+            self._broker,
+            name,
+            state["filter"].encode(),
+            self._streams(state["positions"]),
+            state["within"],
         )
+        if "pending" in state:  # older folders have it here; it moves to where it is now
+            for number, at in state["pending"]:
+                if number in known:
+                    consumer.pending.add(Place(known[number], at), 0.0)
+            consumer.save()
+
+    def _pending(self, name: str, block: bytes, bits: bytes) -> None:
+        consumer = self._broker.consumers.get(name)
+        stream, number = load_block(block)
+        if consumer is None:  # nothing of one that is lost must be another's
+            self._journal.drop_consumer(name)
+        elif stream not in self._by_number:
+            self._journal.drop_pending(name, block)
+        else:
+            consumer.pending.restore((self._by_number[stream], number), load_bits(bits))
 
     def _redo(self, stream: Stream, applied: int) -> None:
         """Do again what messages did to the state, as far as it does not include them yet."""
@@ -196,3 +219,24 @@ def load_properties(values: dict[str, Any]) -> Properties:
         **values
         | {"correlation_data": None if data is None else bytes.fromhex(data), "user_properties": pairs}
     )
+
+
+def dump_block(stream: int, number: int) -> bytes:
+    """Return where a block of pending messages lies: in the order of the bytes, it is that of the log."""
+    return _BLOCK.pack(stream, number)
+
+
+def load_block(place: bytes) -> tuple[int, int]:
+    """Return the stream's number, and the block's, of what `dump_block` returned."""
+    stream, number = _BLOCK.unpack(place)
+    return stream, number
+
+
+def dump_bits(bits: int) -> bytes:
+    """Return which messages of a block are pending."""
+    return bits.to_bytes(BLOCK // 8, "little")
+
+
+def load_bits(data: bytes) -> int:
+    """Make of it what `dump_bits` was given."""
+    return int.from_bytes(data, "little")

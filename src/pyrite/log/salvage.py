@@ -33,6 +33,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "consumers": (str, str),
     "topics": (bytes,),
     "sinks": (str, str),
+    "pending": (str, bytes, bytes),
 }
 _CELLS = """
 CREATE TABLE rows (a INTEGER PRIMARY KEY, b, c, d);

@@ -1,9 +1,9 @@
 """The broker's state beside the log: SQLite in WAL mode, written after the group of messages it goes with.
 
-Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers, created
-topics and sinks. Up to which offset of each stream the state includes what messages did to it (retained
-messages, ids of QoS 2 messages) is noted with it (`applied`); what came later is found in the log when the
-broker starts.
+Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers and what they
+have not acknowledged, created topics and sinks. Up to which offset of each stream the state includes what
+messages did to it (retained messages, ids of QoS 2 messages) is noted with it (`applied`); what came later is
+found in the log when the broker starts.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ SAVE_GROUP = "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)"
 DROP_GROUP = "DELETE FROM groups WHERE name = ? AND filter = ?"
 SAVE_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
 DROP_CONSUMER = "DELETE FROM consumers WHERE name = ?"
+SAVE_PENDING = "INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)"
+DROP_PENDING = "DELETE FROM pending WHERE name = ? AND block = ?"
+DROP_ALL_PENDING = "DELETE FROM pending WHERE name = ?"
 SAVE_TOPIC = "INSERT OR REPLACE INTO topics VALUES (?, ?)"
 DROP_TOPIC = "DELETE FROM topics WHERE topic = ?"
 SAVE_SINK = "INSERT OR REPLACE INTO sinks VALUES (?, ?, ?)"
@@ -61,6 +64,7 @@ class Kept(NamedTuple):
     retained: Iterable[tuple[bytes, dict[str, Any], bytes]]
     groups: list[tuple[str, bytes, dict[str, Any]]]
     consumers: list[tuple[str, dict[str, Any]]]
+    pending: list[tuple[str, bytes, bytes]]
     topics: list[bytes]
     sinks: list[tuple[str, dict[str, Any]]]
 
@@ -146,6 +150,7 @@ class State:
             ((topic, json.loads(message), payload) for topic, message, payload in self._rows("retained")),
             [(name, of, json.loads(state)) for name, of, state in self._rows("groups")],
             [(name, json.loads(state)) for name, state in self._rows("consumers")],
+            list(self._rows("pending")),
             [topic for (topic,) in self._rows("topics")],
             [(name, json.loads(state)) for name, state in self._rows("sinks")],
         )
@@ -171,6 +176,12 @@ class State:
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
+
+    def finds(self, change: Change) -> bool:
+        """Tell whether there are rows that a change would delete."""
+        statement, values = change
+        question = statement.replace("DELETE", "SELECT 1", 1) + " LIMIT 1"
+        return self._database.execute(question, values).fetchone() is not None
 
     def _execute(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         """Make changes of one kind."""

@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL
 CREATE TABLE IF NOT EXISTS topics (topic BLOB PRIMARY KEY, proof INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sinks (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
     WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS pending (name TEXT NOT NULL, block BLOB NOT NULL, bits BLOB NOT NULL,
+    proof INTEGER NOT NULL, PRIMARY KEY (name, block)) WITHOUT ROWID;
 """
 # SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
 
@@ -44,6 +46,7 @@ KEYS = {
     "consumers": ("name",),
     "topics": ("topic",),
     "sinks": ("name",),
+    "pending": ("name", "block"),
 }
 """The tables, each with its primary key, which its first columns are."""
 

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +20,7 @@ BROKER = "flight://127.0.0.1:8815"
 SETTINGS = "spark.conf"
 WAREHOUSE = "spark.sql.warehouse.dir"
 _TEMPLATES = Path(__file__).parent / "template"
-_WORDS = re.compile(r"\b(NAME|FOLDER|PATH|STATE|BROKER)\b")
+_WORDS = re.compile(r"\b(NAME|FOLDER|PATH|STATE|BROKER|TEMPLATES)\b")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _UNFIT = re.compile(r'["\\;\x00-\x1f]')
 """What ends a path in spark.conf or in spark-pipeline.yml, or means something else there."""
@@ -45,6 +47,17 @@ class Project:
     def broker(self) -> str:
         """Where its messages come from."""
         return self.configuration.get("pyrite.broker", BROKER)
+
+    @property
+    def advice(self) -> str | None:
+        """What to do if the templates are not those any more of which it was made."""
+        if self.configuration.get("pyrite.templates") == _templates():
+            return None
+        return (
+            f"{self.folder} was not made of the templates that this version of Pyrite has, and runs as it "
+            "is. To see what is new, write them elsewhere (`pyrite pipeline init NAME`) and compare; to have "
+            f'this not said again, set pyrite.templates: "{_templates()}" in {self.specification.name}'
+        )
 
     @property
     def tables(self) -> Path:
@@ -75,6 +88,7 @@ def make_project(folder: Path, broker: str = BROKER) -> Project:
         "PATH": str(folder),
         "STATE": f"file://{_state_folder(folder)}",
         "BROKER": broker,
+        "TEMPLATES": _templates(),
     }
     try:
         shutil.copytree(_TEMPLATES, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -84,6 +98,17 @@ def make_project(folder: Path, broker: str = BROKER) -> Project:
     except OSError as error:
         raise ProjectError(f"{folder} cannot be written: {error.strerror}") from None
     return find_project(folder)
+
+
+@cache
+def _templates() -> str:
+    """Return what tells these templates from others."""
+    digest = sha256()
+    for path in sorted(_TEMPLATES.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            data = path.read_bytes()
+            digest.update(f"{path.relative_to(_TEMPLATES).as_posix()} {len(data)}\n".encode() + data)
+    return digest.hexdigest()[:12]
 
 
 def _state_folder(folder: Path) -> Path:

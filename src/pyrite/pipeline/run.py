@@ -26,7 +26,7 @@ from pyrite.pipeline.connection import credentials
 from pyrite.pipeline.project import Project
 from pyrite.pipeline.schemas import read_schemas
 from pyrite.pipeline.session import pipeline_session
-from pyrite.pipeline.state import announce
+from pyrite.pipeline.state import NotAnnounced, announce
 from pyrite.pipeline.tables import row_counts
 
 STREAM = "default"
@@ -82,10 +82,14 @@ class Runner:
     project: Project
     spark: SparkSession
     broker: str
+    note: Callable[[str], None]
+    """Is told what a person should know."""
 
     figures: dict[str, float] = field(default_factory=lambda: {"batch": 0})
     """Of the last run: its number since Spark was started, its rows, seconds, and the messages that came
     meanwhile, alerts of its own among them."""
+    _unheard: bool = False
+    """Whether it was said that the broker does not want to know what the pipeline is doing."""
 
     def run(self, say: Say, full_refresh: bool = False) -> Outcome:
         """Process what is new since the last run; or, to `full_refresh`, everything again."""
@@ -110,7 +114,12 @@ class Runner:
 
     def tell(self, state: str) -> None:
         """Say what this pipeline is doing, to who wants to know."""
-        announce(self.broker, self.project.folder.resolve().name, state, **self.figures)
+        try:
+            announce(self.broker, self.project.folder.resolve().name, state, **self.figures)
+        except NotAnnounced as error:
+            if not self._unheard:
+                self._unheard = True
+                self.note(str(error))
 
     def _run(self, say: Say, full_refresh: bool) -> Outcome:
         began = time.monotonic()
@@ -143,7 +152,7 @@ class Runner:
 
 
 @contextmanager
-def started(project: Project, broker: str, master: str) -> Iterator[Runner]:
+def started(project: Project, broker: str, master: str, note: Callable[[str], None]) -> Iterator[Runner]:
     """Start Spark for a project, if its broker answers and no one else is running it."""
     read_schemas(project.folder / "schemas.toml")
     log_end(broker)
@@ -151,7 +160,7 @@ def started(project: Project, broker: str, master: str) -> Iterator[Runner]:
         configuration = project.configuration | {"pyrite.broker": broker}
         log = project.folder / "spark.log"
         with pipeline_session(project.settings, configuration, master, log) as spark:
-            runner = Runner(project, spark, broker)
+            runner = Runner(project, spark, broker, note)
             try:
                 yield runner
             finally:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker import consumers
 from pyrite.broker.access import NOT_AUTHORIZED, Accept, Refuse
-from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, Fetched, Place
+from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError
 from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.link import Transport
 from pyrite.broker.message import Batch
+from pyrite.broker.pending import Place
 from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
@@ -644,17 +645,19 @@ class LineConnection(Conversation):
         consumer = consumers.find(self.broker, name)
         self._check_access(asked, consumer.topic_filter, pull=True)
         self._pulling += 1
-        fetch = partial(consumer.fetch, count, partial(self._pulled, session, consumer))
+        give, done = partial(self._give, session, consumer), partial(self._pulled, session, consumer)
+        fetch = partial(consumer.fetch, count, give, done)
         self.broker.journal.after(fetch)  # so that its answer comes after those to what was asked before
 
-    def _pulled(self, session: Session, consumer: Consumer, fetched: Fetched) -> None:
-        self._pulling -= 1
-        if self.session is not session:
-            return  # they are given out again when their time has come
-        for place, batch in fetched:
+    def _give(self, session: Session, consumer: Consumer, place: Place, batch: Batch) -> None:
+        if self.session is session:  # else it is given out again when its time has come
             self.write(message(batch, self.count(Pulled(consumer, place)), b" pull"))
-        self.say(line("Ack", "Pull", consumer.name, len(fetched)))
-        self._answered()
+
+    def _pulled(self, session: Session, consumer: Consumer, count: int) -> None:
+        self._pulling -= 1
+        if self.session is session:
+            self.say(line("Ack", "Pull", consumer.name, count))
+            self._answered()
 
     def count(self, waits: Pulled | bytes) -> int:
         """Return the number of a message that is to be acknowledged by it."""

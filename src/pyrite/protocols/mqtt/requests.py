@@ -28,8 +28,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker import consumers
-from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, Fetched, Place
+from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError
 from pyrite.broker.message import Batch, Properties
+from pyrite.broker.pending import Place
 from pyrite.broker.positions import parse_position
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
@@ -102,7 +103,7 @@ class Request:
             consumers.delete(consumer, self._done)
 
     def _done(self) -> None:
-        self._end(("pyrite-count", "0"))
+        self._counted(0)
 
     def _about_topics(self, action: str, payload: bytes) -> None:
         connection = self._connection
@@ -135,7 +136,7 @@ class Request:
                 about += (("pyrite-kept", "true"),)
             properties = Properties(correlation_data=self._correlation, user_properties=about)
             self._answer(kept or b"", properties)
-        self._end(("pyrite-count", str(len(topics))))
+        self._counted(len(topics))
 
     def _check_access(self, topic_filter: bytes) -> None:
         connection = self._connection
@@ -168,22 +169,20 @@ class Request:
         count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_FETCH:
             raise Wrong(f'expected {{"count": a number from 1 to {MAX_FETCH}}}')
-        consumer.fetch(count, self._fetched)
+        consumer.fetch(count, self._give, self._counted)
 
-    def _fetched(self, fetched: Fetched) -> None:
-        for place, batch in fetched:
-            known = batch.properties or Properties()
-            about = (("pyrite-topic", batch.topic.decode()), ("pyrite-place", str(place)))
-            properties = Properties(
-                known.payload_format,
-                None,
-                known.content_type,
-                None,
-                self._correlation,
-                known.user_properties + about,
-            )
-            self._answer(batch.payload(), properties)
-        self._end(("pyrite-count", str(len(fetched))))
+    def _give(self, place: Place, batch: Batch) -> None:
+        known = batch.properties or Properties()
+        about = (("pyrite-topic", batch.topic.decode()), ("pyrite-place", str(place)))
+        properties = Properties(
+            known.payload_format,
+            None,
+            known.content_type,
+            None,
+            self._correlation,
+            known.user_properties + about,
+        )
+        self._answer(batch.payload(), properties)
 
     def _acknowledge(self, consumer: Consumer, wishes: Any) -> None:
         texts = wishes.get("places") if isinstance(wishes, dict) else wishes
@@ -197,7 +196,10 @@ class Request:
                 wrong = repr(text) if isinstance(text, str) and len(text) < 64 else "one of them"
                 raise Wrong(f"{wrong} is no place: expected the pyrite-place of a message that was fetched")
             places.append(Place(streams[name], int(offset)))
-        consumer.acknowledge(places, lambda known: self._end(("pyrite-count", str(known))))
+        consumer.acknowledge(places, self._counted)
+
+    def _counted(self, count: int) -> None:
+        self._end(("pyrite-count", str(count)))
 
     def _end(self, result: tuple[str, str]) -> None:
         self._answer(b"", Properties(correlation_data=self._correlation, user_properties=(result,)))

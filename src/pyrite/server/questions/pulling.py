@@ -6,6 +6,7 @@ Told is where messages lie, not what they are: the HTTP process reads them from 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pyrite.broker import consumers
 from pyrite.broker.access import Credentials
@@ -13,11 +14,11 @@ from pyrite.broker.consumers import (
     ACKNOWLEDGE_WITHIN,
     Consumer,
     ConsumerError,
-    Fetched,
-    Place,
     TooManyConsumers,
 )
 from pyrite.broker.core import Broker
+from pyrite.broker.message import Batch
+from pyrite.broker.pending import Place
 from pyrite.broker.positions import Earliest
 from pyrite.server.questions.problem import Later, Message, Problem, Reply, refused
 from pyrite.server.questions.topics import checked_filter
@@ -39,18 +40,22 @@ class Pulling:
         """Give out some messages, of a consumer that is made if it is not there; wait for one if need be."""
         name, most, wait = message["name"], message["max"], message["wait"]
         until = self._broker.clock() + wait
+        found: list[list[Any]] = []
 
         def there() -> None:
             consumer = self._broker.consumers.get(name)
             if consumer is None:
                 reply([])  # it was deleted meanwhile
             else:
-                consumer.fetch(most, fetched)
+                consumer.fetch(most, give, fetched)
 
-        def fetched(found: Fetched) -> None:
+        def give(place: Place, _: Batch) -> None:
+            found.append([place.stream.name, place.offset])
+
+        def fetched(count: int) -> None:
             consumer = self._broker.consumers.get(name)
-            if found or consumer is None or self._broker.clock() >= until:
-                reply([[place.stream.name, place.offset] for place, _ in found])
+            if count or consumer is None or self._broker.clock() >= until:
+                reply(found)
             else:
                 self._watch(consumer, until, self._broker.clock() + OVERDUE, there)
 

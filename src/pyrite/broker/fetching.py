@@ -1,0 +1,128 @@
+"""One fetch of a consumer: what is overdue is read again, then what is new, and all is given out in turns.
+
+What is given out is noted with it, so that a fetch which is cut short has lost nothing and gives nothing
+twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyrite.broker.core import TURN
+from pyrite.broker.journal import Piece, Stream
+from pyrite.broker.pending import Place
+
+if TYPE_CHECKING:
+    from pyrite.broker.consumers import Consumer
+    from pyrite.broker.message import Batch
+
+MAX_PENDING = 100_000
+"""Messages of one consumer that may be fetched and not acknowledged."""
+AGAIN = 1_000
+"""Messages that are overdue and read together."""
+TOGETHER = 8
+"""Messages that are noted together, and given out before it is looked how long that took."""
+
+Give = Callable[[Place, "Batch"], object]
+"""Is given a message."""
+
+
+class Fetch:
+    """Gives out up to `most` messages, and tells `done` how many there were."""
+
+    def __init__(self, consumer: Consumer, most: int, give: Give, done: Callable[[int], object]) -> None:
+        self._consumer = consumer
+        self._broker = consumer.broker
+        self._left = most
+        self._give = give
+        self._done = done
+        self._count = 0
+        self._overdue: deque[tuple[Stream, list[int]]] = deque()
+        self._ready: Iterator[tuple[Place, Batch]] = iter(())
+        """What was read and not given out yet."""
+
+    def begin(self) -> None:
+        """Look for what is overdue, and read on from there."""
+        by_stream: dict[Stream, list[int]] = {}
+        for stream, offset in self._consumer.pending.overdue(self._broker.now, self._left):
+            by_stream.setdefault(stream, []).append(offset)
+        for stream, offsets in by_stream.items():
+            offsets.sort()
+            for at in range(0, len(offsets), AGAIN):
+                self._overdue.append((stream, offsets[at : at + AGAIN]))
+        self._read()
+
+    def _read(self) -> None:
+        """Read the next piece, or end."""
+        consumer, journal = self._consumer, self._broker.journal
+        if consumer.is_there and self._overdue:
+            stream, offsets = self._overdue.popleft()
+            journal.fetch(stream, offsets, partial(self._found_again, stream, offsets))
+            return
+        if consumer.is_there and self._room() > 0:
+            for stream in journal.streams:
+                position = consumer.positions.setdefault(stream, 0)
+                if position < stream.routed:
+                    found = partial(self._found, stream)
+                    journal.read(stream, position, stream.routed, consumer.wanted, found)
+                    return
+        consumer.save()
+        self._done(self._count)
+        consumer.fetched()
+
+    def _room(self) -> int:
+        """Return how many new messages may be given out."""
+        return min(self._left, MAX_PENDING - len(self._consumer.pending))
+
+    def _found_again(self, stream: Stream, offsets: list[int], batches: dict[int, Batch]) -> None:
+        self._ready = self._again(stream, offsets, batches)
+        self.go_on()
+
+    def _again(
+        self, stream: Stream, offsets: list[int], batches: dict[int, Batch]
+    ) -> Iterator[tuple[Place, Batch]]:
+        pending = self._consumer.pending
+        for offset in offsets:
+            place = Place(stream, offset)
+            batch = batches.get(offset)
+            if batch is None:  # the log does not keep it any longer
+                pending.discard(place)
+            elif place in pending:
+                yield place, batch
+
+    def _found(self, stream: Stream, piece: Piece) -> None:
+        self._ready = islice(self._new(stream, piece), self._room())
+        self.go_on()
+
+    def _new(self, stream: Stream, piece: Piece) -> Iterator[tuple[Place, Batch]]:
+        positions = self._consumer.positions
+        for batch in piece.batches:
+            for at in range(batch.count):
+                offset = batch.offset + at
+                positions[stream] = offset + 1
+                yield Place(stream, offset), batch.part(at, at + 1)
+        positions[stream] = piece.next_offset
+
+    def go_on(self) -> None:
+        """Give out what was read, for a turn."""
+        consumer, broker = self._consumer, self._broker
+        until = broker.clock() + TURN
+        while consumer.is_there:
+            some = list(islice(self._ready, TOGETHER))
+            if not some:
+                break
+            due = broker.now + consumer.within
+            for place, _ in some:
+                consumer.pending.add(place, due)
+            consumer.save()
+            self._left -= len(some)
+            self._count += len(some)
+            for place, batch in some:
+                self._give(place, batch)
+            if broker.has_to_wait(self, until):
+                return
+        self._read()
