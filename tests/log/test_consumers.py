@@ -20,6 +20,7 @@ from pyrite.broker.journal import Stream
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import BLOCK, Block, Pending, Place
 from pyrite.broker.topics import matches
+from pyrite.log.folder import FORMAT
 from pyrite.log.state import DROP_ALL_PENDING, SAVE_CONSUMER, State
 from pyrite.protocols.mqtt.packets import Publish, encode
 from tests.support.durable import Deferred, Machine, default_streams, examples, quick_folder
@@ -524,7 +525,10 @@ def test_what_an_older_broker_has_noted_is_moved_over(machine: Machine) -> None:
     state = State(machine.data / "state.sqlite")
     state.commit([(SAVE_CONSUMER, ("c", json.dumps(old))), (DROP_ALL_PENDING, ("c",))])
     state.close()
+    format_file = machine.data / "format"
+    format_file.write_text("pyrite data, format 2\n")
     machine.start()
+    assert format_file.read_text() == FORMAT, "an older broker is not to take it for damage"
     consumer = machine.core.broker.consumers["c"]
     assert {str(place) for place in consumer.pending} == {str(place) for place, _ in found}
     again = fetch(consumer)

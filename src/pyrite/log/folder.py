@@ -15,7 +15,9 @@ from pathlib import Path
 
 from pyrite.log.files import write_whole
 
-FORMAT = "pyrite data, format 2\n"
+FORMAT = "pyrite data, format 3\n"
+_OLDER = "pyrite data, format 2\n"
+"""Has what consumers have not acknowledged elsewhere in the state; it is moved when a broker starts."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -29,7 +31,7 @@ def check_format(path: Path) -> bool:
         found = (path / "format").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return False
-    if found != FORMAT:
+    if found not in (FORMAT, _OLDER):
         raise FolderError(f"{path}: holds {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}")
     return True
 
@@ -84,10 +86,15 @@ class DataFolder:
             raise FolderError(f"{self.path / 'lock'}: cannot be written: {error.strerror}") from None
 
     def _make_format(self) -> None:
-        """Check which format the folder has; if it has none and is empty, it is ours."""
-        if check_format(self.path):
-            return
+        """Check which format the folder has; if it has none and is empty, it is ours.
+
+        An older one becomes ours before anything is written that older brokers would take for damage.
+        """
         file = self.path / "format"
+        if check_format(self.path):
+            if file.read_text(encoding="utf-8") != FORMAT:
+                write_whole(file, FORMAT.encode())
+            return
         ours = ("lock", "format.tmp", "lost+found")  # of a start that was cut short; or of a file system
         others = [one.name for one in self.path.iterdir() if one.name not in ours]
         if others:
