@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import jwt
 import pytest
 import trustme
@@ -297,7 +296,7 @@ def test_a_log_in_that_is_being_checked_is_decided_by_the_new_list() -> None:
     assert [type(one) for one in verdicts] == [Refuse]
 
 
-# Certificates of clients, and the processes beside the broker
+# Certificates of clients
 
 
 def shows(broker: BrokerProcess, server: trustme.CA, client: trustme.CA | None) -> int | None:
@@ -351,41 +350,6 @@ def test_authorities_of_clients(tmp_path: Path) -> None:
         (tmp_path / "pyrite.toml").write_text(f"{tls}client_ca = 'first.pem'\n{rule}")
         hang_up_and_wait(broker, "were read again")
         assert (shows(broker, server, first), shows(broker, server, second)) == (0, None)
-
-
-def test_processes_are_started_again_only_for_other_certificates(tmp_path: Path) -> None:
-    def renew() -> ssl.SSLContext:
-        authority = trustme.CA()
-        chain = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
-        chain.write_to_path(str(tmp_path / "server.pem"))
-        context = ssl.create_default_context()
-        authority.configure_trust(context)
-        return context
-
-    def answers(context: ssl.SSLContext) -> bool:
-        try:
-            return httpx.get(f"{broker.urls[0]}/health", verify=context).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    first = renew()
-    (tmp_path / "pyrite.toml").write_text("[tls]\ncertificate = 'server.pem'\n")
-    listen = ("--listen=https://127.0.0.1:0", "--ephemeral")
-    with BrokerProcess("--config", "pyrite.toml", *listen, cwd=tmp_path) as broker:
-        (process,) = children_of(broker.process.pid)
-        for _ in range(2):
-            hang_up_and_wait(broker, "were read again")
-            assert answers(first)
-        assert children_of(broker.process.pid) == [process]
-        second = renew()
-        hang_up_and_wait(broker, "were read again")
-        wait_until(lambda: answers(second))
-        assert children_of(broker.process.pid) != [process]
-        assert not [line for line in broker.log if "ERROR" in line.upper()]
-
-
-def children_of(process: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 # The command line goes on to hold

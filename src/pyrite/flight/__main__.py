@@ -6,28 +6,16 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+
+import uvloop
 
 from pyrite.flight.control import BrokerGone, Control
+from pyrite.flight.front import Front
+from pyrite.flight.peers import peer_without_tls
 from pyrite.logs import parse_levels, start_logging
 from pyrite.plain_arrow import keep_pandas_out
-
-
-def options(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what Flight wants to know of where it listens."""
-    host = f"[{settings['host']}]" if ":" in settings["host"] else settings["host"]
-    tls = settings["tls"]
-    if tls is None:
-        return {"location": f"grpc://{host}:{settings['port']}"}
-    found: dict[str, Any] = {
-        "location": f"grpc+tls://{host}:{settings['port']}",
-        "tls_certificates": [(Path(tls["certificate"]).read_bytes(), Path(tls["key"]).read_bytes())],
-    }
-    if tls["client_ca"]:
-        found["root_certificates"] = Path(tls["client_ca"]).read_bytes()
-        found["verify_client"] = tls["require_client_certificate"]
-    return found
 
 
 def main(descriptor: int) -> int:
@@ -41,19 +29,26 @@ def main(descriptor: int) -> int:
     control = Control(socket.socket(fileno=descriptor))
     settings = control.settings()
     start_logging(parse_levels(settings["logging"]["levels"]), settings["logging"]["format"])
-    control.start()
     data = Path(settings["data"])
-    tls = settings["tls"] or {}
-    named = tls.get("certificate_user") == "san" and tls["require_client_certificate"]
+    host = f"[{settings['host']}]" if ":" in settings["host"] else settings["host"]
     try:
         log, staging = LogFolder(data), Staging(data)
-        service = Service(log, staging, control, named, **options(settings))
+        front = Front(settings, control) if settings["tls"] is not None else None
+        if front is not None:
+            service = Service(log, staging, control, front.location, front.peer)
+        else:
+            service = Service(log, staging, control, f"grpc://{host}:{settings['port']}", peer_without_tls)
     except Exception as error:  # whatever gRPC says of a port
-        control.say(failed=" ".join(str(error).split()))
+        control.say(failed=" ".join((getattr(error, "strerror", None) or str(error)).split()))
         return 1
     try:
-        control.say(port=service.port)
-        control.gone.wait()
+        if front is not None:
+            uvloop.run(front.run())
+        else:
+            gone = threading.Event()
+            control.start(lambda told: None, gone.set)
+            control.say(port=service.port)
+            gone.wait()
     except BrokerGone:
         pass
     # Calls that are under way would have Flight wait for them; and no one is left to answer to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
@@ -26,16 +27,18 @@ class Control:
         self._lock = threading.Lock()
         self._numbers = count()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
-        self.gone = threading.Event()
 
     def settings(self) -> dict[str, Any]:
         """Return what the broker says first: how this process is to run."""
         found: dict[str, Any] = json.loads(self._file.readline() or b"{}")
         return found
 
-    def start(self) -> None:
-        """Begin to take answers."""
-        threading.Thread(target=self._read, name="control", daemon=True).start()
+    def start(self, told: Callable[[dict[str, Any]], object], gone: Callable[[], object]) -> None:
+        """Begin to take answers, in a thread.
+
+        There `told` is given what the broker says unasked, and `gone` is called when the broker is.
+        """
+        threading.Thread(target=self._read, args=(told, gone), name="control", daemon=True).start()
 
     def say(self, **message: Any) -> None:
         """Tell the broker something."""
@@ -59,15 +62,18 @@ class Control:
         finally:
             del self._asked[number]
 
-    def _read(self) -> None:
+    def _read(self, told: Callable[[dict[str, Any]], object], gone: Callable[[], object]) -> None:
         try:
             for line in self._file:
                 message = json.loads(line)
+                if "number" not in message:
+                    told(message)
+                    continue
                 waiting = self._asked.get(message["number"])
                 if waiting is not None:
                     waiting.set_result(message)
         except (OSError, ValueError):
             pass
-        self.gone.set()
+        gone()
         for waiting in list(self._asked.values()):
             waiting.set_exception(BrokerGone("the broker has ended"))

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from pyrite.flight.control import BrokerGone, Control
+from pyrite.flight.peers import Peer
 from pyrite.log.bulk import LogFolder
 from pyrite.log.rows import check_rows, check_schema
 from pyrite.log.staging import Staging, check_name
@@ -92,11 +93,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     """The log of one data folder."""
 
     def __init__(
-        self, log: LogFolder, staging: Staging, control: Control, named: bool, **options: Any
+        self,
+        log: LogFolder,
+        staging: Staging,
+        control: Control,
+        location: str,
+        peer: Callable[[str], Peer | None],
     ) -> None:
-        super().__init__(middleware={"caller": Callers()}, **options)
-        self._named = named
-        """Whether a client's certificate says who it is. gRPC tells the first of its alternative names."""
+        super().__init__(location, middleware={"caller": Callers()})
+        self._peer = peer
+        """Returns whom gRPC's name for the other end of a connection stands for."""
         self._log = log
         self._staging = staging
         self._control = control
@@ -104,10 +110,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def admit(self, context: flight.ServerCallContext) -> None:
         """Ask the broker who it is that calls, and turn strangers away."""
         caller: Caller = context.get_middleware("caller")
-        address = context.peer().partition(":")[2].rpartition(":")[0].strip("[]") or "unknown"
-        shown = context.peer_identity().decode() or None if self._named else None
+        peer = self._peer(context.peer())
+        if peer is None:
+            raise flight.FlightUnavailableError("the connection has ended")
         given = credentials_in(caller.given)
-        answer = self._control.ask(ask="authenticate", address=address, certificate=shown, **given)
+        answer = self._control.ask(ask="authenticate", **peer._asdict(), **given)
         if "refused" in answer:
             if answer["busy"]:
                 raise flight.FlightUnavailableError(answer["refused"])

@@ -7,20 +7,16 @@ import gc
 import logging
 import os
 import signal
-import ssl
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
-import uvicorn
 import uvloop
 
-from pyrite.endpoints import bind, new_context, trust_clients
+from pyrite.endpoints import bind
 from pyrite.http.control import Control
 from pyrite.logs import parse_levels, start_logging
 from pyrite.plain_arrow import keep_pandas_out
+from pyrite.tls import context_of
 
 BACKLOG = 1_024
 """Connections that may wait to be accepted."""
@@ -28,27 +24,6 @@ QUIET = 5.0
 """Seconds between two looks whether a rush is over."""
 RUSH = 1.0
 """Seconds of the processor's time, between two looks, that are a rush."""
-GOODBYE = 2
-"""Seconds that requests under way have to be answered, when another process takes over."""
-
-
-def tls_context(tls: dict[str, Any]) -> ssl.SSLContext:
-    """Make the TLS settings."""
-    context = new_context(tls["minimum_version"])
-    context.load_cert_chain(tls["certificate"], tls["key"])
-    if tls["client_ca"]:
-        trust_clients(context, tls["client_ca"], tls["require_client_certificate"])
-    return context
-
-
-class Server(uvicorn.Server):
-    """Ends as this process is told to."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take SIGTERM: another process takes over. Ctrl-C is for the broker, which ends this."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, setattr, self, "should_exit", True)
-        yield
 
 
 async def give_back() -> None:
@@ -70,7 +45,7 @@ async def give_back() -> None:
 async def run(descriptor: int) -> int:
     """Serve until the broker is gone."""
     from pyrite.http.app import make_app
-    from pyrite.http.protocol import bounded
+    from pyrite.http.server import Server
 
     control = await Control.open(descriptor)
     settings = await control.settings()
@@ -78,32 +53,22 @@ async def run(descriptor: int) -> int:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     try:
         sockets = bind(settings["host"], settings["port"], BACKLOG)
-        context = None if settings["tls"] is None else tls_context(settings["tls"])
-    except (OSError, ssl.SSLError) as error:
-        control.say(failed=error.strerror or str(error))
+        context = None if settings["tls"] is None else context_of(settings["tls"])
+    except (OSError, ValueError) as error:
+        control.say(failed=getattr(error, "strerror", None) or str(error))
         await asyncio.sleep(0.1)  # for it to be sent
         return 1
-    config = uvicorn.Config(
-        make_app(control, settings),
-        http=bounded(settings),
-        ws="none",
-        lifespan="off",
-        loop="none",
-        access_log=False,
-        log_config=None,
-        proxy_headers=False,  # the address that counts failed log-ins is the real one
-        server_header=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=GOODBYE,
-        ssl_context_factory=None if context is None else lambda _config, _default: context,
-    )
-    server = Server(config)
-    serving = asyncio.create_task(server.serve(sockets))
+    server = Server(make_app(control, settings), settings)
+    serving = asyncio.create_task(server.serve(sockets if context is None else []))
     while not server.started and not serving.done():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
+    if context is not None:
+        server.listen_with_tls(sockets, context, control)
     control.say(port=sockets[0].getsockname()[1])
     tidying = asyncio.create_task(give_back())
-    await asyncio.wait([serving, asyncio.create_task(control.run())], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(
+        [serving, asyncio.create_task(control.run(server.renew))], return_when=asyncio.FIRST_COMPLETED
+    )
     tidying.cancel()
     # If the broker is gone there is no one left to answer to; else this process is to be replaced.
     os._exit(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -63,11 +64,14 @@ class Control:
         finally:
             del self._asked[number]
 
-    async def run(self) -> None:
-        """Take answers until the broker is gone."""
+    async def run(self, told: Callable[[dict[str, Any]], object]) -> None:
+        """Take answers until the broker is gone; `told` is given what the broker says unasked."""
         try:
             while line := await self._reader.readline():
                 message = json.loads(line)
+                if "number" not in message:
+                    told(message)
+                    continue
                 waiting = self._asked.get(message["number"])
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)

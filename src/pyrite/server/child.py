@@ -3,8 +3,9 @@
 A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker. Over it go lines of
 JSON: first what the child is to know; then `{"port": ...}` or `{"failed": ...}` from the child; then its
 questions, each with a number, and the broker's answers, which may overtake one another. A question with
-`attached` is followed by so many bytes, which need not be JSON. A child ends when its socket does, and is
-started again when it dies.
+`attached` is followed by so many bytes, which need not be JSON. Without a number the child tells whom TLS has
+turned away, `{"refused": ...}`, and the broker that there are other certificates, `{"tls": ...}`. A child
+ends when its socket does, and is started again when it dies.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyrite.broker.access import Credentials
+from pyrite.broker.core import Broker
+from pyrite.protocols.events import tell_refused
 from pyrite.server.config import Config, Tls
 from pyrite.server.listeners import Listener
 
@@ -45,15 +48,17 @@ class Child:
     sorry: Mapping[str, Any] = {}
     """What is answered when something went wrong that should not have."""
 
-    def __init__(self, listener: Listener, at_work: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(
+        self, listener: Listener, broker: Broker, at_work: Callable[[Callable[[], object]], None]
+    ) -> None:
         self.listener = listener
+        self._broker = broker
         self._at_work = at_work
         """Does something with the broker, and sends what comes of it."""
         self._logger = logging.getLogger(type(self).__module__)
         self._task: asyncio.Task[None] | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._renewed = False
-        """Whether the process was told to end, for another to take its place."""
+        self._writer: asyncio.StreamWriter | None = None
+        """Leads to the process, once that knows what it is to know."""
 
     def settings(self) -> Message:
         """Return what the process is to know."""
@@ -75,14 +80,10 @@ class Child:
         self.listener = self.listener.at_port(port)
         return self.listener
 
-    def renew(self, certificates_changed: bool) -> None:
-        """Have what was read again in force: other certificates, in another process."""
-        if certificates_changed and self.listener.tls and self._process is not None:
-            self._renewed = True
-            try:
-                self._process.terminate()
-            except ProcessLookupError:
-                pass  # it has just ended, and another comes
+    def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
+        """Have what was read again in force: other certificates, also of clients if `trust_changed`."""
+        if certificates_changed and self.listener.tls and self._writer is not None:
+            _send(self._writer, {"tls": self.settings()["tls"], "trust_changed": trust_changed})
 
     async def stop(self) -> None:
         """End the process."""
@@ -103,10 +104,6 @@ class Child:
                 ready.set_exception(OSError(0, f"the {self.name} process ended at once"))
             if ready.exception() is not None:
                 return
-            if self._renewed:
-                self._renewed = False
-                self._logger.info("the %s process is started again, with other certificates", self.name)
-                continue
             self._logger.error("the %s process has ended; it is started again", self.name)
             await asyncio.sleep(AGAIN)
 
@@ -121,10 +118,10 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
             )
-        self._process = process
         reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
         try:
-            writer.write(json.dumps(self.settings()).encode() + b"\n")
+            _send(writer, self.settings())
+            self._writer = writer
             while line := await reader.readline():
                 message = json.loads(line)
                 if "attached" in message:
@@ -132,22 +129,18 @@ class Child:
                 self._handle(message, writer, ready)
             await process.wait()
         finally:
+            self._writer = None
             writer.close()
             await _end(process)
 
     def _handle(self, message: Message, writer: asyncio.StreamWriter, ready: asyncio.Future[int]) -> None:
         """Answer a question of the process."""
         if "number" not in message:
-            if not ready.done():
-                if "port" in message:
-                    ready.set_result(message["port"])
-                else:
-                    ready.set_exception(OSError(0, message["failed"]))
+            self._hear(message, ready)
             return
 
         def answer(**found: Any) -> None:
-            if not writer.is_closing():
-                writer.write(json.dumps({"number": message["number"], **found}).encode() + b"\n")
+            _send(writer, {"number": message["number"], **found})
 
         def work() -> None:
             try:
@@ -157,6 +150,24 @@ class Child:
                 answer(**self.sorry)
 
         self._at_work(work)
+
+    def _hear(self, message: Message, ready: asyncio.Future[int]) -> None:
+        """Take what the process says unasked."""
+        if "refused" in message:
+            address, code, reason = message["refused"]
+            tell_refused(self._broker, Credentials("", None, None, address), code, reason)
+        elif ready.done():
+            pass  # it was started again
+        elif "port" in message:
+            ready.set_result(message["port"])
+        else:
+            ready.set_exception(OSError(0, message["failed"]))
+
+
+def _send(writer: asyncio.StreamWriter, message: Message) -> None:
+    """Send a line to a process, unless that is gone."""
+    if not writer.is_closing():
+        writer.write(json.dumps(message).encode() + b"\n")
 
 
 def log_settings(config: Config) -> Message:

@@ -37,9 +37,8 @@ class FlightProcess(Child):
         sinks: Sinks,
         at_work: Callable[[Callable[[], object]], None],
     ) -> None:
-        super().__init__(listener, at_work)
+        super().__init__(listener, broker, at_work)
         self._config = config
-        self._broker = broker
         self._sinks = sinks
         self._identity = Identity(broker)
 
@@ -51,6 +50,8 @@ class FlightProcess(Child):
             "port": self.listener.port,
             "logging": log_settings(self._config),
             "tls": tls_settings(self._config.tls) if self.listener.tls else None,
+            "max_connections": self._config.limits.max_connections,
+            "connect_timeout": self._config.limits.connect_timeout,
         }
 
     def questions(self) -> Mapping[str, Question]:
@@ -64,10 +65,10 @@ class FlightProcess(Child):
             "abort": self._abort,
         }
 
-    def renew(self, certificates_changed: bool) -> None:
+    def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
         """Have everyone checked again who calls."""
         self._identity.forget()
-        super().renew(certificates_changed)
+        super().renew(certificates_changed, trust_changed)
 
     def _authenticate(self, message: Message, answer: Answer) -> None:
         def decided(verdict: Accept | Refuse) -> None:

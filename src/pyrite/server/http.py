@@ -27,7 +27,7 @@ class HttpProcess(Child):
         at_work: Callable[[Callable[[], object]], None],
         later: Later,
     ) -> None:
-        super().__init__(listener, at_work)
+        super().__init__(listener, broker, at_work)
         self._config = config
         self._questions = Questions(
             broker, listening, lambda seconds, call: later(seconds, at_work, call), listener.tls
@@ -53,7 +53,7 @@ class HttpProcess(Child):
         """Return what the process may ask."""
         return self._questions.known
 
-    def renew(self, certificates_changed: bool) -> None:
+    def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
         """Have everyone checked again who asks."""
         self._questions.forget()
-        super().renew(certificates_changed)
+        super().renew(certificates_changed, trust_changed)

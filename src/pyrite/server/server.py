@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyrite import __version__
 from pyrite.access.options import AccessError, AccessOptions
-from pyrite.broker.access import Access
+from pyrite.broker.access import Access, Credentials
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.system import System
@@ -28,8 +28,8 @@ from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.sinks import Sinks
 from pyrite.log.upkeep import be_nice
 from pyrite.log.workers import ThreadWorker
-from pyrite.protocols.conversation import Conversation
-from pyrite.protocols.events import events
+from pyrite.protocols.conversation import CLOSING_TIME, Conversation
+from pyrite.protocols.events import events, tell_refused
 from pyrite.protocols.line.connection import LineConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.reasons import Reason
@@ -43,8 +43,9 @@ from pyrite.server.log_figures import CommitWorker, Sizes
 from pyrite.server.memory import Memory
 from pyrite.server.sockets import Poller, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol, is_encrypted
-from pyrite.server.tls import TlsSockets, own_state, tls_context, trust_state
+from pyrite.server.tls import own_state, tls_context, trust_state
 from pyrite.server.websocket import WebSocketProtocol
+from pyrite.tls import TlsSockets
 
 if TYPE_CHECKING:
     from pyrite.access.loading import AccessList
@@ -230,10 +231,10 @@ class Server:
         self._replace_access(found)
         if context is not None and certificates_changed:
             for sockets in self._tls_sockets:
-                sockets.renew(context)
+                sockets.renew(context, trust_changed)
         self._review(trust_changed)
         for process in self._children:
-            process.renew(certificates_changed)
+            process.renew(certificates_changed, trust_changed)
         logger.warning("users, rules and certificates were read again")
 
     def _tls_states(self, tls: Tls) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
@@ -267,10 +268,11 @@ class Server:
         over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
         for connection in [*self.connections, *over_udp]:
             session = connection.session
-            if session is None:
-                continue
             again = trust_changed and is_encrypted(connection.transport)
-            if not again and self.broker.access.is_welcome(connection.credentials):
+            if session is None:
+                if again:
+                    connection.ended(Reason.NOT_AUTHORIZED)
+            elif not again and self.broker.access.is_welcome(connection.credentials):
                 self.broker.prune(session, connection.credentials)
             else:
                 session.will = None  # it has no say any more
@@ -326,7 +328,16 @@ class Server:
             return StreamProtocol(self, listener)
 
         if listener.tls:
-            self._tls_sockets.append(TlsSockets(self, sockets, tls_context(self.config), protocol))
+            encrypted = TlsSockets(
+                sockets,
+                tls_context(self.config),
+                protocol,
+                handshake_time=self.config.limits.connect_timeout,
+                closing_time=CLOSING_TIME,
+                has_room=self._has_room,
+                refused=self._refused,
+            )
+            self._tls_sockets.append(encrypted)
             return listener
         for listening in sockets:
             self._servers.append(await self._loop.create_server(protocol, sock=listening, backlog=BACKLOG))
@@ -372,9 +383,13 @@ class Server:
         connection.transport.pause_reading()
         self._loop.call_soon(connection.resume_reading)
 
-    def has_room(self, more: int) -> bool:
+    def _has_room(self, more: int) -> bool:
         """Tell whether there is room for a connection beside those that are there, and `more` to come."""
         return len(self.connections) + more < self._most_connections
+
+    def _refused(self, address: str, code: int, reason: str) -> None:
+        """Note that someone was turned away before anything was said."""
+        tell_refused(self.broker, Credentials("", None, None, address), code, reason)
 
     def admit(self, address: str) -> str | None:
         """Count one more connection from an address; return the address, or None if it is one too many."""

@@ -1,0 +1,225 @@
+"""TLS in front of Flight, in the same process.
+
+gRPC's own tells no one whose certificate it has refused, and keeps its certificates for as long as it runs.
+So gRPC listens without TLS, on a socket in a folder that no other user may enter, and what comes over TLS is
+handed on to it. Each such connection's socket has a name, by which gRPC says who calls.
+
+Measured with one reader of 400 MB, on 2 cores, 6 runs each: 590 to 730 MB/s, and 590 to 790 with gRPC's own;
+this process is busy for 0.43 to 0.54 s, not 0.28 to 0.39. Writing is as fast as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import tempfile
+from itertools import count
+from typing import Any, cast
+from urllib.parse import quote
+
+from pyrite.endpoints import bind
+from pyrite.flight.control import BrokerGone, Control
+from pyrite.flight.peers import Peer
+from pyrite.tls import TlsSockets, certificate_user, context_of, context_or_end
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1_024
+"""Connections that may wait to be accepted."""
+CLOSING_TIME = 30.0
+"""Seconds that a client has to take the last that it was sent."""
+HIGH_WATER = 1024 * 1024
+"""Bytes waiting for one side above which no more is taken from the other."""
+LONGEST_PATH = 90
+"""Bytes of the path of the private folder: a socket's may have some 100."""
+
+
+class Side(asyncio.Protocol):
+    """One side of a connection: what it receives goes to the other, as fast as that takes it."""
+
+    transport: asyncio.Transport | None = None
+    other: Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand bytes on."""
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        """Take no more of what this side does not read."""
+        if self.other is not None:
+            self.other.read(False)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        if self.other is not None:
+            self.other.read(True)
+
+    def read(self, wanted: bool) -> None:
+        """Have more read of this side, or not."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            (transport.resume_reading if wanted else transport.pause_reading)()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the other side too, once it has what was sent."""
+        self.transport = None
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+
+class Client(Side):
+    """The side of a client."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self.name = ""
+        """That of the other side's socket."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, as the handshake is over; nothing is read until Flight is there to take it."""
+        super().connection_made(transport)
+        self.read(False)
+        self._front.came(self, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._front.left(self)
+        super().connection_lost(exc)
+
+
+class Front:
+    """Takes connections with TLS, and joins each to one with Flight, at `location`."""
+
+    def __init__(self, settings: dict[str, Any], control: Control) -> None:
+        self._settings = settings
+        self._control = control
+        self._context = _speaking_h2(context_of(settings["tls"]))
+        self._named_in = _names_in(settings["tls"])
+        self._sockets = bind(settings["host"], settings["port"], BACKLOG)
+        self._folder = tempfile.TemporaryDirectory(prefix="pyrite-")
+        if len(os.fsencode(self._folder.name)) > LONGEST_PATH:
+            raise OSError(0, f"{self._folder.name}: too long a path for sockets; TMPDIR names another")
+        self._path = f"{self._folder.name}/flight"
+        # Arrow decodes the path of a URL, and gRPC does so once more.
+        self.location = f"grpc+unix://{quote(quote(self._path))}"
+        self._names = count()
+        self._clients: set[Client] = set()
+        self._peers: dict[str, Peer] = {}
+        """By the names of their sockets. Flight looks here from threads of its own."""
+        self._joining: set[asyncio.Task[None]] = set()
+
+    def peer(self, told: str) -> Peer | None:
+        """Return whom gRPC means; None if it is no one who came this way, or is here no longer."""
+        return self._peers.get(told.rpartition("/")[2])
+
+    async def run(self) -> None:
+        """Serve until the broker is gone."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, ended.set)
+        encrypted = TlsSockets(
+            self._sockets,
+            self._context,
+            lambda: Client(self),
+            handshake_time=self._settings["connect_timeout"],
+            closing_time=CLOSING_TIME,
+            has_room=lambda more: len(self._clients) + more < self._settings["max_connections"],
+            refused=self._refused,
+        )
+        self._control.start(
+            lambda told: loop.call_soon_threadsafe(self._renew, encrypted, told),
+            lambda: loop.call_soon_threadsafe(ended.set),
+        )
+        try:
+            self._control.say(port=self._sockets[0].getsockname()[1])
+            await ended.wait()
+        except BrokerGone:
+            pass
+        self._folder.cleanup()
+
+    def _refused(self, address: str, code: int, reason: str) -> None:
+        try:
+            self._control.say(refused=(address, code, reason))
+        except BrokerGone:
+            pass  # and so this process ends
+
+    def _renew(self, encrypted: TlsSockets, told: dict[str, Any]) -> None:
+        """Have other certificates in force.
+
+        If other certificates of clients are taken than before, everyone has to come again.
+        """
+        encrypted.renew(_speaking_h2(context_or_end(told["tls"])), told["trust_changed"])
+        if told["trust_changed"]:
+            self._named_in = _names_in(told["tls"])
+            self._peers.clear()
+            for client in list(self._clients):
+                client.abort()
+
+    def came(self, client: Client, transport: asyncio.BaseTransport) -> None:
+        """Have a client joined to Flight."""
+        client.name = str(next(self._names))
+        self._clients.add(client)
+        address = str(transport.get_extra_info("peername")[0])
+        self._peers[client.name] = Peer(address, certificate_user(transport, self._named_in))
+        task = asyncio.get_running_loop().create_task(self._join(client))
+        self._joining.add(task)
+        task.add_done_callback(self._joining.discard)
+
+    def left(self, client: Client) -> None:
+        """Forget a client."""
+        self._clients.discard(client)
+        self._peers.pop(client.name, None)
+
+    async def _join(self, client: Client) -> None:
+        inner = Side()
+        client.other, inner.other = inner, client
+        try:
+            dialled = self._dial(client.name)
+            await asyncio.get_running_loop().create_unix_connection(lambda: inner, sock=dialled)
+        except OSError as error:
+            logger.error("Flight cannot be reached: %s", error.strerror or error)
+            client.abort()
+            return
+        if client.transport is None:  # it has left meanwhile
+            inner.abort()
+        client.read(True)
+
+    def _dial(self, name: str) -> socket.socket:
+        """Connect to Flight with a socket of this name; of its file no one has need."""
+        path = f"{self._folder.name}/{name}"
+        dialled = socket.socket(socket.AF_UNIX)
+        try:
+            dialled.bind(path)
+            os.unlink(path)
+            dialled.setblocking(False)
+            dialled.connect(self._path)
+        except OSError:
+            dialled.close()
+            raise
+        return dialled
+
+
+def _names_in(tls: dict[str, Any]) -> str:
+    """Return where in certificates names are: with Flight in `san` alone, and only if they are required."""
+    return "san" if tls["certificate_user"] == "san" and tls["require_client_certificate"] else ""
+
+
+def _speaking_h2(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Have it said in the handshake that HTTP/2 is spoken: gRPC's clients go away else."""
+    context.set_alpn_protocols(["h2"])
+    return context
