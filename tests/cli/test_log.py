@@ -22,6 +22,7 @@ from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder
 from pyrite.log.segment import SegmentWriter, index_of, read_index
+from pyrite.log.tiering import to_parquet
 
 from .harness import PYRITE, Running
 
@@ -119,6 +120,25 @@ def test_ls_lists_segments(log: Log, data: Path) -> None:
     assert [row[6] for row in rows] == [f"{time}.000000Z" for time in TIMES]
     assert log("ls", "-l")[1].startswith(output)
     assert len(log("ls", "-l")[1].splitlines()) == 4
+
+
+def test_ls_beside_a_broker_that_makes_parquet_meanwhile(
+    log: Log, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [line.split("\t")[:7] for line in log("ls")[1].splitlines()]
+    iterdir = Path.iterdir
+
+    def changed(path: Path) -> Iterator[Path]:
+        found = list(iterdir(path))
+        if path.name == "default":
+            monkeypatch.undo()
+            to_parquet(Files(), "default", path / f"{0:020d}.arrow", "zstd", print)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", changed)
+    exit_code, output, errors = log("ls")
+    assert (exit_code, errors) == (0, "")
+    assert [line.split("\t")[:7] for line in output.splitlines()] == expected
 
 
 def test_ls_of_a_folder_without_streams_is_empty(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
