@@ -181,12 +181,14 @@ class DiskJournal(Journal):
         rebooted = folder.note_boot()
         for one in options:
             where = folder.streams / one.name
-            writer = StreamWriter(self._files, where, one)
+            writer = StreamWriter(self._files, where, one, wall)
             number, applied = numbers[one.name]
             end = max(writer.opened.end, applied)  # offsets are never given twice
             if rebooted and end:
                 writer.seal()
                 end += LEAP
+            if end:
+                writer.begin(end)
             stream = Stream(number, one.name, [text.encode() for text in one.topics], end)
             self.writers[stream] = writer
             self._readers[stream] = StreamReader(where)
