@@ -569,9 +569,21 @@ def test_a_file_whose_ending_tells_nothing(log: Log, tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written(log: Log, tmp_path: Path) -> None:
-    exit_code, _, errors = log("export", str(tmp_path / "nowhere" / "x.csv"))
-    assert exit_code == 1
-    assert errors.endswith("No such file or directory\n")
+    file = tmp_path / "nowhere" / "x.csv"
+    assert log("export", str(file)) == (1, "", f"pyrite log export: {file}: No such file or directory\n")
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_what_is_no_file_is_not_replaced(log: Log, tmp_path: Path, force: list[str]) -> None:
+    """Else /dev/null would be a file from then on, for everyone."""
+    pipe, folder = tmp_path / "pipe.csv", tmp_path / "folder.csv"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder):
+        exit_code, _, errors = log("export", str(path), *force)
+        assert exit_code == 1
+        assert errors == f"pyrite log export: {path} is no file; name one, or - for standard output\n"
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "verify", "export", "compact"])
