@@ -399,6 +399,25 @@ def test_export_to_json(log: Log, tmp_path: Path, ending: str) -> None:
     assert file.read_text() == log("cat", "--json", "--to", "3")[1]
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_options_of_export_stand_anywhere(log: Log, tmp_path: Path, at: int) -> None:
+    words = ["orders", str(tmp_path / "x.json")]
+    words[at:at] = ["--from", "-9999d", "--force"]
+    exit_code, _, errors = log("export", *words)
+    assert (exit_code, errors) == (0, f"1 messages written to {tmp_path / 'x.json'}\n")
+
+
+def test_what_a_command_does_not_know_is_said_with_its_usage(
+    log: Log, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        log("export", "orders", "x.csv", "y.csv")
+    assert ended.value.code == 2
+    errors = capfd.readouterr()[1]
+    assert errors.startswith("usage: pyrite log export")
+    assert errors.endswith("pyrite log export: error: unrecognized arguments: y.csv\n")
+
+
 def test_export_to_standard_output(log: Log) -> None:
     exit_code, output, errors = log("export", "--format", "json", "-")
     assert (exit_code, errors) == (0, "30 messages written to standard output\n")
