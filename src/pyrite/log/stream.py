@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -163,15 +163,23 @@ class StreamReader:
     def _offset_at(self, time: int) -> int:
         for segment in self.segments():
             records = segment.records()
-            at = int(np.searchsorted(records["latest"], time))
+            at = _first_at(records["latest"], time)
             if at < len(records):
                 first, count = int(records["first"][at]), int(records["count"][at])
                 for batch in segment.read(first, first + count):
                     if isinstance(batch, Damage):
                         return first
                     times = batch.column(1).view(pa.int64()).to_numpy()
-                    return first + int(np.searchsorted(times, time))
+                    return first + _first_at(times, time)
         return self.end
+
+
+def _first_at(times: np.ndarray[Any, Any], time: int) -> int:
+    """Return the number of the first time that is not before another; their number, if all are.
+
+    Times may go back: a clock may be wrong until the machine has asked for the time.
+    """
+    return int(np.searchsorted(np.maximum.accumulate(times), time))
 
 
 def _after(batch: pa.RecordBatch) -> int:

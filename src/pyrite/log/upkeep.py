@@ -132,4 +132,4 @@ def _is_over(segment: Segment) -> bool:
 
 def _latest(segment: Segment) -> int:
     records = segment.records()
-    return int(records["latest"][-1]) if len(records) else 0
+    return int(records["latest"].max()) if len(records) else 0
