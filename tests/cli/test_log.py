@@ -22,6 +22,7 @@ from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder
 from pyrite.log.segment import SegmentWriter, index_of, read_index
+from pyrite.log.tiering import to_parquet
 
 from .harness import PYRITE, Running
 
@@ -119,6 +120,25 @@ def test_ls_lists_segments(log: Log, data: Path) -> None:
     assert [row[6] for row in rows] == [f"{time}.000000Z" for time in TIMES]
     assert log("ls", "-l")[1].startswith(output)
     assert len(log("ls", "-l")[1].splitlines()) == 4
+
+
+def test_ls_beside_a_broker_that_makes_parquet_meanwhile(
+    log: Log, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [line.split("\t")[:7] for line in log("ls")[1].splitlines()]
+    iterdir = Path.iterdir
+
+    def changed(path: Path) -> Iterator[Path]:
+        found = list(iterdir(path))
+        if path.name == "default":
+            monkeypatch.undo()
+            to_parquet(Files(), "default", path / f"{0:020d}.arrow", "zstd", print)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", changed)
+    exit_code, output, errors = log("ls")
+    assert (exit_code, errors) == (0, "")
+    assert [line.split("\t")[:7] for line in output.splitlines()] == expected
 
 
 def test_ls_of_a_folder_without_streams_is_empty(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -379,6 +399,25 @@ def test_export_to_json(log: Log, tmp_path: Path, ending: str) -> None:
     assert file.read_text() == log("cat", "--json", "--to", "3")[1]
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_options_of_export_stand_anywhere(log: Log, tmp_path: Path, at: int) -> None:
+    words = ["orders", str(tmp_path / "x.json")]
+    words[at:at] = ["--from", "-9999d", "--force"]
+    exit_code, _, errors = log("export", *words)
+    assert (exit_code, errors) == (0, f"1 messages written to {tmp_path / 'x.json'}\n")
+
+
+def test_what_a_command_does_not_know_is_said_with_its_usage(
+    log: Log, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        log("export", "orders", "x.csv", "y.csv")
+    assert ended.value.code == 2
+    errors = capfd.readouterr()[1]
+    assert errors.startswith("usage: pyrite log export")
+    assert errors.endswith("pyrite log export: error: unrecognized arguments: y.csv\n")
+
+
 def test_export_to_standard_output(log: Log) -> None:
     exit_code, output, errors = log("export", "--format", "json", "-")
     assert (exit_code, errors) == (0, "30 messages written to standard output\n")
@@ -549,9 +588,21 @@ def test_a_file_whose_ending_tells_nothing(log: Log, tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written(log: Log, tmp_path: Path) -> None:
-    exit_code, _, errors = log("export", str(tmp_path / "nowhere" / "x.csv"))
-    assert exit_code == 1
-    assert errors.endswith("No such file or directory\n")
+    file = tmp_path / "nowhere" / "x.csv"
+    assert log("export", str(file)) == (1, "", f"pyrite log export: {file}: No such file or directory\n")
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_what_is_no_file_is_not_replaced(log: Log, tmp_path: Path, force: list[str]) -> None:
+    """Else /dev/null would be a file from then on, for everyone."""
+    pipe, folder = tmp_path / "pipe.csv", tmp_path / "folder.csv"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder):
+        exit_code, _, errors = log("export", str(path), *force)
+        assert exit_code == 1
+        assert errors == f"pyrite log export: {path} is no file; name one, or - for standard output\n"
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "verify", "export", "compact"])

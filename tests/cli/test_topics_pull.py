@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,31 @@ def test_pull(broker: BrokerProcess) -> None:
     assert "there is no consumer 'billing'" in gone.stderr
     again = pyrite(broker, "pull", "billing", "-t", "orders/#", "-n", "1")
     assert again.stdout == "orders/a order 0\n"
+
+
+def test_pull_begins_where_it_is_told_to(broker: BrokerProcess) -> None:
+    pyrite(broker, "pub", "-t", "past", "-m", "one", "-q", "1")
+    found = pyrite(broker, "pull", "historian", "-t", "past", "--from", "-1h")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "past one\n", "")
+
+
+def test_pull_as_json_says_exactly_what_a_payload_is(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Not UTF-8, or text that looks as if it had not been."""
+    (tmp_path / "bytes").write_bytes(b"\xdd\0")
+    pyrite(broker, "pub", "-t", "exact", "-f", str(tmp_path / "bytes"), "-q", "1")
+    pyrite(broker, "pub", "-t", "exact", "-m", r"\xdd", "-q", "1")
+    lines = pyrite(broker, "pull", "exact", "-t", "exact", "--json").stdout.splitlines()
+    first, second = [json.loads(line) for line in lines]
+    assert "payload" not in first
+    assert base64.b64decode(first["payload_base64"]) == b"\xdd\0"
+    assert second["payload"] == r"\xdd"
+
+
+@pytest.mark.parametrize("name", ["", "a#", "+"])
+def test_a_name_that_a_consumer_cannot_have(broker: BrokerProcess, name: str) -> None:
+    refused = pyrite(broker, "pull", name)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(f"argument name: expected a name without + and #, not {name!r}\n")
 
 
 def test_pull_and_follow(broker: BrokerProcess) -> None:

@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyrite.broker.message import Batch
 from pyrite.broker.topics import matches
 from pyrite.log import bulk, parquet
 from pyrite.log.bulk import LogFolder
+from pyrite.log.columns import Entry
+from pyrite.log.segment import SegmentWriter
+from pyrite.log.stream import StreamReader
 from pyrite.queries import COLUMNS, FOREVER, SCHEMA, DataLoss, Query, QueryError
-from tests.log.samples import START, Rows, convert, rows_of, write_segment, write_segments
+from tests.log.samples import FILES, START, Rows, convert, rows_of, write_segment, write_segments
 from tests.support.durable import quick_folder
 
 
@@ -117,6 +121,27 @@ def test_positions(log: LogFolder) -> None:
     assert log.offset("default", time.isoformat()) == expected
     with pytest.raises(QueryError, match="'soon' is no position"):
         log.offset("default", "soon")
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_what_came_while_the_clock_was_wrong_is_found_by_its_time(log: LogFolder, form: str) -> None:
+    """A machine may not know the time when it starts, and begin with one that was before."""
+    folder = log.data / "streams" / "default"
+    folder.mkdir(parents=True)
+    times = [100, 101, 102, 50, 51, 103, 60, 104]
+    writer = SegmentWriter(FILES, folder, 0)
+    for time in times:
+        writer.append([Entry(Batch(b"a", b"x", 1, False), START + time, None)], True)
+    writer.seal()
+    if form == "parquet":
+        convert(folder)
+    reader = StreamReader(folder)
+    for time in range(49, 106):
+        found = next((offset for offset, each in enumerate(times) if each >= time), len(times))
+        assert reader.offset_at(START + time) == found, time
+        query = Query(since=START + time, until=START + time + 2, columns=("offset",))
+        offsets = [row["offset"] for row in rows_of(list(log.read(query)))]
+        assert offsets == [offset for offset, each in enumerate(times) if time <= each < time + 2], time
 
 
 def test_what_retention_removed_is_said(log: LogFolder) -> None:

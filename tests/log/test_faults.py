@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import sqlite3
 import threading
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pyrite.broker.journal import Fault, Wanted
+from pyrite.broker.journal import Fault, Piece, Wanted
 from pyrite.broker.message import Batch
 from pyrite.log import changes, reading, tiering
 from pyrite.log import journal as journal_module
@@ -412,6 +413,23 @@ def test_who_asks_for_a_time_is_answered_though_the_log_cannot_be_read(
     machine.journal.offset_at(stream, machine.wall(), answers.append)
     machine.settle()
     assert answers == [0], "rather too much than too little"
+
+
+def test_who_reads_in_the_event_loop_is_answered_though_there_are_too_many_files(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()], reading=Deferred)
+    machine.core.connect("c").publish("a", b"x", qos=1)
+    stream = machine.journal.streams[0]
+    pieces: list[Piece] = []
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        assert machine.journal.earliest(stream) == 0
+        machine.journal.read(stream, 0, 1, Wanted([b"a"]), pieces.append, at_once=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    machine.settle()
+    assert [batch.payload() for piece in pieces for batch in piece.batches] == [b"x"]
+    machine.stop()
 
 
 @pytest.mark.usefixtures("internal_errors")

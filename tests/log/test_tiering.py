@@ -489,6 +489,33 @@ def test_a_list_of_names_that_was_made_meanwhile_is_not_believed(
     assert read(folder) == (rows, [])
 
 
+def test_the_end_is_found_though_the_segment_becomes_parquet_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(write_segments(tmp_path, [3]))
+    records = ArrowSegment.records
+
+    def changed(segment: ArrowSegment) -> Any:
+        monkeypatch.undo()
+        convert(tmp_path)
+        return records(segment)
+
+    reader = StreamReader(tmp_path)
+    monkeypatch.setattr(ArrowSegment, "records", changed)
+    assert reader.end == len(rows)
+
+
+def test_of_a_stream_that_is_no_more_no_end_is_looked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    write_segments(folder, [3])
+    reader = StreamReader(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        print(reader.end)
+    with pytest.raises(FileNotFoundError):
+        reader.offset_at(0)
+
+
 def test_many_readers_notice_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     expected = [row["offset"] for row in rows_of(write_segments(folder, [1] * 60, last_sealed=False))]

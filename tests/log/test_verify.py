@@ -58,6 +58,13 @@ def test_an_empty_folder_has_no_damage(tmp_path: Path) -> None:
     assert streams_in(tmp_path) == []
 
 
+def test_a_stream_without_messages_has_no_damage(data: Path) -> None:
+    """As every stream is at first."""
+    (data / "streams" / "empty").mkdir()
+    assert verify(data) == []
+    assert verify(data, "empty") == []
+
+
 def test_damage_says_stream_file_and_offsets(data: Path) -> None:
     path = segment(data, "b", 1)
     one = read_index(index_of(path))[0][1]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
+import re
 
 from pyrite.cli.connection import Connection, add_connection_options
 from pyrite.cli.errors import run_command
@@ -40,8 +42,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
+    # So that -1h is a value, as -1 is, and not an unknown option.
+    parser._negative_number_matcher = re.compile(r"-[0-9]")
     add_connection_options(parser)
-    parser.add_argument("name", help="the consumer's name")
+    parser.add_argument("name", type=_name, help="the consumer's name")
     parser.add_argument("-t", "--topic", help="its filter (default: the one it has; # when it is made)")
     parser.add_argument(
         "--from",
@@ -54,10 +58,20 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "-n", "--count", type=_count, help="at most so many messages (default: all there are)"
     )
     parser.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help='a JSON object a line; a payload that is not UTF-8 is in base64, under "payload_base64"',
+    )
     parser.add_argument("--keep", action="store_true", help="do not acknowledge: they are given out again")
     parser.add_argument("--delete", action="store_true", help="forget the consumer, and end")
     parser.set_defaults(run=_run)
+
+
+def _name(text: str) -> str:
+    if not text or set(text) & set("+#\0"):  # it is part of a topic
+        raise argparse.ArgumentTypeError(f"expected a name without + and #, not {text!r}")
+    return text
 
 
 def _count(text: str) -> int:
@@ -97,9 +111,12 @@ async def _pull(args: argparse.Namespace) -> int:
 
 
 def _show(message: Pulled, as_json: bool) -> None:
-    payload = text_of(message.payload)
-    if as_json:
-        fields = {"place": message.place, "topic": message.topic, "payload": payload}
-        print(json.dumps(fields, ensure_ascii=False), flush=True)
-    else:
-        print(message.topic, payload, flush=True)
+    if not as_json:
+        print(message.topic, text_of(message.payload), flush=True)
+        return
+    fields = {"place": message.place, "topic": message.topic}
+    try:
+        fields["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        fields["payload_base64"] = base64.b64encode(message.payload).decode()
+    print(json.dumps(fields, ensure_ascii=False), flush=True)

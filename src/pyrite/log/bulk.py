@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +27,6 @@ from pyrite.queries import FOREVER, MAX_PARTS, Bounds, DataLoss, Query, QueryErr
 ROWS = 32 * 1024
 BYTES = 4 * 1024 * 1024
 """Small record batches are put together until they have so many rows, or bytes of payload."""
-
-T = TypeVar("T")
 
 
 def resolve(position: Position | None, reader: StreamReader) -> int:
@@ -73,7 +70,7 @@ class LogFolder:
     def bounds(self, stream: str) -> Bounds:
         """Return which offsets a stream has now."""
         reader = self._reader(stream)
-        return _again(lambda: Bounds(reader.first, reader.end))
+        return Bounds(reader.first, reader.end)
 
     def offset(self, stream: str, position: str) -> int:
         """Return the offset that a position (see broker/positions.py) stands for now."""
@@ -82,14 +79,14 @@ class LogFolder:
             parsed = parse_position(position)
         except ValueError as wrong:
             raise QueryError(str(wrong)) from None
-        return _again(lambda: max(resolve(parsed, reader), reader.first if parsed == Earliest() else 0))
+        return max(resolve(parsed, reader), reader.first if parsed == Earliest() else 0)
 
     def advance(self, stream: str, start: int, messages: int | None, size: int | None) -> int:
         """Return where a part ends that begins at `start` and has at most so many messages and bytes.
 
         Bytes are those on disk. A part has a record batch at least, however large that is.
         """
-        records = _again(lambda: _records(self._reader(stream), start, FOREVER))
+        records = _records(self._reader(stream), start, FOREVER)
         if not len(records):
             return start
         ends = records["first"] + records["count"]
@@ -109,7 +106,7 @@ class LogFolder:
     def split(self, stream: str, start: int, stop: int, parts: int) -> list[tuple[int, int]]:
         """Cut a range into at most so many parts with about as many messages each, between record batches."""
         check_number("parts", parts, 1, MAX_PARTS)
-        records = _again(lambda: _records(self._reader(stream), start, stop))
+        records = _records(self._reader(stream), start, stop)
         if start >= stop or not len(records):
             return []
         totals = np.cumsum(records["count"])
@@ -131,7 +128,7 @@ class LogFolder:
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Do the same, and tell with each batch from which offset on the rest of the query is."""
         reader = self._reader(query.stream)
-        stop = min(query.stop, _again(lambda: reader.end))
+        stop = min(query.stop, reader.end)
         kept = min(reader.first, stop)
         _check_kept(reader, query, query.start, kept, report)
         query = query.part(max(query.start, kept), stop)
@@ -176,18 +173,12 @@ def _check_kept(
             _lost(query, f"stream {query.stream}: {gone}", report)
 
 
-def _again(call: Callable[[], T]) -> T:
-    """Call, and again if a segment has become Parquet, or was dropped, meanwhile."""
-    while True:
-        try:
-            return call()
-        except FileNotFoundError as gone:
-            if not Path(gone.filename).parent.is_dir():
-                raise
-
-
 def _records(reader: StreamReader, start: int, stop: int) -> Records:
     """Return the index of a range: a record for every record batch with a message in it."""
+    return reader.look(lambda: _look_up(reader, start, stop))
+
+
+def _look_up(reader: StreamReader, start: int, stop: int) -> Records:
     found = [np.zeros(0, RECORD)]
     segments = reader.segments()
     for number, segment in enumerate(segments):
@@ -205,7 +196,7 @@ def _ranges(reader: StreamReader, query: Query) -> list[tuple[int, int]]:
     """Return the ranges of offsets that can hold what a query asks for, as far as the times tell."""
     if query.since is None and query.until is None:
         return [(query.start, query.stop)]
-    records = _again(lambda: _records(reader, query.start, query.stop))
+    records = _records(reader, query.start, query.stop)
     wanted = np.ones(len(records), np.bool_)
     if query.since is not None:
         wanted &= records["latest"] >= query.since

@@ -230,11 +230,10 @@ def next_frame(data: memoryview, at: int) -> int:
 
 def record(batch: pa.RecordBatch, position: int, frame: Frame, synced: bool) -> Records:
     """Make the index record of a batch."""
-    first, last = batch.column(0)[0].as_py(), batch.num_rows - 1
-    times = batch.column(1)
-    return np.frombuffer(
-        pack_record(first, last + 1, times[0].value, times[last].value, position, frame, synced), RECORD
-    )
+    first, count = batch.column(0)[0].as_py(), batch.num_rows
+    times = batch.column(1).view(pa.int64()).to_numpy()
+    earliest, latest = int(times.min()), int(times.max())  # a clock may have been set back between them
+    return np.frombuffer(pack_record(first, count, earliest, latest, position, frame, synced), RECORD)
 
 
 def pack_record(

@@ -181,12 +181,14 @@ class DiskJournal(Journal):
         rebooted = folder.note_boot()
         for one in options:
             where = folder.streams / one.name
-            writer = StreamWriter(self._files, where, one)
+            writer = StreamWriter(self._files, where, one, wall)
             number, applied = numbers[one.name]
             end = max(writer.opened.end, applied)  # offsets are never given twice
             if rebooted and end:
                 writer.seal()
                 end += LEAP
+            if end:
+                writer.begin(end)
             stream = Stream(number, one.name, [text.encode() for text in one.topics], end)
             self.writers[stream] = writer
             self._readers[stream] = StreamReader(where)
@@ -799,8 +801,13 @@ class DiskJournal(Journal):
             answer(Piece(self._placed(stream, piece), piece.next_offset))
 
         if at_once:
-            done(read_piece(self._readers_here[stream], offset, stop, wanted, self._damaged))
-            return
+            try:
+                piece = read_piece(self._readers_here[stream], offset, stop, wanted, self._damaged)
+            except OSError:
+                pass  # the other thread tries again, and may wait
+            else:
+                done(piece)
+                return
         reader = self._readers[stream]
 
         def job() -> RawPiece:
@@ -877,7 +884,11 @@ class DiskJournal(Journal):
 
     def earliest(self, stream: Stream) -> int:
         """Return the offset of the oldest message that is kept."""
-        return min(self._readers_here[stream].first, stream.routed)
+        try:
+            return min(self._readers_here[stream].first, stream.routed)
+        except OSError as error:
+            logger.error("stream %s: cannot be read: %s", stream.name, error)
+            return 0  # what is not there any more is passed over
 
     def _damaged(self, damage: Damage) -> None:
         """Report damage, once."""

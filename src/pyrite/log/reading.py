@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +19,8 @@ PIECE_BYTES = 1024 * 1024
 """How much a piece may hold: what is handled in the event loop at a time."""
 SCANNED = 500_000
 """Messages that are looked at for one piece, even if none was wanted: others want to read too."""
-SLICE = 8_000
 GATHER = 4_000
-"""Messages that are looked at together: at most, of large batches; at least, of small ones."""
+"""Messages that are looked at together at least, however small the batches they are in."""
 
 Found = tuple[Batch, int, int]
 """Messages, their first offset, and their time."""
@@ -64,20 +63,6 @@ def read_piece(
         if position <= gathered[-1].column(0)[-1].as_py():
             return RawPiece(found, position)
     return RawPiece(found, stop)
-
-
-def _slices(
-    reader: StreamReader, offset: int, stop: int, report: Callable[[Damage], object]
-) -> Iterator[pa.RecordBatch]:
-    """Yield what is good, no more of it at a time than is looked at together."""
-    for piece in reader.read(offset, stop):
-        if isinstance(piece, Damage):
-            report(piece)
-        elif piece.num_rows <= SLICE:
-            yield piece
-        else:
-            for at in range(0, piece.num_rows, SLICE):
-                yield piece.slice(at, SLICE)
 
 
 def _look(

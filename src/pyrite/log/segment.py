@@ -509,6 +509,20 @@ def unfinished(path: Path, end: int) -> int:
     return 0 if rest == frames.END else len(rest.rstrip(b"\0"))
 
 
+def size_of(path: Path) -> int:
+    """Return the bytes of a segment, without the room for more that there may be in it."""
+    size = path.stat().st_size
+    if path.suffix != ".arrow":
+        return size
+    try:
+        with index_of(path).open("rb") as index:
+            index.seek(max(len(INDEX_HEADER), os.fstat(index.fileno()).st_size // 64 * 64 - 64))
+            last, _ = proven(INDEX_HEADER + index.read(64))
+    except FileNotFoundError:
+        return size
+    return min(size, int(last["position"][0] + last["length"][0])) if len(last) else size
+
+
 def is_sealed(path: Path) -> bool:
     """Tell whether a segment was sealed."""
     with path.open("rb") as file:

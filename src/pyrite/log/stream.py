@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyrite.log.topics import Topics
 from pyrite.queries import FOREVER
 
 Segment = ArrowSegment | ParquetSegment
+T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What a stream may be called."""
@@ -139,28 +141,45 @@ class StreamReader:
     @property
     def end(self) -> int:
         """The offset after that of the newest message."""
+        return self.look(self._end)
+
+    def _end(self) -> int:
         segments = self.segments()
         return segments[-1].end() if segments else 0
 
     def offset_at(self, time: int) -> int:
         """Return the offset of the first message that came at `time` (microseconds) or later."""
-        try:
-            return self._offset_at(time)
-        except FileNotFoundError:
-            return self.offset_at(time)  # a segment has become Parquet, or was dropped: look again
+        return self.look(lambda: self._offset_at(time))
+
+    def look(self, call: Callable[[], T]) -> T:
+        """Call, and again if a segment has become Parquet, or was dropped, meanwhile."""
+        while True:
+            try:
+                return call()
+            except FileNotFoundError:
+                if not self.folder.is_dir():
+                    raise
 
     def _offset_at(self, time: int) -> int:
         for segment in self.segments():
             records = segment.records()
-            at = int(np.searchsorted(records["latest"], time))
+            at = _first_at(records["latest"], time)
             if at < len(records):
                 first, count = int(records["first"][at]), int(records["count"][at])
                 for batch in segment.read(first, first + count):
                     if isinstance(batch, Damage):
                         return first
                     times = batch.column(1).view(pa.int64()).to_numpy()
-                    return first + int(np.searchsorted(times, time))
+                    return first + _first_at(times, time)
         return self.end
+
+
+def _first_at(times: np.ndarray[Any, Any], time: int) -> int:
+    """Return the number of the first time that is not before another; their number, if all are.
+
+    Times may go back: a clock may be wrong until the machine has asked for the time.
+    """
+    return int(np.searchsorted(np.maximum.accumulate(times), time))
 
 
 def _after(batch: pa.RecordBatch) -> int:

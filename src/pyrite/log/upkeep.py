@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyrite.log import tiering
 from pyrite.log.files import Files
 from pyrite.log.options import StreamOptions
-from pyrite.log.segment import ArrowSegment, Damage, is_sealed
+from pyrite.log.segment import ArrowSegment, Damage, is_sealed, size_of
 from pyrite.log.stream import Segment, StreamReader
 
 logger = logging.getLogger(__name__)
@@ -115,10 +115,9 @@ class Upkeep:
             while sealed and _latest(sealed[0]) < oldest:
                 dropped.append(sealed.pop(0))
         if options.retention_bytes:
-            sizes = [segment.path.stat().st_size for segment in self._reader.segments()]
-            total = sum(sizes)
+            total = sum(size_of(segment.path) for segment in self._reader.segments()[len(dropped) :])
             while sealed and total > options.retention_bytes:
-                total -= sealed[0].path.stat().st_size
+                total -= size_of(sealed[0].path)
                 dropped.append(sealed.pop(0))
         for segment in dropped:
             tiering.remove(self._files, segment.path)
@@ -133,4 +132,4 @@ def _is_over(segment: Segment) -> bool:
 
 def _latest(segment: Segment) -> int:
     records = segment.records()
-    return int(records["latest"][-1]) if len(records) else 0
+    return int(records["latest"].max()) if len(records) else 0

@@ -84,8 +84,8 @@ def _stream(reader: StreamReader) -> Iterator[tuple[list[Damage], int]]:
     seen: set[Path] = set()
     while True:
         segments = reader.segments()
-        limits = [*(segment.base for segment in segments[1:]), FOREVER]
-        fresh = [pair for pair in zip(segments, limits, strict=True) if pair[0].path not in seen]
+        limits = (*(segment.base for segment in segments[1:]), FOREVER)
+        fresh = [pair for pair in zip(segments, limits, strict=False) if pair[0].path not in seen]
         if not fresh:
             break
         for segment, limit in fresh:

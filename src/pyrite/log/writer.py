@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,8 +41,11 @@ class Opened(NamedTuple):
 class StreamWriter:
     """Writes one stream."""
 
-    def __init__(self, files: Files, folder: Path, options: StreamOptions) -> None:
+    def __init__(
+        self, files: Files, folder: Path, options: StreamOptions, wall: Callable[[], float] = time.time
+    ) -> None:
         self._files = files
+        self._wall = wall
         self._folder = folder
         self.options = options
         folder.mkdir(exist_ok=True)
@@ -89,8 +92,8 @@ class StreamWriter:
         self._refused = sum(one.frame.size for one in batches)
         if self._segment is not None and self._is_full():
             self.seal()
-        if self._segment is None:
-            self._segment = SegmentWriter(self._files, self._folder, batches[0].first)
+        self.begin(batches[0].first)
+        assert self._segment is not None
         try:
             self._segment.append_frames(batches, sync)
         except OSError:
@@ -116,7 +119,7 @@ class StreamWriter:
             most = min(most, options.retention_bytes // 4)
         if options.retention_age:
             oldest = min(oldest, options.retention_age / 4)
-        return segment.size >= most or time.time() - segment.started / 1e6 >= oldest
+        return segment.size >= most or self._wall() - segment.started / 1e6 >= oldest
 
     def _abandon(self) -> None:
         """Write no more to a file of which it is not known what is on the disk."""
@@ -166,24 +169,34 @@ class StreamWriter:
 
     def seal_if_due(self) -> None:
         """Seal a segment that is old enough, though nothing more comes."""
-        if self._segment is not None and self._is_full():
+        segment = self._segment
+        if segment is not None and self._is_full():
             self.seal()
+            self.begin(segment.next_offset)
 
     def seal(self) -> None:
         """End the active segment; the next message begins another."""
-        if self._segment is not None:
-            try:
-                self._segment.seal()
-            except OSError:
-                self._abandon()
-                raise
-            self._segment = None
-            self._is_safe()
+        segment = self._segment
+        if segment is None:
+            return
+        if not segment.started:
+            self._abandon()  # it holds nothing
+            return
+        try:
+            segment.seal()
+        except OSError:
+            self._abandon()
+            raise
+        self._segment = None
+        self._is_safe()
 
-    @property
-    def active(self) -> int:
-        """The offset at which the active segment begins; -1 if there is none."""
-        return self._segment.base if self._segment is not None else -1
+    def begin(self, offset: int) -> None:
+        """Begin a segment for what is to come, if there is none.
+
+        Retention may drop all others. Then its name tells readers where the stream has come to.
+        """
+        if self._segment is None:
+            self._segment = SegmentWriter(self._files, self._folder, offset)
 
     def close(self) -> None:
         """Make everything safe, and close."""

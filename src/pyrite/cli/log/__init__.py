@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pyrite.broker.positions import Earliest, Position, parse_position
 from pyrite.broker.topics import InvalidTopic, check_filter
@@ -81,6 +82,25 @@ _POSITION = "an offset, earliest, latest, a time ago (-90s, -15m, -1h, -7d) or a
 Parsers = argparse._SubParsersAction
 
 
+class _AnyOrder(argparse.ArgumentParser):
+    """Lets options stand between STREAM and FILE, too."""
+
+    _within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, as argparse does where options and the others may alternate; which calls this again."""
+        if self._within:
+            return super().parse_known_args(args, namespace)
+        self._within = True
+        try:
+            found, others = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._within = False
+        if others:  # said here, so that it is with the usage of this command
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return found, others
+
+
 def register(commands: Parsers[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
@@ -90,7 +110,9 @@ def register(commands: Parsers[argparse.ArgumentParser]) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=_AnyOrder
+    )
     _ls(parsers)
     _cat(parsers)
     _verify(parsers)
@@ -98,13 +120,13 @@ def register(commands: Parsers[argparse.ArgumentParser]) -> None:
     _compact(parsers)
 
 
-def _ls(parsers: Parsers[argparse.ArgumentParser]) -> None:
+def _ls(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "ls", "list streams and segments", _LS)
     parser.add_argument("stream", nargs="?", metavar="STREAM", help="show the segments of this stream")
     parser.add_argument("-l", "--long", action="store_true", help="show the segments of all streams")
 
 
-def _cat(parsers: Parsers[argparse.ArgumentParser]) -> None:
+def _cat(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "cat", "print messages", _CAT)
     parser.add_argument(
         "stream", nargs="?", default="default", metavar="STREAM", help="the stream; default: default"
@@ -115,12 +137,12 @@ def _cat(parsers: Parsers[argparse.ArgumentParser]) -> None:
     parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")
 
 
-def _verify(parsers: Parsers[argparse.ArgumentParser]) -> None:
+def _verify(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "verify", "check every byte", _VERIFY)
     parser.add_argument("stream", nargs="?", metavar="STREAM", help="this stream only")
 
 
-def _export(parsers: Parsers[argparse.ArgumentParser]) -> None:
+def _export(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "export", "write messages to a file", _EXPORT)
     parser.usage = "pyrite log export [options] [STREAM] FILE"
     parser.add_argument(
@@ -134,7 +156,7 @@ def _export(parsers: Parsers[argparse.ArgumentParser]) -> None:
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
 
 
-def _compact(parsers: Parsers[argparse.ArgumentParser]) -> None:
+def _compact(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "compact", "turn segments to Parquet, and merge small ones", _COMPACT)
     parser.add_argument("stream", nargs="?", metavar="STREAM", help="this stream only")
     parser.add_argument(
@@ -152,9 +174,7 @@ def _compact(parsers: Parsers[argparse.ArgumentParser]) -> None:
     )
 
 
-def _command(
-    parsers: Parsers[argparse.ArgumentParser], name: str, does: str, examples: str
-) -> argparse.ArgumentParser:
+def _command(parsers: Parsers[_AnyOrder], name: str, does: str, examples: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(
         name,
         help=does,

@@ -74,6 +74,8 @@ class _Export:
 
 def _to_file(path: Path, force: bool, write: Callable[[BinaryIO], None]) -> None:
     """Write a file under another name, and give it its own when it is complete and safe."""
+    if path.exists() and not path.is_file():  # a device, say, which must not become a file
+        raise running.LogError(f"{path} is no file; name one, or - for standard output")
     if path.exists() and not force:
         raise running.LogError(f"{path} is there already; --force replaces it")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -85,6 +87,9 @@ def _to_file(path: Path, force: bool, write: Callable[[BinaryIO], None]) -> None
         if path.exists() and not force:
             raise running.LogError(f"{path} has appeared meanwhile; --force replaces it")
         temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -23,38 +23,30 @@ Row = list[str | int]
 
 def run(args: argparse.Namespace) -> int:
     """List what there is."""
-    found = folders(args)
+    readers = [StreamReader(folder) for folder in folders(args)]
     if args.stream is None and not args.long:
-        _show(_STREAM, [_stream(folder) for folder in found])
+        _show(_STREAM, [reader.look(partial(_stream, reader)) for reader in readers])
     else:
-        _show(_SEGMENT, [row for folder in found for row in _segments(folder)])
+        _show(_SEGMENT, [row for reader in readers for row in reader.look(partial(_segments, reader))])
     return 0
 
 
-def _stream(folder: Path) -> Row:
-    rows = _segments(folder)
-    segments = StreamReader(folder).segments()
-    end = segments[-1].end() if segments else 0
+def _stream(reader: StreamReader) -> Row:
+    rows = _segments(reader)
     return [
-        folder.name,
+        reader.name,
         len(rows),
-        rows[0][3] if rows else 0,
-        end,
+        reader.first,
+        reader.end,
         sum(int(row[5]) for row in rows),
         next((row[6] for row in rows if row[6]), ""),
         next((row[7] for row in reversed(rows) if row[7]), ""),
-        sum(path.stat().st_size for path in folder.iterdir()),
+        sum(path.stat().st_size for path in reader.folder.iterdir()),
     ]
 
 
-def _segments(folder: Path) -> list[Row]:
-    rows = []
-    for segment in StreamReader(folder).segments():
-        try:
-            rows.append(_segment(segment))
-        except FileNotFoundError:
-            return _segments(folder)  # it has become Parquet, or was dropped: look again
-    return rows
+def _segments(reader: StreamReader) -> list[Row]:
+    return [_segment(segment) for segment in reader.segments()]
 
 
 def _segment(segment: Segment) -> Row:

@@ -1,0 +1,140 @@
+"""Retention: what is too old, or too much, goes, a segment at a time; and who reads it is not confused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyrite.log.bulk import LogFolder
+from pyrite.queries import DataLoss, Query
+from tests.support.durable import Device, Machine, default_streams
+
+
+def publish(machine: Machine, *payloads: bytes) -> None:
+    client = machine.core.connect("writer")
+    for payload in payloads:
+        client.publish("a/b", payload, qos=1)
+    machine.core.flush()
+
+
+def kept(machine: Machine) -> list[bytes]:
+    return [row["payload"] for row in machine.log("a")]
+
+
+def names(machine: Machine) -> list[str]:
+    return sorted(path.name for path in (machine.data / "streams" / "a").iterdir())
+
+
+def test_what_is_too_old_is_dropped_and_nothing_else(folder: Path) -> None:
+    machine = Machine(folder, default_streams(retention_age=100.0))
+    for number in range(10):
+        publish(machine, b"%d" % number)
+        machine.tick(30)
+    machine.tick(3)  # upkeep
+    assert kept(machine) == [b"7", b"8", b"9"], "those before are older than 100 s"
+    machine.stop()
+
+
+@pytest.mark.parametrize("age", [0.0, 1_000.0])
+def test_what_is_too_much_is_dropped_the_oldest_first(folder: Path, age: float) -> None:
+    """The room that the segment being written has for more is no reason, nor is what goes for its age."""
+    most = 200_000
+    options = default_streams(retention_bytes=most, retention_age=age, segment_bytes=1_000_000)
+    machine = Machine(folder, options)
+    sent = [b"%04d" % number + Random(number).randbytes(5_000) for number in range(200)]
+    for number, payload in enumerate(sent):
+        publish(machine, payload)
+        if number == 120:
+            machine.tick(age)
+    machine.tick(3)
+    found = kept(machine)
+    assert 0.5 * most < len(found) * 5_000 < most
+    assert found == sent[-len(found) :]
+    machine.stop()
+
+
+def test_without_retention_nothing_is_dropped(folder: Path) -> None:
+    machine = Machine(folder, default_streams(segment_age=1.0))
+    for number in range(5):
+        publish(machine, b"%d" % number)
+        machine.tick(1_000_000)
+    machine.tick(3)
+    assert kept(machine) == [b"%d" % number for number in range(5)]
+    machine.stop()
+
+
+def test_a_segment_that_is_old_enough_is_sealed_though_nothing_comes(folder: Path) -> None:
+    machine = Machine(folder, default_streams(segment_age=50.0))
+    publish(machine, b"one")
+    machine.tick(40)
+    assert not any(name.endswith(".parquet") for name in names(machine))
+    machine.tick(20)
+    machine.tick(3)
+    assert f"{0:020d}.parquet" in names(machine)
+    assert kept(machine) == [b"one"]
+    machine.stop()
+
+
+@pytest.mark.parametrize("end", ["runs on", "stops", "crashes", "loses its power"])
+def test_a_stream_of_which_all_was_dropped_knows_where_it_has_come_to(folder: Path, end: str) -> None:
+    """Who reads it would think that it began anew, and wait for what has long been there: Spark does."""
+    machine = Machine(folder, default_streams(retention_age=100.0))
+    publish(machine, b"one", b"two", b"three")
+    for _ in range(3):
+        machine.tick(100)
+    machine.tick(3)
+    assert kept(machine) == []
+    if end == "stops":
+        machine.restart()
+    elif end != "runs on":
+        machine.crash(keep=end == "crashes")
+        machine.start()
+    machine.tick(3)  # what was dropped last may be there again
+    log = LogFolder(machine.data)
+    assert log.bounds("a") == (3, 3)
+    with pytest.raises(DataLoss, match="offsets 1 to 2 are not kept any longer"):
+        list(log.read(Query("a", start=1)))
+    publish(machine, b"four")
+    assert [(row["offset"], row["payload"]) for row in machine.log("a")] == [(3, b"four")]
+    machine.stop()
+
+
+def test_a_stream_of_which_nothing_is_there_but_its_place_goes_on_after_the_power_failed(
+    folder: Path,
+) -> None:
+    """And nothing is left behind by it, however often."""
+    machine = Machine(folder, default_streams(retention_age=100.0))
+    publish(machine, b"one")
+    for _ in range(3):
+        machine.tick(100)
+    for _ in range(3):
+        (machine.data / "boot").write_text("another start of the machine\n")
+        machine.crash()
+        machine.start()
+        machine.tick(3)
+        first, end = LogFolder(machine.data).bounds("a")
+        assert first == end > 1
+        assert names(machine) == [f"{end:020d}.arrow", f"{end:020d}.arrow.index"]
+    machine.stop()
+
+
+def test_a_session_is_sent_what_was_not_dropped_while_it_was_away(folder: Path) -> None:
+    machine = Machine(folder, default_streams(retention_age=100.0))
+    reader = Device(machine, "reader")
+    reader.connect()
+    assert reader.client is not None
+    reader.client.subscribe("a/#", qos=1)
+    reader.drop()
+    for number in range(6):
+        publish(machine, b"%d" % number)
+        machine.tick(45)
+    machine.tick(3)
+    left = kept(machine)
+    assert left == [b"4", b"5"]
+    reader.connect()
+    publish(machine, b"new")
+    reader.finish()
+    assert reader.payloads() == [*left, b"new"]
+    machine.stop()
