@@ -201,7 +201,7 @@ def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
     if session.lasting or lasted:
         connection.wait_for_journal()  # until it is safe that there is such a session
     connection.tell_connected(VERSIONS[packet.version], present)
-    session.resume()
+    session.resume(broker.reading_rights(session, connection.credentials))
 
 
 def _session_expiry(packet: Connect, maximum: int) -> int:
