@@ -210,7 +210,8 @@ class Server:
         for path in self._socket_files:
             path.unlink(missing_ok=True)
         if self._deciding is not None:
-            await self._loop.run_in_executor(None, self._deciding.stop)
+            # A plug-in may never come to an end, and no one waits for its answer any longer.
+            await self._loop.run_in_executor(None, self._deciding.stop, GOODBYE)
         if self.journal is not None:
             await self._loop.run_in_executor(None, self.journal.close)
 
@@ -269,12 +270,15 @@ class Server:
             session = connection.session
             if session is None:
                 continue
-            again = trust_changed and is_encrypted(connection.transport)
-            if not again and self.broker.access.is_welcome(connection.credentials):
-                self.broker.prune(session, connection.credentials)
-            else:
-                session.will = None  # it has no say any more
-                connection.ended(Reason.NOT_AUTHORIZED)
+            stays = not (trust_changed and is_encrypted(connection.transport))
+            try:
+                if stays and self.broker.access.is_welcome(connection.credentials):
+                    self.broker.prune(session, connection.credentials)
+                    continue
+            except Exception:  # a plug-in may do anything
+                logger.exception("internal error in the access plug-in")
+            session.will = None  # it has no say any more
+            connection.ended(Reason.NOT_AUTHORIZED)
 
     async def _listen(self, listener: Listener) -> Listener:
         """Open a listener; an error says which."""
