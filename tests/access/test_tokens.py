@@ -78,6 +78,8 @@ def test_bad_tokens(tmp_path: Path) -> None:
         token("hs", exp=None, **fine),
         token("hs", sub=None, **fine),
         token("hs", sub=3, **fine),
+        token("hs", sub="\ud800", **fine),
+        token("hs", exp=10**400, **fine),
         token("hs", groups="ops", **fine),
         token("hs", aud="other", iss="me"),
         token("hs", aud="pyrite", iss="you"),
@@ -93,7 +95,18 @@ def test_bad_tokens(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_keys(tmp_path: Path) -> None:
-    for text in ("", "{}", '{"keys": []}', '{"keys": [{"kty": "none"}]}'):
+    a_key = '{"kty": "oct", "k": "MDEyMzQ1Njc4OWFiY2RlZg", "kid": []}'
+    for text in (
+        "",
+        "{}",
+        '{"keys": []}',
+        '{"keys": [{"kty": "none"}]}',
+        a_key,
+        f"[{a_key}]",
+        f'{{"keys": [{a_key}]}}',
+        "null",
+        "[" * 100_000,
+    ):
         (tmp_path / "keys").write_text(text)
         with pytest.raises(TokensError, match="expected a set of keys"):
             checker(tmp_path / "keys")

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pyrite.access.options import AccessError
 
@@ -41,10 +41,10 @@ class Tokens:
         self._jwt = jwt
         try:
             text = path.read_text(encoding="utf-8")
-            keys = jwt.PyJWKSet.from_json(text)
+            keys = jwt.PyJWKSet.from_dict(_object(text))
         except OSError as error:
             raise TokensError(f"{path}: {error.strerror}") from None
-        except (ValueError, jwt.PyJWTError) as error:
+        except (ValueError, RecursionError, jwt.PyJWTError) as error:
             raise TokensError(f"{path}: expected a set of keys (JWKS): {error}") from None
         self._keys = {key.key_id: key for key in keys.keys}
         self._only = keys.keys[0] if len(keys.keys) == 1 else None
@@ -75,14 +75,29 @@ class Tokens:
                 leeway=LEEWAY,
                 options={"require": ["exp", self._user_claim], "verify_aud": self._audience is not None},
             )
-        except (self._jwt.PyJWTError, ValueError):
+            until = float(claims["exp"]) + LEEWAY
+        except (self._jwt.PyJWTError, ValueError, OverflowError):
             return None
         user, groups = claims[self._user_claim], claims.get(self._groups_claim, [])
-        if not isinstance(user, str) or not user or not isinstance(groups, list):
+        if not _is_name(user) or not isinstance(groups, list):
             return None
-        return Bearer(
-            user, frozenset(str(one) for one in groups), claims["exp"] + LEEWAY, self._proofs[key.key_id]
-        )
+        return Bearer(user, frozenset(map(str, groups)), until, self._proofs[key.key_id])
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Read a set of keys as JSON has it; ValueError if it cannot be one."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or "keys" not in found:
+        raise ValueError('expected {"keys": [...]}')
+    for key in found["keys"] if isinstance(found["keys"], list) else ():
+        if isinstance(key, dict) and not isinstance(key.get("kid"), str | None):
+            raise ValueError(f"the name of a key (kid) is a text, not {key['kid']!r}")
+    return found
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    """Tell whether a claim can be the name of a user: other protocols must be able to write it."""
+    return isinstance(value, str) and bool(value) and value.encode("utf-8", "ignore").decode() == value
 
 
 def _digest(keys: str, name: str | None, asked: tuple[str, ...]) -> str:
