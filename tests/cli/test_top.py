@@ -91,6 +91,23 @@ def test_a_broker_that_goes_away_is_waited_for() -> None:
             top.close()
 
 
+def test_a_broker_that_comes_back_with_its_log_tells_all_figures_again(tmp_path: Path) -> None:
+    def started(port: int) -> BrokerProcess:
+        return BrokerProcess(f"--listen=mqtt://127.0.0.1:{port}", "--data=data", cwd=tmp_path)
+
+    with started(0) as broker:
+        top = Running(*PYRITE, "top", "--url", broker.urls[0], "--json", "--interval", "0.1")
+        before = json.loads(top.wait_for('"rates"', "stdout"))["figures"]
+    try:
+        top.wait_for("Connecting again")
+        with started(broker.port()):
+            until = time.monotonic() + SECONDS
+            while not before.keys() <= json.loads(top.wait_for('"rates"', "stdout"))["figures"].keys():
+                assert time.monotonic() < until
+    finally:
+        top.close()
+
+
 def test_on_a_terminal(logging_broker: BrokerProcess) -> None:
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
