@@ -114,6 +114,19 @@ def test_files_that_are_no_keys(tmp_path: Path) -> None:
         checker(tmp_path / "none")
 
 
+def test_a_secret_that_could_be_guessed_is_an_error(tmp_path: Path) -> None:
+    for algorithm, least in (("HS256", 32), ("HS384", 48), ("HS512", 64)):
+        for size in (least - 1, least):
+            secret = jwt.utils.base64url_encode(b"x" * size).decode()
+            key = {"kty": "oct", "k": secret, "alg": algorithm, "kid": "one"}
+            (tmp_path / "keys").write_text(json.dumps({"keys": [key]}))
+            if size == least:
+                checker(tmp_path / "keys")
+                continue
+            with pytest.raises(TokensError, match=f"'one' has {size} bytes, .* takes at least {least}"):
+                checker(tmp_path / "keys")
+
+
 def test_keys_that_no_token_could_name(tmp_path: Path) -> None:
     path = keys(tmp_path / "keys", "hs", "es")
     for wrong in (path.read_text().replace("kid", "id"), path.read_text().replace('"hs"', '"es"')):

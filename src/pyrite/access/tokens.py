@@ -12,6 +12,8 @@ from pyrite.access.options import AccessError
 
 LEEWAY = 5.0
 """Seconds by which clocks may differ."""
+SHORTEST = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Bytes of a secret, at the least (RFC 7518, 3.2): whoever has a token can try shorter ones at home."""
 
 
 class TokensError(AccessError):
@@ -50,6 +52,13 @@ class Tokens:
         self._only = keys.keys[0] if len(keys.keys) == 1 else None
         if len(self._keys) < len(keys.keys) or (self._only is None and None in self._keys):
             raise TokensError(f"{path}: expected a name of its own (kid) for each of several keys")
+        for key in keys.keys:
+            least = SHORTEST.get(key.algorithm_name, 0)
+            if isinstance(key.key, bytes) and len(key.key) < least:
+                raise TokensError(
+                    f"{path}: the key {key.key_id!r} has {len(key.key)} bytes, and could be guessed: "
+                    f"{key.algorithm_name} takes at least {least}"
+                )
         asked = (audience, issuer, user_claim)
         self._proofs = {key.key_id: _digest(text, key.key_id, asked) for key in keys.keys}
         self.proofs = frozenset(self._proofs.values())
