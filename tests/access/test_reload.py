@@ -202,6 +202,27 @@ def test_all_or_nothing(tmp_path: Path) -> None:
             BlockingClient(broker.urls[0], username="bob", password="bob-word").connect()
 
 
+def test_a_broker_that_is_told_while_it_starts_reads_them_when_it_has(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, sys, time\n"
+        "from pyrite.broker.access import Access\n"
+        "def make():\n"
+        "    print('starting', file=sys.stderr, flush=True)\n"
+        "    while not os.path.exists('go'):\n"
+        "        time.sleep(0.01)\n"
+        "    return Access()\n"
+    )
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'slow:make'\n")
+    arguments = ("--config", "pyrite.toml", *LISTEN, "--ephemeral")
+    with BrokerProcess(*arguments, cwd=tmp_path, wait=False) as broker:
+        wait_until(lambda: "starting" in broker.log)
+        broker.process.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        broker.wait_until_ready()
+        wait_until(lambda: any("were read again" in line for line in broker.log))
+        assert broker.stop() == 0
+
+
 def test_an_access_list_where_there_was_none(tmp_path: Path) -> None:
     """Who gave a name was not asked whether it is theirs: now they are. And the list stays."""
     (tmp_path / "pyrite.toml").write_text("")

@@ -484,13 +484,17 @@ async def serve(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    hung_up = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # what comes while it starts waits until it has
     server = Server(config, reread)
-    loop.add_signal_handler(signal.SIGHUP, server.reload)
     for line in server.found():
         say(line)
     for listener in await server.start():
         say(f"listening on {listener}")
     say("pyrite ready")
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    if hung_up.is_set():
+        server.reload()
     # Everything loaded by now stays; and few of the objects that messages make are in cycles. So the
     # collector looks at less, and more rarely.
     gc.collect()
