@@ -530,6 +530,41 @@ def test_who_logs_in_may_do_what_the_rules_say(open_page: OpenPage, guarded: Bro
         assert page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])") == "[{},{}]"
 
 
+MOODY = """
+from pyrite.broker.access import Accept, Access, Refuse
+
+class Moody(Access):
+    asked = 0
+
+    def authenticate(self, credentials):
+        if credentials.username == "hasty":
+            return Refuse(0x87, "too many failed log-ins; try again in 4 s")
+        self.asked += credentials.username == "early" and credentials.client_id != ""
+        if self.asked == 1:
+            return Refuse(0x89, "too many log-ins wait")
+        return Accept(username=credentials.username)
+"""
+
+
+def test_the_reason_of_a_refusal_is_the_brokers_and_who_is_to_come_again_does(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    (tmp_path / "pyrite.toml").write_text(CONFIG + "authenticator = 'moody:Moody'\n")
+    arguments = ("--config=pyrite.toml", "--ephemeral", *LISTEN)
+    with BrokerProcess(*arguments, cwd=tmp_path) as broker, open_page(broker) as page:
+        page.evaluate("document.getElementById('log-in').hidden = false")
+        page.get_by_role("button", name="Log in").click()
+        dialog, note = page.get_by_role("dialog"), page.locator("#log-in-note")
+        dialog.get_by_label("User name").fill("hasty")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(note).to_have_text("Refused: too many failed log-ins; try again in 4 s")
+        dialog.get_by_label("User name").fill("early")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(page.locator("#state")).to_have_text("Not connected, trying again: too many log-ins wait")
+        expect(page.locator("#state")).to_have_text("Connected")
+
+
 def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) -> None:
     with open_page(guarded, refusals=True) as page:
         log_in(page, "bob", "two")
