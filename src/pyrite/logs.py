@@ -210,6 +210,7 @@ def start_logging(levels: Mapping[str, str], form: str) -> LogHandler:
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
+    logging.captureWarnings(True)  # Python's own, which would be written beside the log
     usual = levels.get("", "info")
     root.setLevel(usual.upper())
     for part, names in PARTS.items():
@@ -220,5 +221,6 @@ def start_logging(levels: Mapping[str, str], form: str) -> LogHandler:
 
 def stop_logging(handler: LogHandler) -> None:
     """Write the last lines."""
+    logging.captureWarnings(False)
     logging.getLogger().removeHandler(handler)
     handler.close()

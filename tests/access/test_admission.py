@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from pyrite.broker.access import Accept, Access, Credentials, Refuse
-from pyrite.broker.admission import MAX_OF_ONE, MAX_WAITING
+from pyrite.broker.admission import MAX_OF_ONE, MAX_WAITING, PATIENCE
 from pyrite.broker.core import Broker
 
 
@@ -19,6 +21,12 @@ class Slow(Access):
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
         if credentials.username == "broken":
             raise RuntimeError("a defect")
+        if credentials.username == "leaving":
+            raise SystemExit("as a mistaken library may")
+        if credentials.username == "speechless":
+            return None  # type: ignore[return-value]
+        if credentials.username == "granted":
+            return Refuse(0x01, "no code of a refusal")
         good = credentials.password == b"secret"
         return Accept(username=credentials.username) if good else Refuse(0x86, "wrong")
 
@@ -82,10 +90,30 @@ def test_guesses_that_wait_are_not_checked_when_those_before_have_failed() -> No
     assert [code for _, code in door.told] == [0x86] * 5 + [0x87] * 15
 
 
-def test_a_defect_of_a_plug_in_is_no_guess_and_stops_no_one() -> None:
+@pytest.mark.parametrize("defect", ["broken", "leaving", "speechless", "granted"])
+def test_a_defect_of_a_plug_in_is_no_guess_and_stops_no_one(defect: str) -> None:
     door = Door()
     for _ in range(10):
-        door.knock("10.0.0.1", "broken")
+        door.knock("10.0.0.1", defect)
     door.knock("10.0.0.1", "ann", b"secret")
     door.check(11)
-    assert door.told == [("broken", 0x80)] * 10 + [("ann", 0)]
+    assert door.told == [(defect, 0x80)] * 10 + [("ann", 0)]
+
+
+def test_no_one_waits_for_a_check_that_does_not_come_to_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door()
+    door.broker.tick(1.0)
+    for name in ("ann", "bob"):
+        door.knock("10.0.0.1", name, b"secret")
+    door.broker.tick(1.0 + PATIENCE - 1)
+    assert door.told == []
+    door.broker.tick(1.0 + PATIENCE + 1)
+    assert door.told == [("ann", 0x89), ("bob", 0x89)]
+    door.knock("10.0.0.1", "eve", b"secret")
+    assert door.told[2:] == [("eve", 0x89)]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    door.check(1)
+    assert len(door.told) == 3, "who was told once is not told again"
+    door.knock("10.0.0.1", "ann", b"secret")
+    door.check(1)
+    assert door.told[3:] == [("ann", 0)]

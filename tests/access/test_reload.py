@@ -22,7 +22,8 @@ from pyrite.broker.core import Broker
 from pyrite.client import BlockingClient, ConnectError, FlightLog
 from pyrite.client.line import LineClient, LineError
 from pyrite.queries import Query
-from tests.conformance.wire import Will, connect_packet
+from tests.conformance.client import Client, Tcp
+from tests.conformance.wire import PUBLISH, PUBREL, Will, connect_packet
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
@@ -102,6 +103,55 @@ def test_a_session_that_is_resumed_has_what_its_client_may_have_now(tmp_path: Pa
             assert [message.payload for message in bob.messages(timeout=1)] == [b"2"]
 
 
+@pytest.mark.parametrize("storage", ["--ephemeral", "--data=data"])
+def test_who_takes_up_a_session_is_sent_nothing_that_waited_and_is_not_for_him(
+    tmp_path: Path, storage: str
+) -> None:
+    config = rules("a") + "[[access.rule]]\nusers = ['ann']\nsubscribe = ['secret']\n"
+    (tmp_path / "pyrite.toml").write_text(config)
+    users(tmp_path, "ann", "bob")
+
+    def connected(name: str, client_id: str) -> Client:
+        client = Client(Tcp("127.0.0.1", broker.port()))
+        proof = {"username": name, "password": f"{name}-word".encode()}
+        client.connect(client_id, clean=False, session_expiry_interval=60, receive_maximum=2, **proof)
+        return client
+
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, storage, cwd=tmp_path) as broker:
+        publisher, ann = connected("ann", "publisher"), connected("ann", "shared-id")
+        ann.subscribe("secret", "a", qos=2)
+        for topic, qos in (("secret", 1), ("secret", 2), ("secret", 1), ("a", 1)):
+            publisher.publish(topic, topic.encode(), qos=qos)
+        assert [ann.expect(PUBLISH).qos for _ in range(2)] == [1, 2]
+        ann.close()
+        bob = connected("bob", "shared-id")
+        assert bob.connack is not None
+        assert bob.connack.session_present
+        assert bob.expect(PUBREL).packet_id == 2, "a half received message is ended, and not told"
+        assert bob.receive().topic == "a"
+        publisher.close()
+        bob.close()
+
+
+def test_what_waits_for_a_client_is_not_sent_when_it_may_not_have_it_any_more(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text(rules("a", "b"))
+    users(tmp_path, "ann")
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
+        ann, publisher = (Client(Tcp("127.0.0.1", broker.port())) for _ in range(2))
+        for client, client_id in ((ann, "ann"), (publisher, "publisher")):
+            client.connect(client_id, receive_maximum=1, username="ann", password=b"ann-word")
+        ann.subscribe("a", "b", qos=1)
+        for topic in ("a", "b", "a"):
+            publisher.publish(topic, qos=1)
+        first = ann.expect(PUBLISH)
+        (tmp_path / "pyrite.toml").write_text(rules("a"))
+        hang_up_and_wait(broker, "were read again")
+        ann.acknowledge(first)
+        assert ann.receive().topic == "a"
+        ann.close()
+        publisher.close()
+
+
 def test_certificates(tmp_path: Path) -> None:
     def renew() -> bytes:
         authority = trustme.CA()
@@ -149,6 +199,27 @@ def test_all_or_nothing(tmp_path: Path) -> None:
             pass
         with pytest.raises(ConnectError):
             BlockingClient(broker.urls[0], username="bob", password="bob-word").connect()
+
+
+def test_a_broker_that_is_told_while_it_starts_reads_them_when_it_has(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, sys, time\n"
+        "from pyrite.broker.access import Access\n"
+        "def make():\n"
+        "    print('starting', file=sys.stderr, flush=True)\n"
+        "    while not os.path.exists('go'):\n"
+        "        time.sleep(0.01)\n"
+        "    return Access()\n"
+    )
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'slow:make'\n")
+    arguments = ("--config", "pyrite.toml", *LISTEN, "--ephemeral")
+    with BrokerProcess(*arguments, cwd=tmp_path, wait=False) as broker:
+        wait_until(lambda: "starting" in broker.log)
+        broker.process.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        broker.wait_until_ready()
+        wait_until(lambda: any("were read again" in line for line in broker.log))
+        assert broker.stop() == 0
 
 
 def test_an_access_list_where_there_was_none(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_rules() -> None:
     assert not may("pull", "bob", b"clients/c2")
     assert not may("pull", "bob", b"clients/#", "#")
     assert may("subscribe", None, b"news")
+    assert not may("subscribe", "anonymous", b"news"), "a token may say any name, but not that it has none"
     assert not may("publish", None, b"users//x")
     assert may("manage", "bob", b"any", groups=frozenset({"ops"}))
     assert not may("manage", "bob", b"any")
@@ -138,6 +139,8 @@ def test_the_file_of_users(tmp_path: Path) -> None:
         ("# fine\n\nann:plain\n", "line 3: expected name:hash"),
         ("a b:$argon2id$x\n", "line 1: user 'a b': expected up to 128"),
         ("ann:$argon2id$x:a/b\n", "line 1: group 'a/b': expected"),
+        (f"anonymous:{HASHED}\n", "line 1: user 'anonymous': stands for others in access.rule"),
+        (f"*:{HASHED}\n", "line 1: user '*': stands for others in access.rule"),
         (f"ann:{HASHED}\nann:{HASHED}\n", "line 2: user 'ann' is there twice"),
         ("ann:$argon2id$garbage\n", "line 1: user 'ann' has no whole argon2 hash; pyrite passwd makes one"),
         (f"ann:{HASHED[:-40]}\n", "line 1: user 'ann' has no whole argon2 hash"),
@@ -244,6 +247,16 @@ def test_a_guard() -> None:
     assert guard.may_publish(Credentials("c", "ann", None, "here"), "a")
     assert not guard.may_publish(Credentials("c", "bob", None, "here"), "a")
     assert Guard({}, [], anonymous=True).authenticate(Credentials("c", None, None, "x")) == Accept()
+
+
+def test_groups_are_those_of_the_file_and_those_of_the_token() -> None:
+    users = {"ann": User("ann", HASHED, frozenset({"staff"}))}
+    rules = [Rule(groups=["staff"], publish=["a"]), Rule(groups=["ops"], publish=["b"])]
+    guard = Guard(users, rules, anonymous=False)
+    by_password = Credentials("c", "ann", None, "here")
+    by_token = Credentials("c", "ann", None, "here", groups=frozenset({"ops"}))
+    assert [guard.may_publish(by_password, topic) for topic in "ab"] == [True, False]
+    assert [guard.may_publish(by_token, topic) for topic in "ab"] == [True, True]
 
 
 def test_what_is_asked_about_long_topics_is_not_remembered() -> None:

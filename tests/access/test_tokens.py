@@ -78,6 +78,8 @@ def test_bad_tokens(tmp_path: Path) -> None:
         token("hs", exp=None, **fine),
         token("hs", sub=None, **fine),
         token("hs", sub=3, **fine),
+        token("hs", sub="\ud800", **fine),
+        token("hs", exp=10**400, **fine),
         token("hs", groups="ops", **fine),
         token("hs", aud="other", iss="me"),
         token("hs", aud="pyrite", iss="you"),
@@ -93,12 +95,36 @@ def test_bad_tokens(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_keys(tmp_path: Path) -> None:
-    for text in ("", "{}", '{"keys": []}', '{"keys": [{"kty": "none"}]}'):
+    a_key = '{"kty": "oct", "k": "MDEyMzQ1Njc4OWFiY2RlZg", "kid": []}'
+    for text in (
+        "",
+        "{}",
+        '{"keys": []}',
+        '{"keys": [{"kty": "none"}]}',
+        a_key,
+        f"[{a_key}]",
+        f'{{"keys": [{a_key}]}}',
+        "null",
+        "[" * 100_000,
+    ):
         (tmp_path / "keys").write_text(text)
         with pytest.raises(TokensError, match="expected a set of keys"):
             checker(tmp_path / "keys")
     with pytest.raises(TokensError, match="No such file"):
         checker(tmp_path / "none")
+
+
+def test_a_secret_that_could_be_guessed_is_an_error(tmp_path: Path) -> None:
+    for algorithm, least in (("HS256", 32), ("HS384", 48), ("HS512", 64)):
+        for size in (least - 1, least):
+            secret = jwt.utils.base64url_encode(b"x" * size).decode()
+            key = {"kty": "oct", "k": secret, "alg": algorithm, "kid": "one"}
+            (tmp_path / "keys").write_text(json.dumps({"keys": [key]}))
+            if size == least:
+                checker(tmp_path / "keys")
+                continue
+            with pytest.raises(TokensError, match=f"'one' has {size} bytes, .* takes at least {least}"):
+                checker(tmp_path / "keys")
 
 
 def test_keys_that_no_token_could_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -13,10 +14,11 @@ from pathlib import Path
 
 import pyte
 import pytest
+from rich.console import Console
 
 from pyrite.access.users import User, hash_password, write_users
-from pyrite.cli.top_figures import Readings
-from pyrite.cli.top_view import size, sparkline
+from pyrite.cli.top_figures import Reading, Readings
+from pyrite.cli.top_view import size, sparkline, view
 from pyrite.client import BlockingClient
 from tests.support.process import BrokerProcess
 
@@ -89,6 +91,23 @@ def test_a_broker_that_goes_away_is_waited_for() -> None:
     finally:
         if top is not None:
             top.close()
+
+
+def test_a_broker_that_comes_back_with_its_log_tells_all_figures_again(tmp_path: Path) -> None:
+    def started(port: int) -> BrokerProcess:
+        return BrokerProcess(f"--listen=mqtt://127.0.0.1:{port}", "--data=data", cwd=tmp_path)
+
+    with started(0) as broker:
+        top = Running(*PYRITE, "top", "--url", broker.urls[0], "--json", "--interval", "0.1")
+        before = json.loads(top.wait_for('"rates"', "stdout"))["figures"]
+    try:
+        top.wait_for("Connecting again")
+        with started(broker.port()):
+            until = time.monotonic() + SECONDS
+            while not before.keys() <= json.loads(top.wait_for('"rates"', "stdout"))["figures"].keys():
+                assert time.monotonic() < until
+    finally:
+        top.close()
 
 
 def test_on_a_terminal(logging_broker: BrokerProcess) -> None:
@@ -174,6 +193,23 @@ def test_rates_are_between_two_updates_of_the_broker() -> None:
     now = 14.2
     readings.take(topic, b"7", retained=False)
     assert readings.reading().rates == {name: 0.0}, "another broker counts from 0"
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("log/error", "none", "No space left on device"),
+        ("log/lost", "0", "1"),
+        ("log/damaged", "0", "1"),
+        ("publish/messages/dropped", "0", "1"),
+        ("clients/behind", "0", "1"),
+    ],
+)
+def test_what_someone_should_look_at_is_red(name: str, good: str, bad: str) -> None:
+    for value in (good, bad):
+        console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
+        console.print(view(Reading({name: value}, {}, {}), "broker"))
+        assert ("\x1b[1;31m" in console.file.getvalue()) is (value == bad)  # type: ignore[attr-defined]
 
 
 def test_sparklines_and_sizes() -> None:

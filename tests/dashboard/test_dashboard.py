@@ -199,6 +199,38 @@ def test_plots_growth_and_who_is_slow_are_as_the_broker_says(
         slow.close()
 
 
+WIDEST = """
+  let made;
+  window.widest = 0;
+  Object.defineProperty(window, "uPlot", {
+    set: (plain) => { made = class extends plain {
+      constructor(...all) {
+        super(...all);
+        const chart = this, put = this.setData;
+        this.setData = (...data) => {
+          put(...data);
+          setTimeout(() => {
+            const { min, max } = chart.scales.x;
+            window.widest = Math.max(window.widest, max - min);
+          });
+        };
+      }
+    }; },
+    get: () => made,
+  });
+"""
+"""Has the page note over how many seconds a plot went, at the most."""
+
+
+def test_plots_go_over_minutes_from_the_first_sample_on(open_page: OpenPage, broker: BrokerProcess) -> None:
+    with open_page(broker, viewport={"width": 800, "height": 600}) as page:
+        page.add_init_script(WIDEST)
+        page.reload()
+        expect(page.locator("#plot-messages .legend dd").first).to_have_text(re.compile(r"\d/s"))
+        until(lambda: bool(page.evaluate("window.widest > 0")), page)
+        assert page.evaluate("window.widest") <= 300
+
+
 def test_all_figures_are_in_a_table(page: Page, client: BlockingClient) -> None:
     page.get_by_role("tab", name="Figures").click()
     row = page.locator("#figures tr", has_text="clients/maximum")
@@ -244,9 +276,9 @@ def test_the_tree_grows_with_last_values_and_counts(page: Page, client: Blocking
 def test_a_tree_that_is_full_says_what_it_leaves_out(page: Page, client: BlockingClient) -> None:
     page.get_by_label("Follow").fill("many/#")
     page.get_by_label("Follow").press("Enter")
-    client.publish_many([(f"many/{topic:05}", "x") for topic in range(5200)], qos=1)
+    client.publish_many([(f"many/{topic:05}", "x") for topic in range(20_200)], qos=1)
     expect(page.locator("#tree-note")).to_contain_text("201 messages on further topics are left out")
-    expect(page.locator("#tree-count")).to_have_text("4,999 topics")
+    expect(page.locator("#tree-count")).to_have_text("19,999 topics")
     assert page.locator("#tree > *").count() < 60, "only what is in sight is in the page"
 
 
@@ -282,6 +314,31 @@ def test_messages_arrive_as_json_text_or_bytes_with_their_properties(
     expect(page.locator("#payload-note")).to_contain_text("not JSON")
     rows.nth(1).click()
     expect(page.locator("#payload")).to_have_text("two words")
+
+
+def test_json_is_indented_and_nothing_else_about_it_changes(page: Page, client: BlockingClient) -> None:
+    show(page, "exact")
+    sent = '{"id":1767225600123456789,"price":1.10,"big":1e999,"id":-0,"none":[],"o":{ },"t":"\\u00e9 {,\\""}'
+    client.publish("exact", sent, qos=1)
+    page.locator("#rows > div").click()
+    expect(page.locator("#payload")).to_have_text(
+        '{\n  "id": 1767225600123456789,\n  "price": 1.10,\n  "big": 1e999,\n  "id": -0,\n'
+        '  "none": [],\n  "o": {},\n  "t": "é {,\\""\n}'
+    )
+    client.publish("exact", "[" * 20_000 + "]" * 20_000, qos=1)
+    expect(page.locator("#rows > div")).to_have_count(2)
+    page.locator("#rows > div").first.click()
+    expect(page.locator("#payload-note")).to_contain_text("characters are left out")
+
+
+def test_a_message_of_which_only_the_beginning_is_here_is_not_published_again_unawares(
+    page: Page, client: BlockingClient
+) -> None:
+    show(page, "cut")
+    client.publish("cut", "x" * 200_000, qos=1)
+    page.locator("#rows > div").click()
+    page.get_by_role("button", name="Use in Publish").click()
+    expect(page.locator("#publish-note")).to_have_text("This is the first 65.5 KB of 200 KB.")
 
 
 def test_a_pause_freezes_the_list_and_counts_what_comes(page: Page, client: BlockingClient) -> None:
@@ -471,6 +528,41 @@ def test_who_logs_in_may_do_what_the_rules_say(open_page: OpenPage, guarded: Bro
         expect(page.locator("#user")).to_have_text("ann")
         expect(page.locator("#clients td").nth(1)).to_have_text("ann")
         assert page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])") == "[{},{}]"
+
+
+MOODY = """
+from pyrite.broker.access import Accept, Access, Refuse
+
+class Moody(Access):
+    asked = 0
+
+    def authenticate(self, credentials):
+        if credentials.username == "hasty":
+            return Refuse(0x87, "too many failed log-ins; try again in 4 s")
+        self.asked += credentials.username == "early" and credentials.client_id != ""
+        if self.asked == 1:
+            return Refuse(0x89, "too many log-ins wait")
+        return Accept(username=credentials.username)
+"""
+
+
+def test_the_reason_of_a_refusal_is_the_brokers_and_who_is_to_come_again_does(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    (tmp_path / "moody.py").write_text(MOODY)
+    (tmp_path / "pyrite.toml").write_text(CONFIG + "authenticator = 'moody:Moody'\n")
+    arguments = ("--config=pyrite.toml", "--ephemeral", *LISTEN)
+    with BrokerProcess(*arguments, cwd=tmp_path) as broker, open_page(broker) as page:
+        page.evaluate("document.getElementById('log-in').hidden = false")
+        page.get_by_role("button", name="Log in").click()
+        dialog, note = page.get_by_role("dialog"), page.locator("#log-in-note")
+        dialog.get_by_label("User name").fill("hasty")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(note).to_have_text("Refused: too many failed log-ins; try again in 4 s")
+        dialog.get_by_label("User name").fill("early")
+        dialog.get_by_role("button", name="Log in").click()
+        expect(page.locator("#state")).to_have_text("Not connected, trying again: too many log-ins wait")
+        expect(page.locator("#state")).to_have_text("Connected")
 
 
 def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) -> None:
@@ -759,8 +851,10 @@ def test_a_connection_that_is_cut_comes_back(page: Page) -> None:
     row = page.locator("#clients tr", has_text="dashboard-")
     row.get_by_role("button", name="Disconnect").click()
     row.get_by_role("button", name="Disconnect").click()
-    expect(page.locator("#state")).to_contain_text("Not connected")
+    expect(page.locator("#state")).to_contain_text("Not connected, trying again")
+    expect(page.locator("#numbers")).to_have_css("opacity", "0.45")
     expect(page.locator("#state")).to_have_text("Connected")
+    expect(page.locator("#numbers")).to_have_css("opacity", "1")
 
 
 # Pictures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from tests.conformance.wire import Will, connect_packet
 
 from .conftest import Serve
-from .peers import SCHEMES, Server, run_serve
+from .peers import SCHEMES, Server, run_serve, wait_until
 
 PLUGIN = '''\
 """Lets in whoever knows the password, and keeps everyone but ann off topics that begin with private/."""
+
+import sys
 
 from pyrite.broker.access import Accept, Access, Credentials, Refuse
 
@@ -132,6 +135,48 @@ def test_a_defect_in_the_plug_in_refuses_its_client_and_no_other(serve: Serve, t
     client.expect_refused(0x80)
     witness.ping()
     assert any("the plug-in has a defect" in line for line in _log_of(server))
+
+
+def test_a_plug_in_that_hangs_does_not_keep_the_broker_from_ending(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text(
+        PLUGIN
+        + """
+
+import threading
+
+
+class Sleeper(Doorman):
+    def takes_time(self, credentials):
+        return True
+
+    def authenticate(self, credentials):
+        print("asked", file=sys.stderr, flush=True)
+        threading.Event().wait()
+"""
+    )
+    server = serve("[mqtt]\nauthenticator = 'doorman:Sleeper'\n", cwd=tmp_path)
+    server.open().send(connect_packet("c", username="ann", password=b"secret"))
+    wait_until(lambda: "asked" in server.process.log, "the plug-in is asked")
+    assert server.process.stop() == 0
+
+
+def test_who_a_plug_in_cannot_tell_of_after_a_reload_has_to_go(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text(
+        PLUGIN
+        + """
+
+class Forgetful(Doorman):
+    def is_welcome(self, credentials):
+        return {"ann": True}[credentials.username]
+"""
+    )
+    server = serve("[mqtt]\nauthenticator = 'doorman:Forgetful'\n", cwd=tmp_path)
+    clients = {name: server.connect(username=name, password=b"secret") for name in ("bob", "ann", "eve")}
+    server.process.process.send_signal(signal.SIGHUP)
+    for name in ("bob", "eve"):
+        clients[name].expect_disconnect(0x87)
+    clients["ann"].ping()
+    assert sum("KeyError" in line for line in _log_of(server)) == 2
 
 
 def _log_of(server: Server) -> list[str]:

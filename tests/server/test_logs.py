@@ -254,6 +254,24 @@ def test_a_traceback_follows_its_line_and_is_none_itself() -> None:
     assert "ValueError: bad\n2026" in json.loads(line)["traceback"]
 
 
+def test_what_libraries_warn_of_is_in_the_log_like_all_else(tmp_path: Path) -> None:
+    (tmp_path / "careless.py").write_text(
+        "import warnings\n"
+        "from pyrite.broker.access import Access\n"
+        "class Careless(Access):\n"
+        "    def authenticate(self, credentials):\n"
+        "        warnings.warn('look out')\n"
+        "        return super().authenticate(credentials)\n"
+    )
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'careless:Careless'\n")
+    arguments = ("--config=pyrite.toml", "--listen=mqtt://127.0.0.1:0", "--ephemeral", "--log-format=json")
+    with BrokerProcess(*arguments, cwd=tmp_path) as broker, BlockingClient(broker.urls[0]):
+        pass
+    lines = [json.loads(line) for line in broker.log]
+    (warning,) = [line for line in lines if "look out" in line.get("message", "")]
+    assert (warning["level"], warning["part"]) == ("warning", "server")
+
+
 def test_long_texts_are_cut() -> None:
     long = record("refused")
     long.fields = {"client": "c" * 65_535}

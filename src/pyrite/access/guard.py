@@ -107,7 +107,7 @@ class Guard(Access):
         known = self._answers.get(key)
         if known is None:
             user = self._users.get(name) if name is not None else None
-            groups = user.groups if user is not None else credentials.groups
+            groups = credentials.groups | (user.groups if user is not None else frozenset())
             known = self._rules.allows(action, name, groups, credentials.client_id, topic_filter.encode())
             if len(topic_filter) <= SHORT:
                 if len(self._answers) >= CACHED:

@@ -44,7 +44,8 @@ class Rules:
         self, action: str, user: str | None, groups: frozenset[str], client_id: str, topic_filter: bytes
     ) -> bool:
         """Tell whether a client may do something on all topics of a filter; a topic is a filter too."""
-        names = {ANONYMOUS} if user is None else {user, EVERYONE}
+        # A token or a certificate may have any name: it is never that of those who have none.
+        names = {ANONYMOUS} if user is None else {user, EVERYONE} - {ANONYMOUS}
         for rule in self._rules:
             if names.isdisjoint(rule.users) and groups.isdisjoint(rule.groups):
                 continue

@@ -6,12 +6,14 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pyrite.access.options import AccessError
 
 LEEWAY = 5.0
 """Seconds by which clocks may differ."""
+SHORTEST = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Bytes of a secret, at the least (RFC 7518, 3.2): whoever has a token can try shorter ones at home."""
 
 
 class TokensError(AccessError):
@@ -41,15 +43,22 @@ class Tokens:
         self._jwt = jwt
         try:
             text = path.read_text(encoding="utf-8")
-            keys = jwt.PyJWKSet.from_json(text)
+            keys = jwt.PyJWKSet.from_dict(_object(text))
         except OSError as error:
             raise TokensError(f"{path}: {error.strerror}") from None
-        except (ValueError, jwt.PyJWTError) as error:
+        except (ValueError, RecursionError, jwt.PyJWTError) as error:
             raise TokensError(f"{path}: expected a set of keys (JWKS): {error}") from None
         self._keys = {key.key_id: key for key in keys.keys}
         self._only = keys.keys[0] if len(keys.keys) == 1 else None
         if len(self._keys) < len(keys.keys) or (self._only is None and None in self._keys):
             raise TokensError(f"{path}: expected a name of its own (kid) for each of several keys")
+        for key in keys.keys:
+            least = SHORTEST.get(key.algorithm_name, 0)
+            if isinstance(key.key, bytes) and len(key.key) < least:
+                raise TokensError(
+                    f"{path}: the key {key.key_id!r} has {len(key.key)} bytes, and could be guessed: "
+                    f"{key.algorithm_name} takes at least {least}"
+                )
         asked = (audience, issuer, user_claim)
         self._proofs = {key.key_id: _digest(text, key.key_id, asked) for key in keys.keys}
         self.proofs = frozenset(self._proofs.values())
@@ -75,14 +84,29 @@ class Tokens:
                 leeway=LEEWAY,
                 options={"require": ["exp", self._user_claim], "verify_aud": self._audience is not None},
             )
-        except (self._jwt.PyJWTError, ValueError):
+            until = float(claims["exp"]) + LEEWAY
+        except (self._jwt.PyJWTError, ValueError, OverflowError):
             return None
         user, groups = claims[self._user_claim], claims.get(self._groups_claim, [])
-        if not isinstance(user, str) or not user or not isinstance(groups, list):
+        if not _is_name(user) or not isinstance(groups, list):
             return None
-        return Bearer(
-            user, frozenset(str(one) for one in groups), claims["exp"] + LEEWAY, self._proofs[key.key_id]
-        )
+        return Bearer(user, frozenset(map(str, groups)), until, self._proofs[key.key_id])
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Read a set of keys as JSON has it; ValueError if it cannot be one."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or "keys" not in found:
+        raise ValueError('expected {"keys": [...]}')
+    for key in found["keys"] if isinstance(found["keys"], list) else ():
+        if isinstance(key, dict) and not isinstance(key.get("kid"), str | None):
+            raise ValueError(f"the name of a key (kid) is a text, not {key['kid']!r}")
+    return found
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    """Tell whether a claim can be the name of a user: other protocols must be able to write it."""
+    return isinstance(value, str) and bool(value) and value.encode("utf-8", "ignore").decode() == value
 
 
 def _digest(keys: str, name: str | None, asked: tuple[str, ...]) -> str:

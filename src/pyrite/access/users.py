@@ -14,6 +14,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from pyrite.access.options import AccessError
+from pyrite.access.rules import ANONYMOUS, EVERYONE
 
 NAME = re.compile(r"[^\s:,#%+/$\x00-\x1f][^\s:,#%+/\x00-\x1f]{0,127}")
 """What a user or a group may be called: nothing that means something in a topic filter, or in the file."""
@@ -44,6 +45,8 @@ class User:
 
 def check_name(kind: str, name: str) -> str:
     """Return a name that a user or a group may have; UsersError if it may not."""
+    if kind == "user" and name in (ANONYMOUS, EVERYONE):
+        raise UsersError(f"user {name!r}: stands for others in access.rule; expected another name")
     if not NAME.fullmatch(name):
         raise UsersError(
             f"{kind} {name!r}: expected up to 128 characters, none of them a space or one of : , # % + / $"

@@ -1,7 +1,8 @@
 """Who is let in: the limits in front of every kind of access, and turns where checking takes time.
 
 One log-in is checked at a time, and networks take turns: someone who sends many waits for himself. What
-waits is bounded; who comes then is told to come again.
+waits is bounded; who comes then is told to come again. So is everyone while a plug-in does not come to an end
+with the one that it checks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyrite.broker.access import (
     SERVER_BUSY,
@@ -23,6 +25,7 @@ from pyrite.broker.access import (
     Refuse,
 )
 from pyrite.broker.attempts import Attempts, network_of
+from pyrite.broker.timers import NO_SLOT
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -33,10 +36,15 @@ MAX_WAITING = 4_096
 """Log-ins that may wait to be checked; one takes some 50 ms."""
 MAX_OF_ONE = 256
 """Log-ins of one network that may."""
+PATIENCE = 10.0
+"""Seconds that checking one may take, before no one else waits for it."""
+FAILURE = 0x80
+"""From here on, reason codes tell of failures."""
 
 Aside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
 """Does what takes time in another thread, and tells the result in this one."""
 Then = Callable[[Accept | Refuse], object]
+Verdict = TypeVar("Verdict", bound=Accept | Refuse | Challenge)
 
 
 class _LogIn(NamedTuple):
@@ -57,6 +65,9 @@ class Admission:
         self._busy = False
         self._version = 0
         """Changes with who may come in."""
+        self.slot = NO_SLOT
+        self._checked: _LogIn | None = None
+        """The one that is being checked, until someone is told of it."""
 
     def changed(self) -> None:
         """Have those decided on again who are just being checked: who may come in has changed."""
@@ -68,7 +79,7 @@ class Admission:
         if refusal is not None:
             then(refusal)
         elif not self._broker.access.takes_time(credentials):
-            verdict = self._broker.access.authenticate(credentials)
+            verdict = verdict_of(partial(self._broker.access.authenticate, credentials))
             if self._is_guess(credentials):
                 self.note(credentials, verdict)
             then(verdict)
@@ -99,7 +110,14 @@ class Admission:
             credentials.username is not None and credentials.certificate is None
         )
 
+    @property
+    def _stuck(self) -> bool:
+        return self._busy and self._checked is None
+
     def _enqueue(self, log_in: _LogIn) -> None:
+        if self._stuck:
+            log_in.then(Refuse(SERVER_BUSY, "log-ins cannot be checked now; try again"))
+            return
         network = network_of(log_in.credentials.address)
         waiting = self._waiting.get(network, ())
         if self._count >= MAX_WAITING or len(waiting) >= MAX_OF_ONE:
@@ -128,17 +146,15 @@ class Admission:
     def _check(self, log_in: _LogIn) -> None:
         access, version, credentials = self._broker.access, self._version, log_in.credentials
         self._busy = True
-
-        def check() -> Accept | Refuse:
-            try:
-                return access.authenticate(credentials)
-            except Exception:  # a plug-in may do anything
-                logger.exception("internal error")
-                return Refuse(UNSPECIFIED, "internal error")
+        self._checked = log_in
+        self._broker.timers.set(self, self._broker.now + PATIENCE)
 
         def checked(verdict: Accept | Refuse) -> None:
             self._busy = False
-            if version != self._version:
+            self._broker.timers.cancel(self)
+            if self._checked is None:  # it took too long, and its client was told
+                logger.warning("log-ins are checked again")
+            elif version != self._version:
                 self._enqueue(log_in)
             else:
                 if self._is_guess(credentials):
@@ -146,10 +162,42 @@ class Admission:
                 self._tell(log_in, verdict)
             self._next()
 
-        self._aside(check, checked)
+        self._aside(partial(verdict_of, partial(access.authenticate, credentials)), checked)
+
+    def due(self) -> None:
+        """Have no one wait any longer for a check that does not come to an end."""
+        logger.error(
+            "the access plug-in has been checking a log-in for %d s: who comes now is told to come again",
+            PATIENCE,
+        )
+        waiting = [one for several in self._waiting.values() for one in several]
+        if self._checked is not None:
+            waiting.insert(0, self._checked)
+        self._checked = None
+        self._waiting.clear()
+        self._count = 0
+        for log_in in waiting:
+            self._tell(log_in, Refuse(SERVER_BUSY, "log-ins cannot be checked now; try again"))
 
     def _tell(self, log_in: _LogIn, verdict: Accept | Refuse) -> None:
         try:
             log_in.then(verdict)
         except Exception:  # it must not end what others wait for
             logger.exception("internal error")
+
+
+def verdict_of(decide: Callable[[], Verdict], kinds: tuple[type, ...] = (Accept, Refuse)) -> Verdict | Refuse:
+    """Return what a plug-in decides. It may do anything: then the client is refused, and the log says why."""
+    try:
+        verdict = decide()
+    except BaseException:  # also one that would end the thread, for which all others wait
+        logger.exception("internal error in the access plug-in")
+        return Refuse(UNSPECIFIED, "internal error")
+    if isinstance(verdict, kinds) and not (isinstance(verdict, Refuse) and verdict.code < FAILURE):
+        return verdict
+    logger.error(
+        "the access plug-in answered with %s: expected one of %s, a Refuse with a code from 0x80 on",
+        f"the code {verdict.code:#04x}" if isinstance(verdict, Refuse) else type(verdict).__name__,
+        ", ".join(kind.__name__ for kind in kinds),
+    )
+    return Refuse(UNSPECIFIED, "internal error")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sortedcontainers import SortedList
@@ -25,7 +25,7 @@ from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
-from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session, Will
+from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Will
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import OrderedTopicTree, matches
@@ -579,11 +579,33 @@ class Broker:
         return True
 
     def prune(self, session: Session, credentials: Credentials) -> None:
-        """Take away the subscriptions that a client may not have, any more or as who it is now."""
-        if self.access.checks_topics:
-            for key, subscription in list(session.subscriptions.items()):
-                if not self.access.may_subscribe(credentials, subscription.topic_filter.decode()):
-                    self.unsubscribe(session, key)
+        """Take away the subscriptions that a client may not have, any more or as who it is now.
+
+        And what waits for it that it may not read.
+        """
+        may_read = self.reading_rights(session, credentials)
+        if may_read is None:
+            return
+        for key, subscription in list(session.subscriptions.items()):
+            if not self.access.may_subscribe(credentials, subscription.topic_filter.decode()):
+                self.unsubscribe(session, key)
+        session.withhold(may_read)
+
+    def reading_rights(self, session: Session, credentials: Credentials) -> MayRead | None:
+        """Return what tells which topics a client may be sent messages of; None if it may be of all.
+
+        Who may subscribe to a filter may be sent what it matches, also by a plug-in that knows filters alone.
+        """
+        if not self.access.checks_topics:
+            return None
+
+        @cache
+        def may_read(topic: bytes) -> bool:
+            if self.access.may_subscribe(credentials, topic.decode()):
+                return True
+            return any(matches(one.topic_filter, topic) for one in session.subscriptions.values())
+
+        return may_read
 
     def _remove(self, subscription: Subscription) -> None:
         """Take a subscription out of the tree, and forget its group if it was the last of it."""

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from pyrite.broker.followers import CatchUp, Replay
     from pyrite.broker.journal import Stream
 
+MayRead = Callable[[bytes], bool]
+"""Tells whether a client may be sent messages of a topic."""
+
 MAX_MESSAGE_ID = 65_535
 NEVER = 0xFFFF_FFFF
 """The session expiry interval of a session that does not expire."""
@@ -514,22 +517,59 @@ class Session:
         """Do what a session that is away does with time: send its will, expire."""
         self.broker.session_due(self)
 
-    def resume(self) -> None:
-        """Send again what was unfinished, in its first order [MQTT-4.4.0-1], then what waited."""
+    def resume(self, may_read: MayRead | None = None) -> None:
+        """Send again what was unfinished, in its first order [MQTT-4.4.0-1], then what waited.
+
+        `may_read` says for which topics; those of others are given up.
+        """
         if self._inflight:
             self._resend = deque()  # until it is all here, nothing else is sent
-            self._fetch_absent()
+            self._fetch_absent(may_read)
         else:
-            self._resumed()
+            self._resumed(may_read)
 
-    def _resumed(self) -> None:
+    def _resumed(self, may_read: MayRead | None) -> None:
+        if may_read is not None:
+            self._withhold_sent(may_read)
         self._resend = deque(self._inflight) if self._inflight else None
         self.pump()
         if self.positions is not None:
             self.broker.catch_up(self)
         self.broker.go_on_replaying(self)
 
-    def _fetch_absent(self) -> None:
+    def withhold(self, may_read: MayRead) -> None:
+        """Forget what waits for the client on topics that it may not read."""
+        waiting, self._queue = self._queue, None
+        for batch, qos, target in waiting or ():
+            self._count_queued(batch, -1)
+            for part in batch.parts():
+                if may_read(part.topic):
+                    self._append(part, qos, target)
+                else:
+                    self.broker.figures.messages_dropped += part.count
+
+    def _withhold_sent(self, may_read: MayRead) -> None:
+        """Do the same for what was sent, and would be sent again."""
+        for message_id, flight in list((self._inflight or {}).items()):
+            if flight is RELEASED:
+                continue
+            index = flight.index(message_id)
+            if not may_read(flight.batch.part(index, index + 1).topic):
+                self._landed(flight)
+                self._give_up(message_id, flight)
+
+    def _give_up(self, message_id: int, flight: Flight) -> None:
+        """Send a message no more that was sent."""
+        assert self._inflight is not None
+        self.broker.figures.messages_dropped += 1
+        if flight.qos == 2:  # the client may have it half received: its id is not free before the end
+            self._inflight[message_id] = RELEASED
+            self._note_ids(RECEIVED, (message_id,))
+        else:
+            del self._inflight[message_id]
+            self._note(DONE, flight.qos, message_id, 1)
+
+    def _fetch_absent(self, may_read: MayRead | None) -> None:
         """Read what is in flight from the log, as far as only its place there is known."""
         link, inflight = self.link, self._inflight
         assert inflight is not None
@@ -541,7 +581,7 @@ class Session:
                 places.setdefault(flight.batch.stream, []).append(offset)
         left = len(places)
         if not left:
-            self._resumed()
+            self._resumed(may_read)
             return
         found: dict[tuple[Stream, int], Batch] = {}
 
@@ -551,7 +591,7 @@ class Session:
             found.update({(stream, offset): batch for offset, batch in batches.items()})
             if left == 0 and self.link is link and self._inflight is inflight:
                 self._put_in_place(inflight, found)
-                self._resumed()
+                self._resumed(may_read)
 
         for stream, offsets in places.items():
             self.broker.journal.fetch(stream, offsets, partial(fetched, stream))
@@ -563,13 +603,7 @@ class Session:
             assert flight.batch.stream is not None
             batch = found.get((flight.batch.stream, flight.batch.offset + flight.index(message_id)))
             if batch is None:  # the log does not keep it any longer
-                self.broker.figures.messages_dropped += 1
-                if flight.qos == 2:  # the client may have it half received: its id is not free before the end
-                    inflight[message_id] = RELEASED
-                    self._note_ids(RECEIVED, (message_id,))
-                else:
-                    del inflight[message_id]
-                    self._note(DONE, flight.qos, message_id, 1)
+                self._give_up(message_id, flight)
                 continue
             target = self._shared_target(batch) if flight.target is SHARED else flight.target
             target = target or self.target_for(batch) or self._earlier_target(batch, flight.qos)

@@ -51,6 +51,8 @@ class Connection:
             options |= session_of(args, program)
         elif self.endpoint.topic is not None:
             raise UsageError(f"-L {args.url}: a topic in the URL is of no use here.")
+        else:  # who comes back subscribes anew, and is sent again what is retained
+            options["session_expiry"] = 0
         self.client = Client(
             self.endpoint.address,
             reconnect=reconnect,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -102,6 +103,8 @@ def start(
 
     At SIGHUP, `reread` is asked for the settings as they are then.
     """
+    # It ends no broker, and what it would have read again was just read.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     handler = start_logging(parse_levels(config.log_level), config.logging.format)
     events.most = config.logging.connection_lines
     try:

@@ -38,7 +38,13 @@ _TIMES = (
     ("commit, longest", "log/commits/longest"),
     ("loop, longest", "loop/longest block"),
 )
-_ALARMS = {"publish/messages/dropped": "0", "log/lost": "0", "log/damaged": "0", "log/error": "none"}
+_ALARMS = {
+    "publish/messages/dropped": "0",
+    "clients/behind": "0",
+    "log/lost": "0",
+    "log/damaged": "0",
+    "log/error": "none",
+}
 """Figures that should be so; else they are shown in red."""
 
 
@@ -79,7 +85,7 @@ def _counts(figures: dict[str, str]) -> Table:
     table = _pairs()
     for label, name in _COUNTS:
         if name in figures:
-            table.add_row(label, count(float(figures[name])))
+            table.add_row(label, count(float(figures[name])), style=_style(figures, name))
     return table
 
 

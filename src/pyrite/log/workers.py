@@ -89,7 +89,7 @@ class ThreadWorker(Worker):
             except Exception:
                 logger.exception("internal error in the log")
 
-    def stop(self) -> None:
-        """Finish what was asked for, and end the thread."""
+    def stop(self, seconds: float | None = None) -> None:
+        """Finish what was asked for, and end the thread; after some seconds it is left to itself."""
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(seconds)

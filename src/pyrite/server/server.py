@@ -211,7 +211,8 @@ class Server:
         for path in self._socket_files:
             path.unlink(missing_ok=True)
         if self._deciding is not None:
-            await self._loop.run_in_executor(None, self._deciding.stop)
+            # A plug-in may never come to an end, and no one waits for its answer any longer.
+            await self._loop.run_in_executor(None, self._deciding.stop, GOODBYE)
         if self.journal is not None:
             await self._loop.run_in_executor(None, self.journal.close)
 
@@ -268,15 +269,19 @@ class Server:
         over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
         for connection in [*self.connections, *over_udp]:
             session = connection.session
-            again = trust_changed and is_encrypted(connection.transport)
+            stays = not (trust_changed and is_encrypted(connection.transport))
             if session is None:
-                if again:
+                if not stays:
                     connection.ended(Reason.NOT_AUTHORIZED)
-            elif not again and self.broker.access.is_welcome(connection.credentials):
-                self.broker.prune(session, connection.credentials)
-            else:
-                session.will = None  # it has no say any more
-                connection.ended(Reason.NOT_AUTHORIZED)
+                continue
+            try:
+                if stays and self.broker.access.is_welcome(connection.credentials):
+                    self.broker.prune(session, connection.credentials)
+                    continue
+            except Exception:  # a plug-in may do anything
+                logger.exception("internal error in the access plug-in")
+            session.will = None  # it has no say any more
+            connection.ended(Reason.NOT_AUTHORIZED)
 
     async def _listen(self, listener: Listener) -> Listener:
         """Open a listener; an error says which."""
@@ -495,13 +500,17 @@ async def serve(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    hung_up = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # what comes while it starts waits until it has
     server = Server(config, reread)
-    loop.add_signal_handler(signal.SIGHUP, server.reload)
     for line in server.found():
         say(line)
     for listener in await server.start():
         say(f"listening on {listener}")
     say("pyrite ready")
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    if hung_up.is_set():
+        server.reload()
     # Everything loaded by now stays; and few of the objects that messages make are in cycles. So the
     # collector looks at less, and more rarely.
     gc.collect()

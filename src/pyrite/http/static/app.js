@@ -20,8 +20,9 @@ const RETRY_MILLISECONDS = 2000;
 const STATES = {
   connecting: "Connecting",
   connected: "Connected",
-  lost: "Not connected",
+  lost: "Not connected, trying again",
   refused: "Log-in needed",
+  alone: "Not connected",
 };
 
 /** Ask the broker where its WebSocket is, again and again until it answers. */
@@ -46,6 +47,7 @@ function reachable(url) {
 function showState(state, reason = null) {
   setText(byId("state"), reason ? `${STATES[state]}: ${reason}` : STATES[state]);
   byId("state-dot").dataset.state = state;
+  document.documentElement.dataset.connection = state;
 }
 
 /**
@@ -264,7 +266,7 @@ function logIn(connection, users) {
 async function main() {
   const broker = await findBroker();
   if (!broker.websocket) {
-    showState("lost", "this broker has no WebSocket listener, such as ws://127.0.0.1:8083/mqtt");
+    showState("alone", "this broker has no WebSocket listener, such as ws://127.0.0.1:8083/mqtt");
     return;
   }
   const connection = new Connection(reachable(broker.websocket));

@@ -3,7 +3,7 @@
 import mqtt from "./vendor/mqtt/mqtt.esm.js";
 import { matcher } from "./topics.js";
 
-const REFUSED = new Set([0x84, 0x85, 0x86, 0x87, 0x8c]);
+const REFUSED = new Set([0x84, 0x85, 0x86, 0x87, 0x8a, 0x8c]); // others pass, as that it is busy
 const RETRY_MILLISECONDS = 2000;
 
 /** One follower of a filter; `refused` is told why the broker does not let it. */
@@ -23,6 +23,7 @@ export class Connection extends EventTarget {
     this.url = url;
     this.client = null;
     this.connected = false;
+    this.reason = null; // why the connection ends, if the broker said it
     this.followers = new Set();
   }
 
@@ -36,6 +37,7 @@ export class Connection extends EventTarget {
       keepalive: 30,
       connectTimeout: 5000,
       reconnectPeriod: RETRY_MILLISECONDS,
+      reconnectOnConnackError: true,
       resubscribe: false,
       queueQoSZero: false,
       timerVariant: "native", // the others start a worker from a blob, which the page's policy forbids
@@ -54,11 +56,17 @@ export class Connection extends EventTarget {
         if (follower.matches(topic)) follower.handle(topic, payload, packet);
       }
     });
+    let said = null;
+    client.on("packetreceive", (packet) => {
+      if (packet.cmd === "connack") said = packet.properties?.reasonString ?? null;
+    });
     client.on("error", (error) => {
-      if (REFUSED.has(error.code) && client === this.client) {
-        this.close();
-        this._tell("refused", error.message.replace(/^Connection refused: /, ""));
-      }
+      if (error.code === undefined || client !== this.client) return;
+      this.reason = said ?? error.message.replace(/^Connection refused: /, "");
+      if (!REFUSED.has(error.code)) return;
+      this.close();
+      this._tell("refused", this.reason);
+      this.reason = null;
     });
     client.on("disconnect", (packet) => {
       this.reason = packet.properties?.reasonString ?? null;

@@ -43,9 +43,10 @@ const PLOTS = [
   ],
 ];
 
-/** At least some seconds, so that the first samples do not fill the whole width. */
-function span(least, most) {
-  return [Math.min(least ?? most, most - LEAST_SECONDS), most];
+/** From the first time to the last; at least some seconds, so that few samples do not fill the whole width. */
+function span(times) {
+  const most = times.at(-1) ?? Date.now() / 1000;
+  return [Math.min(times[0] ?? most, most - LEAST_SECONDS), most];
 }
 
 class Plot {
@@ -86,7 +87,7 @@ class Plot {
         cursor: { y: false, drag: { setScale: false }, points: { size: 5 } },
         legend: { show: false },
         scales: {
-          x: { range: (_chart, least, most) => span(least, most ?? Date.now() / 1000) },
+          x: { range: () => span(this.data[0]) }, // of a single sample, uPlot would show the whole day
           y: { range: (_chart, _least, most) => [0, Math.max(most ?? 0, 1) * 1.1] },
         },
         axes: [

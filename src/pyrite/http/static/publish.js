@@ -1,7 +1,7 @@
 // The form that publishes, over the page's own MQTT connection.
 
 import { byId, setText } from "./dom.js";
-import { asText } from "./text.js";
+import { asText, bytes } from "./text.js";
 
 /** Make the form work; returns a function that fills it with a message. */
 export function publishing(connection) {
@@ -36,6 +36,9 @@ export function publishing(connection) {
     byId("publish-payload").value = asText(message.payload) ?? "";
     byId("publish-type").value = message.properties.contentType ?? "";
     byId("publish-retain").checked = message.retain;
-    say(asText(message.payload) === null ? "The payload is not text, and was left out." : "");
+    if (asText(message.payload) === null) say("The payload is not text, and was left out.", true);
+    else if (message.payload.length < message.size)
+      say(`This is the first ${bytes(message.payload.length)} of ${bytes(message.size)}.`, true);
+    else say("");
   };
 }

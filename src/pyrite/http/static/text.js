@@ -76,10 +76,33 @@ export function asJson(payload) {
   const text = asText(payload);
   if (text === null || !/^\s*[[{"\-0-9tfn]/.test(text)) return null;
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.parse(text);
   } catch {
     return null;
   }
+  return indented(text);
+}
+
+const TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
+const MOST_INDENTATION = 40; // levels; beyond it, lines grow faster than what is in them
+
+/** JSON with indentation, and every number as it came: as numbers of JavaScript, large ones would change. */
+function indented(text) {
+  const tokens = text.match(TOKENS);
+  const parts = [];
+  let level = 0;
+  const line = () => `\n${"  ".repeat(Math.min(level, MOST_INDENTATION))}`;
+  tokens.forEach((token, place) => {
+    const before = tokens[place - 1];
+    if (token === "}" || token === "]") {
+      level -= 1;
+      if (before !== "{" && before !== "[") parts.push(line());
+    } else if (before === "{" || before === "[" || before === ",") parts.push(line());
+    if (token === "{" || token === "[") level += 1;
+    parts.push(token.startsWith('"') ? JSON.stringify(JSON.parse(token)) : token);
+    if (token === ":") parts.push(" ");
+  });
+  return parts.join("");
 }
 
 /** Rows of sixteen bytes: offset, hexadecimal, characters. */

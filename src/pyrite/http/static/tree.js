@@ -3,7 +3,7 @@
 import { eachFrame, element, setText } from "./dom.js";
 import { number, preview } from "./text.js";
 
-const MOST_NODES = 5000;
+const MOST_NODES = 20000;
 const MOST_LEVELS = 64;
 const MOST_CHARACTERS = 1024; // of a topic
 const ROW_HEIGHT = 28;

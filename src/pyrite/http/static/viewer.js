@@ -126,7 +126,7 @@ export class Viewer {
     const { empty, count, leftOut } = this.texts;
     const rows = this.list.childElementCount;
     empty.hidden = rows > 0;
-    setText(empty, this.live ? "Waiting for messages." : "No messages from there on.");
+    setText(empty, this.live ? "Waiting for messages. Under Publish you can send one." : "No messages from there on.");
     if (!this.live) {
       setText(count, rows === 0 ? "" : `${number(rows)} messages, oldest first`);
       return;

@@ -285,7 +285,7 @@ class LineConnection(Conversation):
         if session.lasting or lasted:
             self.wait_for_journal()
         self.tell_connected("line", present)
-        session.resume()
+        session.resume(broker.reading_rights(session, credentials))
         if session.latest is not None:
             self._due = OrderedDict.fromkeys(session.latest.values)
             self._send_due()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.access import Accept, Challenge, Credentials, Exchange, Refuse
+from pyrite.broker.admission import verdict_of
 from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Will
@@ -95,7 +96,7 @@ def _step(connection: Connection, exchange: Exchange, data: bytes | None) -> Non
     admission, who = connection.broker.admission, connection.credentials
     verdict: Accept | Refuse | Challenge | None = admission.too_many(who)
     if verdict is None:
-        verdict = exchange.step(data)
+        verdict = verdict_of(partial(exchange.step, data), (Accept, Refuse, Challenge))
         admission.note(who, verdict)
     _decided(connection, verdict)
 
@@ -201,7 +202,7 @@ def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
     if session.lasting or lasted:
         connection.wait_for_journal()  # until it is safe that there is such a session
     connection.tell_connected(VERSIONS[packet.version], present)
-    session.resume()
+    session.resume(broker.reading_rights(session, connection.credentials))
 
 
 def _session_expiry(packet: Connect, maximum: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyrite.broker.access import SERVER_BUSY, Accept, Credentials, Refuse
+from pyrite.broker.access import SERVER_BUSY, UNSPECIFIED, Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.server.child import Answer, Question, credentials_in
 from pyrite.server.listeners import Listener
@@ -67,7 +67,7 @@ class Questions:
 
             def decided(verdict: Accept | Refuse) -> None:
                 if isinstance(verdict, Refuse) and not (given.silent and all_may_ask):
-                    status = 503 if verdict.code == SERVER_BUSY else 401
+                    status = {SERVER_BUSY: 503, UNSPECIFIED: 500}.get(verdict.code, 401)
                     answer(status=status, detail=verdict.reason or "not authorized")
                     return
                 reply = _reply(answer)
