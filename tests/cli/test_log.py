@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -272,9 +274,9 @@ def following(data: Path) -> Iterator[Callable[..., Running]]:
         each.close()
 
 
-def append(data: Path, payload: bytes) -> None:
+def append(data: Path, payload: bytes, when: int = START + 3 * HOUR, stream: str = "default") -> None:
     """Add a message, in a new segment if need be, as a broker does."""
-    folder = data / "streams" / "default"
+    folder = data / "streams" / stream
     last = sorted(folder.glob("*.arrow"))[-1]
     records, _ = read_index(index_of(last))
     writer = SegmentWriter(Files(), folder, int(last.stem))
@@ -282,7 +284,7 @@ def append(data: Path, payload: bytes) -> None:
     if len(records) == 4:
         writer.seal()
         writer = SegmentWriter(Files(), folder, writer.next_offset)
-    writer.append([entry("sensors/9", payload, START + 3 * HOUR)], True)
+    writer.append([entry("sensors/9", payload, when)], True)
     writer.close()
 
 
@@ -309,6 +311,19 @@ def test_cat_follows_from_now_on_until_it_has_enough(data: Path, following: Call
     assert first["offset"] > 29
     assert second["offset"] == first["offset"] + 1 == int(second["payload"])
     assert cat.exit_code() == 0
+
+
+def test_cat_follows_until_a_time_that_is_to_come(data: Path, following: Callable[..., Running]) -> None:
+    until = time.time_ns() // 1_000 + 2_000_000
+    write(data / "streams" / "fresh", [[entry("a", b"before", until - 9_000_000)]], 0)
+    cat = following("fresh", "--follow", "--to", datetime.fromtimestamp(until / 1e6, UTC).isoformat())
+    cat.wait_for("a before", "stdout")
+    append(data, b"in time", until - 1, "fresh")
+    cat.wait_for("sensors/9 in time", "stdout")
+    append(data, b"too late", until, "fresh")
+    assert cat.exit_code() == 0
+    assert time.time_ns() // 1_000 >= until
+    assert b"too late" not in cat.output("stdout")
 
 
 def test_cat_ends_when_its_reader_is_gone(data: Path) -> None:
@@ -555,6 +570,7 @@ def test_a_stream_that_is_not_there(log: Log, data: Path, command: list[str]) ->
         (["cat", "--to", "-5x"], "'-5x' is no position"),
         (["cat", "--filter", "a/#/b"], "'a/#/b': '#' stands alone, in the last level"),
         (["cat", "--filter", ""], "a topic filter has at least one character"),
+        (["cat", "--filter", "$share/g/a"], "'$share/g/a': nothing is shared here; write the filter alone"),
         (["cat", "-n", "0"], "'0' is not a number from 1 on"),
         (["compact", "--compression", "best"], "invalid choice: 'best'"),
         (["export"], "the following arguments are required: FILE"),

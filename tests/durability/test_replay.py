@@ -108,6 +108,23 @@ def test_a_time_and_a_time_ago(broker: Broker, client: Client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([("pyrite-from", "0"), ("pyrite-from", "earliest")], "pyrite-from: expected once"),
+        ([("pyrite-lossless", "perhaps")], "pyrite-lossless: expected true or false"),
+    ],
+)
+def test_what_is_not_clear_is_refused_and_said(
+    broker: Broker, client: Client, asked: list[tuple[str, str]], said: str
+) -> None:
+    fill(broker)
+    suback = client.subscribe("a", qos=0, user_property=asked)
+    assert suback.reasons == (0x83,)
+    assert suback.properties["reason_string"] == said
+    assert client.received_before_fence(broker.client()) == []
+
+
+@pytest.mark.parametrize(
     "position", ["", "yesterday", "-1", "-5x", "1.5", "99999999999999999999", "2026-13-01"]
 )
 def test_a_wrong_position_is_refused_and_said(broker: Broker, client: Client, position: str) -> None:

@@ -24,6 +24,13 @@ _RETURN_CODES = {
 """What the return codes of MQTT 3 mean."""
 
 
+_ADVICE = {
+    errno.ENOSPC: "; make room there, and try again: nothing is lost",
+    errno.EDQUOT: "; make room there, and try again: nothing is lost",
+    errno.EROFS: "; name a folder that can be written to",
+}
+
+
 class CommandError(Exception):
     """What went wrong: a sentence for the person at the keyboard, and an exit code for scripts."""
 
@@ -88,4 +95,5 @@ def reason_of(error: OSError) -> str:
 def with_name(error: OSError) -> str:
     """Say what went wrong with which file, if it is one."""
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+    advice = _ADVICE.get(error.errno or 0, "")
+    return f"{where}{error.strerror or error}{advice}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrite.broker.positions import Earliest, Position, parse_position
-from pyrite.broker.topics import InvalidTopic, check_filter
+from pyrite.broker.topics import SHARE_PREFIX, InvalidTopic, check_filter
 
 _EXAMPLES = """\
 examples:
@@ -223,6 +223,8 @@ def _filter(text: str) -> bytes:
     try:
         topic_filter = text.encode()
         check_filter(topic_filter, 65_536)
+        if topic_filter.startswith(SHARE_PREFIX):
+            raise InvalidTopic("nothing is shared here; write the filter alone")
     except InvalidTopic as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     except UnicodeEncodeError:

@@ -6,7 +6,9 @@ import argparse
 import select as polling
 import signal
 import sys
+import time
 
+from pyrite.broker.positions import Position, Time
 from pyrite.cli.log import rows, running
 from pyrite.log.bulk import matching, resolve
 from pyrite.log.segment import Damage
@@ -15,6 +17,8 @@ from pyrite.queries import FOREVER
 
 _POLL = 200
 """Milliseconds after which `--follow` looks for more."""
+_LATE = 1.0
+"""Seconds after which a message that came is in the log, even with QoS 0."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,6 +38,7 @@ class _Cat:
         self._follow: bool = args.follow
         self._left: int = args.count or FOREVER
         self._offset = resolve(args.start, reader)
+        self._until: Position | None = args.stop
         self._stop = resolve(args.stop, reader)
         self._output = sys.stdout.buffer
         self._damaged = False
@@ -43,12 +48,21 @@ class _Cat:
         if self._follow:
             # A KeyboardInterrupt that is raised while something is cleaned up is lost: note it instead.
             signal.signal(signal.SIGINT, self._interrupt)
-        while self._left and self._offset < self._stop and not self._interrupted:
+        while self._left and not self._interrupted:
+            over = not self._follow or not self._more_is_to_come()
             self._print_what_is_there()
             self._output.flush()
-            if not self._follow or not self._left or self._reader_is_gone():
+            if over or not self._left or self._reader_is_gone():
                 break
         return 1 if self._damaged else 0
+
+    def _more_is_to_come(self) -> bool:
+        """Tell whether there may be more to show than there is now."""
+        if not isinstance(self._until, Time):
+            return self._offset < self._stop
+        now = time.time()
+        self._stop = resolve(self._until, self._reader)
+        return now < self._until.seconds(now) + _LATE
 
     def _interrupt(self, number: int, frame: object) -> None:
         """End when what is being printed is; at once, if asked again."""

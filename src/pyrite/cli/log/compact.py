@@ -23,7 +23,10 @@ def run(args: argparse.Namespace) -> int:
     with closing(DataFolder(args.data)):
         for folder in found:
             stream = _Stream(folder, args.compression, args.segment_bytes)
-            stream.compact()
+            try:
+                stream.compact()
+            except OSError as error:  # that of a write does not say where
+                raise OSError(error.errno, error.strerror, error.filename or str(folder)) from None
             damaged |= stream.damaged
     return 1 if damaged else 0
 

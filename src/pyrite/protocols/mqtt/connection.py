@@ -53,6 +53,11 @@ SIGN_OF_LIFE = 1_000
 """Bytes of a packet under way that count for the keep-alive: a large packet may take its time, not a drip."""
 
 
+YES_OR_NO = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
+    ("false", "0", "no", "off"), False
+)
+
+
 class Extras(NamedTuple):
     """What a SUBSCRIBE asks for beyond MQTT."""
 
@@ -315,8 +320,12 @@ class Connection(Delivery):
         lossless = False
         for name, value in packet.properties.get("user_property", ()):
             if name == "pyrite-lossless":
-                lossless = value.lower() in ("1", "true", "yes", "on")
+                if value.lower() not in YES_OR_NO:
+                    return Extras(None, False, "pyrite-lossless: expected true or false")
+                lossless = YES_OR_NO[value.lower()]
             elif name == "pyrite-from":
+                if start is not None:
+                    return Extras(None, lossless, "pyrite-from: expected once")
                 if not self.broker.journal.streams:
                     return Extras(None, lossless, "there is no log to send the past from")
                 if any(wish.topic_filter.startswith(SHARE_PREFIX) for wish in packet.wishes):
