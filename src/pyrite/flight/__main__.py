@@ -20,9 +20,12 @@ from pyrite.plain_arrow import keep_pandas_out
 
 def main(descriptor: int) -> int:
     """Serve until the broker is gone."""
+    # As in the HTTP process: Arrow's own allocator keeps what its other threads had.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     keep_pandas_out()
     from pyrite.flight.service import Service
     from pyrite.log.bulk import LogFolder
+    from pyrite.log.memory import give_back_after_rushes
     from pyrite.log.staging import Staging
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this
@@ -41,6 +44,7 @@ def main(descriptor: int) -> int:
     except Exception as error:  # whatever gRPC says of a port
         control.say(failed=" ".join((getattr(error, "strerror", None) or str(error)).split()))
         return 1
+    give_back_after_rushes()
     try:
         if front is not None:
             uvloop.run(front.run())

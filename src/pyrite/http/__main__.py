@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
 import sys
-import time
 
 import uvloop
 
@@ -20,32 +18,13 @@ from pyrite.tls import context_of
 
 BACKLOG = 1_024
 """Connections that may wait to be accepted."""
-QUIET = 5.0
-"""Seconds between two looks whether a rush is over."""
-RUSH = 1.0
-"""Seconds of the processor's time, between two looks, that are a rush."""
-
-
-async def give_back() -> None:
-    """After each rush, have the system have the memory again that answers needed."""
-    from pyrite.log.upkeep import give_back_memory
-
-    rushed, used = False, time.process_time()
-    while True:
-        await asyncio.sleep(QUIET)
-        before, used = used, time.process_time()
-        if used - before > RUSH:
-            rushed = True
-        elif rushed:
-            rushed = False
-            gc.collect()
-            await asyncio.to_thread(give_back_memory)
 
 
 async def run(descriptor: int) -> int:
     """Serve until the broker is gone."""
     from pyrite.http.app import make_app
     from pyrite.http.server import Server
+    from pyrite.log.memory import give_back_after_rushes
 
     control = await Control.open(descriptor)
     settings = await control.settings()
@@ -65,11 +44,10 @@ async def run(descriptor: int) -> int:
     if context is not None:
         server.listen_with_tls(sockets, context, control)
     control.say(port=sockets[0].getsockname()[1])
-    tidying = asyncio.create_task(give_back())
+    give_back_after_rushes()
     await asyncio.wait(
         [serving, asyncio.create_task(control.run(server.renew))], return_when=asyncio.FIRST_COMPLETED
     )
-    tidying.cancel()
     # If the broker is gone there is no one left to answer to; else this process is to be replaced.
     os._exit(0)
 

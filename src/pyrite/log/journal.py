@@ -40,6 +40,7 @@ from pyrite.log.faults import STATE, Faults, fault_of
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder, FolderError
 from pyrite.log.gathering import Gathering
+from pyrite.log.memory import give_back_memory
 from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
 from pyrite.log.restoring import dump_bits, dump_block, dump_properties, restore
@@ -47,7 +48,7 @@ from pyrite.log.segment import Damage
 from pyrite.log.sinks import SinkState
 from pyrite.log.state import Change, State
 from pyrite.log.stream import StreamReader
-from pyrite.log.upkeep import Upkeep, give_back_memory
+from pyrite.log.upkeep import Upkeep
 from pyrite.log.workers import Worker
 from pyrite.log.writer import StreamWriter
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import pyarrow as pa
 
 from pyrite.log import tiering
 from pyrite.log.files import Files
@@ -33,19 +30,6 @@ def be_nice() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     except (AttributeError, OSError):
         pass  # where threads have no priority of their own, it is done without
-
-
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-def give_back_memory() -> None:
-    """Have the system have the memory again that is not needed any more: what was made Parquet of, or a rush.
-
-    Arrow and the C library keep it otherwise. It takes milliseconds, in which others may wait for memory.
-    """
-    pa.default_memory_pool().release_unused()
-    if _trim is not None:
-        _trim(0)
 
 
 class Upkeep:
