@@ -22,7 +22,7 @@ from pyrite.broker.core import Broker
 from pyrite.client import BlockingClient, ConnectError, FlightLog
 from pyrite.client.line import LineClient, LineError
 from pyrite.queries import Query
-from tests.conformance.client import Client, Tcp
+from tests.conformance.client import Client, Closed, Tcp
 from tests.conformance.wire import PUBLISH, PUBREL, Will, connect_packet
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
@@ -445,3 +445,36 @@ def test_anonymous_clients_may_be_shut_out_later(tmp_path: Path) -> None:
         hang_up_and_wait(broker, "were read again")
         wait_until(lambda: somebody.closed)
         somebody.close()
+
+
+def test_a_plug_in_that_cannot_tell_what_may_be_sent_again_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text(
+        "from pathlib import Path\n"
+        "from pyrite.broker.access import Access\n"
+        "class Doorman(Access):\n"
+        "    checks_topics = True\n"
+        "    def may_subscribe(self, credentials, topic_filter):\n"
+        "        return topic_filter == '#' or not Path('fault').read_text()\n"
+    )
+    (tmp_path / "fault").touch()
+    (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:Doorman'\n")
+
+    def connected(client_id: str) -> Client:
+        client = Client(Tcp("127.0.0.1", broker.port()))
+        client.connect(client_id, clean=False, session_expiry_interval=60)
+        return client
+
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--data=data", cwd=tmp_path) as broker:
+        ann, publisher = connected("ann"), connected("publisher")
+        ann.subscribe("#", qos=1)
+        publisher.publish("a", b"x", qos=1)
+        assert ann.expect(PUBLISH).payload == b"x"
+        ann.close()
+        publisher.close()
+        (tmp_path / "fault").unlink()
+        with pytest.raises(Closed):
+            connected("ann").expect(PUBLISH)
+        (tmp_path / "fault").touch()
+        ann = connected("ann")
+        assert ann.receive().payload == b"x"
+        ann.close()

@@ -12,6 +12,7 @@ of a delivery is written down (deliveries.py), before the client can know of it 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pyrite.broker import deliveries
+from pyrite.broker.access import UNSPECIFIED
 from pyrite.broker.deliveries import DONE, RECEIVED, SENT, SENT_ASIDE, SENT_SHARED
 from pyrite.broker.latest import Latest
 from pyrite.broker.link import Link
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.broker.followers import CatchUp, Replay
     from pyrite.broker.journal import Stream
+
+logger = logging.getLogger(__name__)
 
 MayRead = Callable[[bytes], bool]
 """Tells whether a client may be sent messages of a topic."""
@@ -591,7 +595,12 @@ class Session:
             found.update({(stream, offset): batch for offset, batch in batches.items()})
             if left == 0 and self.link is link and self._inflight is inflight:
                 self._put_in_place(inflight, found)
-                self._resumed(may_read)
+                try:
+                    self._resumed(may_read)
+                except Exception:  # a plug-in may do anything; nothing is sent unasked, nor forgotten
+                    logger.exception("internal error in the access plug-in")
+                    assert link is not None
+                    link.ended(UNSPECIFIED)
 
         for stream, offsets in places.items():
             self.broker.journal.fetch(stream, offsets, partial(fetched, stream))
