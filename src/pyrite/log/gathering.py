@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -288,3 +289,16 @@ def encode(pieces: Sequence[Encoded | Rows | list[Entry]]) -> list[Encoded]:
     waiting = [piece for piece in gathered if isinstance(piece, Rows)]
     made = iter(frames.encode_all([piece.rows for piece in waiting]) if waiting else ())
     return [piece if isinstance(piece, Encoded) else Encoded(next(made), *piece[1:]) for piece in gathered]
+
+
+@cache
+def warm_up() -> None:
+    """Do what takes milliseconds the first time, when no one waits for it yet."""
+    for count, waited in ((blocks.MOST // 64, False), (2, True)):
+        one = Gathering()
+        for _ in range(2):
+            batch = Batch(b"", bytes(64 * count), int(waited), count=count, stride=64)
+            batch.offset = one.end
+            one.add(batch, 0, None, waited)
+        one.cut()
+        encode(one.pieces)

@@ -39,7 +39,7 @@ from pyrite.log.changes import Changes
 from pyrite.log.faults import STATE, Faults, fault_of
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder, FolderError
-from pyrite.log.gathering import Gathering
+from pyrite.log.gathering import Gathering, warm_up
 from pyrite.log.memory import give_back_memory
 from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
@@ -971,6 +971,7 @@ def _unwritten(group: Group, error: Exception) -> Group:
 
 def open_journal(data: Path, options: Sequence[StreamOptions], **parts: Any) -> DiskJournal:
     """Open a data folder, made if it is not there."""
+    warm_up()
     folder = DataFolder(data)
     try:
         return DiskJournal(folder, options, **parts)
