@@ -38,6 +38,7 @@ from pyrite.server.config import Config, ConfigError, Tls
 from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
 from pyrite.server.flight import FlightProcess
 from pyrite.server.http import HttpProcess
+from pyrite.server.kernel import keep_pages_small
 from pyrite.server.listeners import Listener
 from pyrite.server.log_figures import CommitWorker, Sizes
 from pyrite.server.memory import Memory
@@ -496,6 +497,7 @@ async def serve(
     At SIGHUP, `reread` is asked for the settings as they are then.
     """
     raise_file_limit()
+    keep_pages_small()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

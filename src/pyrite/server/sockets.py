@@ -11,7 +11,6 @@ TLS and WebSocket connections, and systems without epoll, go through asyncio's t
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import logging
 import os
@@ -25,6 +24,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from pyrite.protocols.conversation import Conversation
+from pyrite.server.kernel import sharpen_timers
 from pyrite.server.listeners import Listener
 
 if TYPE_CHECKING:
@@ -336,13 +336,6 @@ class Poller:
     def _resume(self, listening: socket.socket) -> None:
         if listening.fileno() in self._listening:
             self.epoll.register(listening.fileno(), _READ)
-
-
-def sharpen_timers() -> None:
-    """Have the kernel wake this thread when it asked to be; by default it is up to 50 µs late."""
-    if sys.platform == "linux":
-        pr_set_timerslack, nanoseconds = 29, 1_000
-        ctypes.CDLL(None).prctl(pr_set_timerslack, nanoseconds, 0, 0, 0)
 
 
 def traffic(descriptor: int) -> tuple[int, int] | None:
