@@ -132,8 +132,8 @@ def test_on_a_terminal(logging_broker: BrokerProcess) -> None:
 
     try:
         read_until(lambda: any("▁▁▁" in line for line in screen.display))
+        read_until(lambda: any(line.startswith("default") for line in screen.display))
         assert sum("messages in" in line for line in screen.display) == 1, "it is drawn in place"
-        assert any(line.startswith("default") for line in screen.display)
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 0
     finally:
