@@ -29,7 +29,7 @@ STREAMS = {scheme: 1 for scheme in SCHEMES if scheme != "udp"}
 FLOOR = 0.003 if "PYRITE_SOAK" in os.environ else 0.1
 """Seconds that the slowest of 100 messages may take with nothing else to do; other tests run beside these."""
 MIB = 1024 * 1024
-GROWTH = 80 * MIB
+GROWTH = 64 * MIB
 """Bytes that the broker may have more than before: what Python and the allocator keep for the next time."""
 ALL_GROWTH = 128 * MIB
 """Bytes that it may have more at any time than before the first attack."""

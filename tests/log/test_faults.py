@@ -9,6 +9,7 @@ import resource
 import sqlite3
 import threading
 import time
+import weakref
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -321,6 +322,28 @@ def test_who_waits_for_a_job_is_told_also_if_it_raises() -> None:
         worker.stop()
     assert told == ["failed: on purpose", "done"]
     assert "spoilt" not in [thread.name for thread in threading.enumerate()]
+
+
+class Much:
+    """What a job is about."""
+
+    def use(self) -> None:
+        """Take it, and have no result."""
+
+
+def test_what_a_job_was_about_is_not_kept_until_the_next() -> None:
+    posted: SimpleQueue[Any] = SimpleQueue()
+    worker = ThreadWorker("kept", posted.put)
+    much = Much()
+    gone = threading.Event()
+    weakref.finalize(much, gone.set)
+    try:
+        worker.run(much.use, lambda _: None)
+        del much
+        posted.get(timeout=10)()
+        assert gone.wait(10)
+    finally:
+        worker.stop()
 
 
 @pytest.mark.usefixtures("internal_errors")

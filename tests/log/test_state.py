@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +64,17 @@ def test_changes_are_made_in_their_order(tmp_path: Path) -> None:
     dropped: list[Change] = [(database.DROP_TOPIC, (b"%d" % one,)) for one in range(40)]
     commit(path, [*saved, *dropped, *saved[:20], *dropped[:10]])
     assert kept(path, "topics") == [(b"%d" % one,) for one in range(10, 20)]
+
+
+def references_to_nothing() -> int:
+    return sum(isinstance(one, weakref.ref) and one() is None for one in gc.get_objects())
+
+
+def test_changes_leave_nothing_in_memory(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.sqlite")
+    state.commit([(database.SAVE_TOPIC, (b"t",))])
+    before = references_to_nothing()
+    for number in range(20):
+        state.commit([(database.SAVE_TOPIC, (b"%d" % number,))])
+    assert references_to_nothing() < before + 10
+    state.close()

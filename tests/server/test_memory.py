@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -56,6 +57,21 @@ def test_once_after_a_rush(collections: list[int]) -> None:
     assert collections == [1]
     a_second(broker, watched)
     assert collections == [1]
+
+
+def test_names_and_routes_are_forgotten() -> None:
+    broker, watched = Broker(), Memory()
+    broker.subscriptions.route(b"a/b")
+    name = "".join(("not", "_", "there"))  # made anew, as C does it
+    references = sys.getrefcount(name)
+    assert not hasattr(broker, name)
+    assert sys.getrefcount(name) > references
+    many = rush()
+    a_second(broker, watched)
+    many.clear()
+    a_second(broker, watched)
+    assert sys.getrefcount(name) == references
+    assert not broker.subscriptions.routes
 
 
 def test_not_while_many_messages_come(collections: list[int]) -> None:

@@ -340,13 +340,13 @@ class SubscriptionTree:
                 self._cache[topic] = route
         return route
 
-    def forget_oldest(self) -> int:
+    def forget_oldest(self, but: int = FEW_ROUTES) -> int:
         """Make room for other routes, or memory for anything; a few remain. Return how many were forgotten.
 
         A dictionary looks for its first entry among all that were removed before it, and those may be as many
         as there are entries: so not for one route at a time.
         """
-        oldest = list(islice(self.routes, max(0, min(FORGOTTEN_ROUTES, len(self.routes) - FEW_ROUTES))))
+        oldest = list(islice(self.routes, max(0, min(FORGOTTEN_ROUTES, len(self.routes) - but))))
         for topic in oldest:
             self._cache.pop(topic)
         return len(oldest)

@@ -88,6 +88,7 @@ class ThreadWorker(Worker):
                 work()
             except Exception:
                 logger.exception("internal error in the log")
+            del work  # and with it what the job was about, which may be much
 
     def stop(self, seconds: float | None = None) -> None:
         """Finish what was asked for, and end the thread; after some seconds it is left to itself."""

@@ -45,5 +45,7 @@ class Memory:
         blocks = sys.getallocatedblocks()
         self._most = max(self._most, blocks)
         if broker.is_quiet and self._most - blocks > MANY and len(broker.sessions) <= FEW_SESSIONS:
+            broker.subscriptions.forget_oldest(but=0)
+            sys._clear_type_cache()  # it knows names that C made of text, thousands of them
             gc.collect()
             self._most = sys.getallocatedblocks()
