@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 ACCEPTS = 64
 """Connections accepted in one go, before those that are open are looked at again."""
+USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of a process, or system, that has no descriptors left, or no memory for a connection."""
 PAUSE = 1.0
 """Seconds without accepting after the process ran out of descriptors."""
 NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
@@ -89,7 +91,7 @@ class TlsSockets:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno in USED_UP:
                     logger.warning("cannot accept connections: %s", error.strerror)
                     self._loop.remove_reader(listening)
                     self._loop.call_later(PAUSE, self._resume, listening)

@@ -11,7 +11,6 @@ TLS and WebSocket connections, and systems without epoll, go through asyncio's t
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import select
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.kernel import sharpen_timers
 from pyrite.server.listeners import Listener
+from pyrite.tls import PAUSE, USED_UP
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -53,8 +53,6 @@ NAP = 0.000_1
 packets singly at 230,000 a second takes 0.4 of a core with the nap, and a whole one without."""
 BREATH = 0.000_02
 """That moment where it is other clients: long enough that their packets share a write to the subscriber."""
-PAUSE = 1.0
-"""Seconds without accepting after the process ran out of descriptors."""
 
 # Level-triggered; hang-ups and errors show when reading.
 _READ = getattr(select, "EPOLLIN", 1)
@@ -314,7 +312,7 @@ class Poller:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno not in USED_UP:
                     return
                 logger.warning("cannot accept connections: %s", error.strerror)
                 epoll.unregister(listening.fileno())
