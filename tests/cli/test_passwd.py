@@ -16,7 +16,15 @@ COMMAND = (sys.executable, "-m", "pyrite", "passwd")
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], input=given, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        errors="surrogateescape",
+        start_new_session=True,  # without a terminal to ask on
+    )
 
 
 def test_add_change_list_and_delete(tmp_path: Path) -> None:
@@ -43,6 +51,8 @@ def test_add_change_list_and_delete(tmp_path: Path) -> None:
         (("ann", "--delete"), "", "No such file"),
         (("--list",), "", "No such file"),
         ((), "", "expected the name of a user, or --list"),
+        (("ann", "--stdin"), "sec\udcffret", "the password is not UTF-8 text; nothing was changed"),
+        (("ann",), "secret\nsecret\n", "there is no terminal to ask on: give the password with --stdin"),
     ],
 )
 def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], given: str, wrong: str) -> None:
@@ -52,6 +62,45 @@ def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], given: str, wrong:
     assert wrong in done.stderr
     assert done.stderr.startswith("pyrite passwd: ")
     assert not path.exists()
+
+
+def test_several_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    names = [f"user{number}" for number in range(8)]
+    several = [
+        subprocess.Popen([*COMMAND, str(path), name, "--stdin"], stdin=subprocess.PIPE) for name in names
+    ]
+    for one in several:  # all wait for their password, and then write at one time
+        assert one.stdin is not None
+        one.stdin.write(b"secret\n")
+        one.stdin.close()
+    assert [one.wait(60) for one in several] == [0] * len(several)
+    assert set(read_users(path)) == {*names}
+    assert [one.name for one in tmp_path.iterdir()] == ["users"]
+
+
+def test_remarks_in_the_file_stay(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    run(str(path), "ann", "--stdin", given="secret")
+    path.write_text(f"# of the first floor\n\n{path.read_text()}# of the second\n")
+    run(str(path), "bob", "--stdin", given="secret")
+    run(str(path), "ann", "--stdin", given="another")
+    first, empty, ann, second, bob = path.read_text().splitlines()
+    assert (first, empty, second) == ("# of the first floor", "", "# of the second")
+    assert ann.startswith("ann:$argon2id$")
+    assert bob.startswith("bob:$argon2id$")
+    run(str(path), "ann", "--delete")
+    assert path.read_text().splitlines() == [first, empty, second, bob]
+
+
+def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    path.symlink_to(path)
+    done = run(str(path), "ann", "--stdin", given="secret")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"pyrite passwd: {path}: Too many levels of symbolic links\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,16 +69,24 @@ def verify(user: User | None, password: bytes) -> bool:
         return False
 
 
-def read_users(path: Path) -> dict[str, User]:
-    """Read a file of users; UsersError says which line is wrong."""
+def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise UsersError(f"{path}: {reason}") from None
+
+
+def _is_remark(line: str) -> bool:
+    """Tell whether a line is for people alone."""
+    return not line.strip() or line.startswith("#")
+
+
+def read_users(path: Path) -> dict[str, User]:
+    """Read a file of users; UsersError says which line is wrong."""
     users: dict[str, User] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
+    for number, line in enumerate(_lines(path), 1):
+        if _is_remark(line):
             continue
         parts = line.split(":")
         if len(parts) not in (2, 3) or not parts[1].startswith("$argon2"):
@@ -102,17 +112,42 @@ def read_users(path: Path) -> dict[str, User]:
     return users
 
 
+@contextmanager
+def users_to_change(path: Path) -> Iterator[dict[str, User]]:
+    """Give the users of a file, none if there is no file; what they were made is written at the end.
+
+    Whoever else changes them waits until then: or the later one would write what the first had not yet done.
+    """
+    path = Path(os.path.realpath(path))  # of a link, the file
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # not the file itself, in whose place another will be
+        users = read_users(path) if path.exists() else {}
+        yield users
+        write_users(path, users.values())
+    finally:
+        os.close(folder)
+
+
 def write_users(path: Path, users: Iterable[User]) -> None:
     """Write a file of users, all of it or nothing: with the owner and the mode of the one that was there.
 
-    A new one is for its owner alone to read.
+    A new one is for its owner alone to read. Remarks stay where they were.
     """
-    lines = [f"{one.name}:{one.hashed}:{','.join(sorted(one.groups))}\n" for one in users]
-    path = path.resolve()  # of a link, the file
+    left = {one.name: f"{one.name}:{one.hashed}:{','.join(sorted(one.groups))}" for one in users}
+    lines: list[str] = []
     try:
         before = path.stat()
     except FileNotFoundError:
         before = None
+    else:
+        for line in _lines(path):
+            name = line.partition(":")[0]
+            if _is_remark(line):
+                lines.append(line)
+            elif name in left:
+                lines.append(left.pop(name))
+    lines += left.values()
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)  # one that was left behind may be anyone's
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -120,7 +155,7 @@ def write_users(path: Path, users: Iterable[User]) -> None:
         with open(descriptor, "w", encoding="utf-8") as file:
             if before is not None:
                 _be_like(file.fileno(), before, path)
-            file.writelines(lines)
+            file.writelines(f"{line}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

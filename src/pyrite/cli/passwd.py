@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+import warnings
 from pathlib import Path
 
 _EXAMPLES = """\
@@ -33,9 +34,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--group", action="append", metavar="GROUP", help="a group of the user; may be repeated"
     )
-    parser.add_argument("--stdin", action="store_true", help="read the password from standard input")
-    parser.add_argument("--delete", action="store_true", help="remove the user")
-    parser.add_argument("--list", action="store_true", help="show the users and their groups")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--stdin", action="store_true", help="read the password from standard input: its first line"
+    )
+    action.add_argument("--delete", action="store_true", help="remove the user")
+    action.add_argument("--list", action="store_true", help="show the users and their groups")
     parser.set_defaults(run=run)
 
 
@@ -55,29 +59,36 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from pyrite.access.users import User, UsersError, check_name, hash_password, read_users, write_users
+    from pyrite.access.users import (
+        User,
+        UsersError,
+        check_name,
+        hash_password,
+        read_users,
+        users_to_change,
+    )
 
-    users = read_users(args.file) if args.file.exists() or args.list or args.delete else {}
+    there = read_users(args.file) if args.file.exists() or args.list or args.delete else {}
     if args.list:
-        for user in users.values():
+        for user in there.values():
             print(f"{user.name}\t{', '.join(sorted(user.groups))}".rstrip())
         return 0
     if args.name is None:
         raise UsersError("expected the name of a user, or --list")
     name = check_name("user", args.name)
-    known = users.get(name)
     if args.delete:
-        if known is None:
-            raise UsersError(f"there is no user {name!r} in {args.file}")
-        del users[name]
-        write_users(args.file, users.values())
+        with users_to_change(args.file) as users:
+            if users.pop(name, None) is None:
+                raise UsersError(f"there is no user {name!r} in {args.file}")
         print(f"{name} is removed")
         return 0
     groups = frozenset(check_name("group", one) for one in args.group or ())
-    if args.group is None and known is not None:
-        groups = known.groups
-    users[name] = User(name, hash_password(_password(args.stdin, name)), groups)
-    write_users(args.file, users.values())
+    hashed = hash_password(_password(args.stdin, name))  # before anyone has to wait for it
+    with users_to_change(args.file) as users:
+        known = users.get(name)
+        if args.group is None and known is not None:
+            groups = known.groups
+        users[name] = User(name, hashed, groups)
     print(f"{name} is {'added' if known is None else 'changed'}")
     return 0
 
@@ -85,12 +96,26 @@ def _run(args: argparse.Namespace) -> int:
 def _password(from_stdin: bool, name: str) -> str:
     from pyrite.access.users import UsersError
 
-    if from_stdin:
-        password = sys.stdin.readline().rstrip("\n")
-    else:
-        password = getpass.getpass(f"password of {name}: ")
-        if getpass.getpass("once more: ") != password:
-            raise UsersError("the two passwords differ; nothing was changed")
+    try:
+        password = sys.stdin.readline().rstrip("\n") if from_stdin else _asked_for(name)
+        password.encode()
+    except UnicodeError:
+        raise UsersError("the password is not UTF-8 text; nothing was changed") from None
     if not password:
         raise UsersError("a password has at least one character; nothing was changed")
+    return password
+
+
+def _asked_for(name: str) -> str:
+    from pyrite.access.users import UsersError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)  # it would be shown while it is written
+        try:
+            password = getpass.getpass(f"password of {name}: ")
+            again = getpass.getpass("once more: ")
+        except getpass.GetPassWarning:
+            raise UsersError("there is no terminal to ask on: give the password with --stdin") from None
+    if again != password:
+        raise UsersError("the two passwords differ; nothing was changed")
     return password
