@@ -236,6 +236,26 @@ def test_a_wrong_password_is_refused(broker: BrokerProcess, scheme: str) -> None
     WAYS[scheme](broker, url, "ann", "publish", "public/news")  # who has been here before, and is let in
 
 
+def test_who_was_refused_over_udp_is_no_one_until_he_is_let_in(broker: BrokerProcess) -> None:
+    def refused(client: LineClient) -> None:
+        with pytest.raises(LineError, match="wrong"):
+            client.connect("again", user="bob", password="guess-of-again")
+
+    port = broker.port(SCHEMES.index("udp"))
+    with LineClient("127.0.0.1", port, udp=True) as client:
+        client.connect("known", user="bob", password="word-of-bob")
+    with LineClient("127.0.0.1", port, udp=True) as client:
+        refused(client)
+        client.subscribe("public/news")
+        with pytest.raises(LineError, match="not authorized for 'sensors/bob/t'"):
+            client.publish("sensors/bob/t", b"x")
+    with LineClient("127.0.0.1", port, udp=True) as client:
+        refused(client)
+        client.connect("again", user="bob", password="word-of-bob")
+        client.publish("sensors/bob/t", b"x")
+    assert not [line for line in broker.log if "internal error" in line]
+
+
 def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
     """Many who log in at once, and a client that is served meanwhile; and none of them is mixed up."""
     sockets: list[socket.socket] = []

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyrite.broker.access import Accept, Access, Credentials, Refuse
 from pyrite.protocols.line.datagrams import MAX_STRANGERS, Address, Datagrams
 from pyrite.protocols.line.options import LineOptions
 from tests.line.client import LineClient
@@ -64,6 +65,25 @@ def test_a_message_from_udp_to_tcp_and_back(core: Core, network: Network) -> Non
     assert network.send(HERE, b"Subscribe from/tcp") == [b"SubAck from/tcp\n"]
     client.say("Publish from/tcp 2", "hi")
     assert network.came(HERE) == [b"Message from/tcp 2 n=65536\nhi\n"]
+
+
+class Briefly(Access):
+    """Lets everyone in, for a minute."""
+
+    def authenticate(self, credentials: Credentials) -> Accept | Refuse:
+        return Accept(seconds=60)
+
+
+def test_who_has_left_is_not_told_that_his_time_is_over() -> None:
+    core = Core(access=Briefly())
+    network = Network(core)
+    for leave in (lambda: network.send(HERE, b"Disconnect\n"), lambda: core.tick(20)):
+        network.prove(HERE)
+        assert network.send(HERE, b"Connect brief\n") == [b"Ack Connect brief new\n"]
+        leave()
+        assert not len(network.datagrams)
+        core.tick(70)
+        assert network.came(HERE) == []
 
 
 # An address must show that it is the sender's own

@@ -160,7 +160,7 @@ class Conversation(Link):
     def keep_term(self, verdict: object) -> None:
         """See to it that a client goes when the time is over that it was let in for."""
         if isinstance(verdict, Accept) and self.state is not CLOSED:
-            self._forget_term()
+            self.forget_term()
             if verdict.seconds is not None:
                 self.term = _Term(self)
                 self.broker.timers.set(self.term, self.broker.now + verdict.seconds)
@@ -284,7 +284,7 @@ class Conversation(Link):
         if self.state is CLOSED:
             return
         self.state = CLOSED
-        self._forget_term()
+        self.forget_term()
         self.broker.timers.cancel(self)
         self.flush()
         self.transport.close()
@@ -294,11 +294,12 @@ class Conversation(Link):
         """Note that the transport is gone."""
         self.state = CLOSED
         self.chunks = NOTHING
-        self._forget_term()
+        self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
 
-    def _forget_term(self) -> None:
+    def forget_term(self) -> None:
+        """Have no time come to an end any more that the client was let in for."""
         if self.term is not None:
             self.broker.timers.cancel(self.term)
             self.term = None

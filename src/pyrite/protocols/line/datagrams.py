@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyrite.broker.access import NOT_AUTHORIZED
+from pyrite.broker.access import NOT_AUTHORIZED, Credentials
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.line.connection import LineConnection, message, singles
@@ -352,6 +352,7 @@ class DatagramConnection(LineConnection):
         """End, without a word: no one listens."""
         self.why = self.why or "nothing came for too long"
         self.state = CLOSED
+        self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
         self.transport.abort()
@@ -361,12 +362,15 @@ class DatagramConnection(LineConnection):
         self.received = None
         if code == "not-authorized" and self.came_at is None:
             self.tell_refused(NOT_AUTHORIZED, text)
+        if self.session is None:  # or the next would come in under the name that this one gave
+            self.credentials = Credentials("", None, None, self.credentials.address)
         self.write(error(code, text))
 
     def close(self) -> None:
         """End, and tell it in what was written last."""
         if self.state is not CLOSED:
             self.state = CLOSED
+            self.forget_term()
             self.broker.timers.cancel(self)
             self.flush()
             self.transport.close()
