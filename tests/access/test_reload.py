@@ -255,6 +255,29 @@ def test_an_access_list_where_there_was_none(tmp_path: Path) -> None:
             client.close()
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_who_goes_on_publishing_the_same_is_asked_by_a_list_that_is_new(tmp_path: Path, qos: int) -> None:
+    (tmp_path / "pyrite.toml").write_text("")
+    users(tmp_path, "ann")
+    with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
+        somebody = Client(Tcp("127.0.0.1", broker.port()))
+        somebody.connect("somebody")
+        somebody.publish("a", b"1", qos=qos)
+        somebody.ping()
+        (tmp_path / "pyrite.toml").write_text(
+            rules("#").replace("[access]", "[access]\nanonymous = true")  # whom no rule is for
+        )
+        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        with LineClient("127.0.0.1", broker.port(1)) as ann:
+            ann.connect("ann", user="ann", password="ann-word")
+            ann.subscribe("#")
+            somebody.publish("a", b"2", qos=qos)
+            somebody.ping()
+            ann.publish("b", b"3")
+            assert next(ann.messages(timeout=20)).payload == b"3"
+        somebody.close()
+
+
 def test_who_is_gone_reads_no_more_with_flight(tmp_path: Path) -> None:
     """Also if they were let in a moment ago, and would not be asked again so soon."""
     (tmp_path / "pyrite.toml").write_text(rules("#") + "pull = ['#']\n")

@@ -259,7 +259,7 @@ def test_groups_are_those_of_the_file_and_those_of_the_token() -> None:
     assert [guard.may_publish(by_token, topic) for topic in "ab"] == [True, True]
 
 
-def test_what_is_asked_about_long_topics_is_not_remembered() -> None:
+def test_what_is_asked_about_long_topics_and_names_is_not_remembered() -> None:
     guard = Guard({}, [Rule(users=["anonymous"], publish=["a/#"])], anonymous=True)
     who = Credentials("c", None, None, "here")
     before = kept_after(lambda: [guard.may_publish(who, f"a/{number}") for number in range(100)])
@@ -267,6 +267,8 @@ def test_what_is_asked_about_long_topics_is_not_remembered() -> None:
     assert (
         kept_after(lambda: [guard.may_publish(who, f"a/{n}".ljust(65_000)) for n in range(100)]) < 1_000_000
     )
+    others = lambda n: Credentials(f"{n}".ljust(65_000), None, None, "here")  # noqa: E731
+    assert kept_after(lambda: [guard.may_publish(others(n), "a/b") for n in range(100)]) < 1_000_000
 
 
 def kept_after(ask: Callable[[], list[bool]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Guard(Access):
         self.asked: list[Credentials] = []
         self.published_by: list[str | None] = []
         self.exchanges = 0
-        self.closed = "closed"
+        self.closed = self.closed_to_readers = "closed"
 
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
         self.asked.append(replace(credentials))  # the password is forgotten afterwards
@@ -64,7 +65,9 @@ class Guard(Access):
         return not topic.startswith(self.closed)
 
     def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
-        return not topic_filter.startswith("closed")
+        if topic_filter.startswith("caller"):
+            return topic_filter == credentials.username
+        return not topic_filter.startswith(self.closed_to_readers)
 
 
 @pytest.fixture
@@ -306,6 +309,33 @@ def test_the_id_of_a_refused_message_of_qos_2_is_free_again(core: Core) -> None:
     client.publish("closed/x", b"x", qos=2, packet_id=1)
     client.publish("open", b"y", qos=2, packet_id=1)
     assert reader.payloads() == [b"y"]
+
+
+def test_who_has_become_another_has_what_that_one_may_have(core: Core) -> None:
+    client, publisher = let_in(core), core.connect("publisher")
+    assert client.subscribe("caller 1", "open") == [0, 0]
+    client.send(answer(b"hello", 0x19), answer(b"2"))
+    client.received()
+    publisher.publish("caller 1", b"x")
+    publisher.publish("open", b"y")
+    assert client.payloads() == [b"y"]
+
+
+def test_retained_messages_end_with_the_right_to_them(guard: Guard) -> None:
+    core = Core(access=guard, clock=count().__next__)  # a turn is over whenever someone looks
+    core.connect("publisher").send(*(Publish(b"a/%d" % n, b"x", retain=True) for n in range(1_000)))
+    while core.broker.has_interrupted:
+        core.broker.take_turns()
+    client = core.connect("c")
+    client.subscribe("a/#")
+    assert len(client.payloads()) < 100
+    guard.closed_to_readers = "a"
+    session = core.broker.sessions["c"]
+    core.broker.prune(session, client.connection.credentials)
+    for _ in range(100):
+        core.broker.take_turns()
+    core.flush()
+    assert client.payloads() == []
 
 
 def test_a_client_may_not_subscribe_where_it_is_not_allowed(core: Core) -> None:

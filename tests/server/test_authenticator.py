@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.wire import Will, connect_packet
+from tests.conformance.wire import CONNACK, Will, connect_packet
 
 from .conftest import Serve
 from .peers import SCHEMES, Server, run_serve, wait_until
@@ -171,12 +171,19 @@ class Forgetful(Doorman):
 """
     )
     server = serve("[mqtt]\nauthenticator = 'doorman:Forgetful'\n", cwd=tmp_path)
-    clients = {name: server.connect(username=name, password=b"secret") for name in ("bob", "ann", "eve")}
+    clients = {name: server.connect(username=name, password=b"secret") for name in ("bob", "ann")}
+    clients["eve"] = server.open()
+    clients["eve"].send(connect_packet("eve", username="eve", password=b"secret", will=Will("open/will")))
+    clients["eve"].expect(CONNACK)
+    clients["ann"].subscribe("open/will")
     server.process.process.send_signal(signal.SIGHUP)
     for name in ("bob", "eve"):
         clients[name].expect_disconnect(0x87)
     clients["ann"].ping()
-    assert sum("KeyError" in line for line in _log_of(server)) == 2
+    log = _log_of(server)
+    assert sum("KeyError: 'bob'" in line for line in log) == 1
+    assert any("KeyError: 'eve'" in line for line in log)
+    assert any("were read again" in line for line in log)
 
 
 def _log_of(server: Server) -> list[str]:

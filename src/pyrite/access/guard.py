@@ -19,7 +19,7 @@ from pyrite.broker.access import (
 
 CACHED = 100_000
 SHORT = 256
-"""Answers that are remembered, and how long the topics are that they are about."""
+"""Answers that are remembered, and how many characters the names and topics have that they are about."""
 
 
 class Guard(Access):
@@ -109,7 +109,7 @@ class Guard(Access):
             user = self._users.get(name) if name is not None else None
             groups = credentials.groups | (user.groups if user is not None else frozenset())
             known = self._rules.allows(action, name, groups, credentials.client_id, topic_filter.encode())
-            if len(topic_filter) <= SHORT:
+            if len(topic_filter) + len(name or "") + len(credentials.client_id) <= SHORT:
                 if len(self._answers) >= CACHED:
                     self._answers.clear()
                 self._answers[key] = known

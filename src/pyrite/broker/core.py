@@ -197,8 +197,16 @@ class Broker:
         """Take note that others may come in, or do other things, than before."""
         self.admission.changed()
         for session in self.sessions.values():
-            if session.will is not None and not self.access.is_welcome(session.will.author):
+            if session.will is not None and not self.is_welcome(session.will.author):
                 session.will = None
+
+    def is_welcome(self, credentials: Credentials) -> bool:
+        """Tell whether a client that was let in may stay; not if the access plug-in fails to say so."""
+        try:
+            return self.access.is_welcome(credentials)
+        except Exception:
+            logger.exception("internal error in the access plug-in")
+            return False
 
     # Messages
 
@@ -631,6 +639,8 @@ class Broker:
         target.aside = True
         target.latest = subscription.latest
         for batch in self.retained_for(subscription.topic_filter):
+            if subscription.topic_filter not in subscription.session.subscriptions:
+                return  # it was taken away while the others were on their way
             if not (subscription.no_local and batch.origin == subscription.session.client_id):
                 subscription.session.deliver_aside(batch, target)
                 batch.wires = None  # what is retained is kept once, not in every form

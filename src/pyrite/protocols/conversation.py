@@ -165,6 +165,9 @@ class Conversation(Link):
                 self.term = _Term(self)
                 self.broker.timers.set(self.term, self.broker.now + verdict.seconds)
 
+    def rights_changed(self) -> None:
+        """Take note that the client may do other things than before: what is known of it is asked again."""
+
     # What the log is told
 
     def tell_connected(self, protocol: str, resumed: bool) -> None:

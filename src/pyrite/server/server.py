@@ -269,18 +269,19 @@ class Server:
         self.broker.access_changed()
         over_udp = [one for endpoint in self._datagrams for one in endpoint.datagrams.connections()]
         for connection in [*self.connections, *over_udp]:
+            connection.rights_changed()
             session = connection.session
             stays = not (trust_changed and is_encrypted(connection.transport))
             if session is None:
                 if not stays:
                     connection.ended(Reason.NOT_AUTHORIZED)
                 continue
-            try:
-                if stays and self.broker.access.is_welcome(connection.credentials):
+            if stays and self.broker.is_welcome(connection.credentials):
+                try:
                     self.broker.prune(session, connection.credentials)
                     continue
-            except Exception:  # a plug-in may do anything
-                logger.exception("internal error in the access plug-in")
+                except Exception:  # a plug-in may do anything
+                    logger.exception("internal error in the access plug-in")
             session.will = None  # it has no say any more
             connection.ended(Reason.NOT_AUTHORIZED)
 

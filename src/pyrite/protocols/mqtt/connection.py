@@ -440,6 +440,10 @@ class Connection(Delivery):
         self.leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]
         self.close()
 
+    def rights_changed(self) -> None:
+        """Take the next message for what it is: the shape of the last says whether topics are checked."""
+        self.shape = None
+
     # Packets out
 
     def reply(self, packet: Packet) -> bool:

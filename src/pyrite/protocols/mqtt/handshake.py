@@ -119,6 +119,9 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
             if connected:
                 who = connection.credentials
                 who.become(verdict if username is not None else replace(verdict, username=who.username))
+                assert connection.session is not None
+                connection.rights_changed()
+                connection.broker.prune(connection.session, who)
                 connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
