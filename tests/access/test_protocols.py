@@ -7,10 +7,13 @@ import json
 import re
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import httpx
 import jwt
@@ -27,6 +30,12 @@ from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
 CONFIG = """
+[tls]
+certificate = "server.pem"
+client_ca = "ca.pem"
+require_client_certificate = true
+certificate_user = "san"
+
 [access]
 users = "users"
 jwt_keys = "keys"
@@ -41,31 +50,75 @@ manage = ["#"]
 
 [[access.rule]]
 groups = ["sensors"]
+users = ["cat"]
 publish = ["sensors/%u/#"]
 subscribe = ["public/#"]
+
+[[access.rule]]
+users = ["*"]
+publish = ["devices/%c/#"]
+
+[[access.rule]]
+users = ["pia"]
+pull = ["public/#"]
 
 [[access.rule]]
 users = ["anonymous"]
 subscribe = ["public/#"]
 """
 SCHEMES = ("mqtt", "ws", "line", "udp", "flight", "http")
+ENCRYPTED = {"mqtts": "mqtt", "wss": "ws", "flights": "flight", "https": "http"}
+"""Where a certificate is needed, and what is spoken there."""
 KEY = "0123456789abcdef" * 4
 TOKEN = jwt.encode(
     {"sub": "tim", "exp": time.time() + 3_600, "groups": ["sensors"]}, KEY, "HS256", {"kid": "one"}
 )
-NAMES = {"ann": "word-of-ann", "bob": "word-of-bob", "eve": "word-of-eve", "tim": TOKEN, None: None}
-"""Who there is, and what each says to prove it: tim has a token."""
-TOPICS = ("sensors/bob/t", "sensors/tim/t", "public/news", "private")
-MAY = {
-    ("ann", action, topic): True for action in ("publish", "subscribe", "pull", "manage") for topic in TOPICS
-} | {
-    ("bob", "publish", "sensors/bob/t"): True,
-    ("bob", "subscribe", "public/news"): True,
-    ("tim", "publish", "sensors/tim/t"): True,
-    ("tim", "subscribe", "public/news"): True,
-    (None, "subscribe", "public/news"): True,
+NAMES = {
+    "ann": "word-of-ann",
+    "bob": "word-of-bob",
+    "eve": "word-of-eve",
+    "pia": "word-of-pia",
+    "tim": TOKEN,
+    None: None,
 }
-"""What is allowed; eve has a password, and no rights at all."""
+"""Who there is, and what each says to prove it: tim has a token."""
+CAT = "cat"
+"""Who has a certificate, and nothing else to show."""
+AUTHORITY = trustme.CA()
+CERTIFICATE = AUTHORITY.issue_cert(CAT).private_key_and_cert_chain_pem
+TOPICS = (
+    "sensors/bob/t",
+    "sensors/tim/t",
+    f"sensors/{CAT}/t",
+    "devices/tim-id/t",
+    f"devices/{CAT}-id/t",
+    "public/news",
+    "private",
+)
+ACTIONS = {
+    "mqtt": ("publish", "subscribe", "past", "list", "pull", "manage"),
+    "ws": ("publish", "subscribe", "past", "list", "pull", "manage"),
+    "line": ("publish", "subscribe", "past", "list", "pull", "manage"),
+    "udp": ("publish", "subscribe", "past", "list", "pull", "manage"),
+    "flight": ("publish", "pull"),
+    "http": ("publish", "list", "pull", "manage"),
+}
+MAY = {
+    ("bob", "publish"): ("sensors/bob/t",),
+    ("tim", "publish"): ("sensors/tim/t", "devices/tim-id/t"),
+    (CAT, "publish"): (f"sensors/{CAT}/t", f"devices/{CAT}-id/t"),
+    ("pia", "pull"): ("public/news",),
+} | {
+    (name, action): ("public/news",) for name in ("bob", "tim", CAT, None) for action in ("subscribe", "list")
+}
+"""What is allowed, but to ann, who may do everything. The past is for who may subscribe and pull. And eve has
+a password, and no rights at all."""
+
+
+def may(spoken: str, name: str | None, action: str, topic: str) -> bool:
+    if topic.startswith("devices/") and spoken in ("flight", "http") and name != "ann":
+        return False  # no one has an id there
+    return name == "ann" or topic in MAY.get((name, action), ())
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +128,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         folder / "users",
         [
             User("ann", quick_hash("word-of-ann")),
-            User("bob", hash_password("word-of-bob"), frozenset({"sensors"})),  # takes as long as in earnest
+            User("bob", quick_hash("word-of-bob"), frozenset({"sensors"})),
+            User("dan", hash_password("word-of-dan")),  # takes as long as in earnest
             User("eve", quick_hash("word-of-eve")),
+            User("pia", quick_hash("word-of-pia")),
         ],
     )
     key = {"kty": "oct", "k": jwt.utils.base64url_encode(KEY.encode()).decode(), "alg": "HS256", "kid": "one"}
     (folder / "keys").write_text(json.dumps({"keys": [key]}))
     (folder / "pyrite.toml").write_text(CONFIG)
-    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES]
+    AUTHORITY.cert_pem.write_to_path(str(folder / "ca.pem"))
+    chain = AUTHORITY.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+    chain.write_to_path(str(folder / "server.pem"))
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in (*SCHEMES, *ENCRYPTED)]
     with BrokerProcess("--config", "pyrite.toml", *listen, "--data", "data", cwd=folder) as broker:
         with BlockingClient(broker.urls[0], username="ann", password="word-of-ann") as client:
             for topic in TOPICS:
-                client.publish(topic, b"x", qos=1)
+                client.publish(topic, b"x", qos=1, retain=True)
+        with BlockingClient(broker.urls[0], username="dan", password="word-of-dan"):
+            pass  # who has come from here before is not kept out by those below who guess
         yield broker
         with httpx.Client(base_url=broker.urls[5], auth=("ann", "word-of-ann")) as web:
             told = [web.get("/metrics").text, *broker.log]
@@ -99,15 +159,35 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert not [one for one in told if any(secret in one for secret in secrets)], "no password is told"
 
 
+def showing() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    with CERTIFICATE.tempfile() as shown:
+        context.load_cert_chain(shown)
+    return context
+
+
+# Each does something in one protocol, or with "come in" nothing but that; and raises one of REFUSALS. What is
+# published says by whom.
+
+
 def mqtt(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
-    with BlockingClient(url, username=name, password=NAMES[name]) as client:
+    who: dict[str, Any] = {"username": name, "password": NAMES.get(name)}
+    if name == CAT:
+        who = {"tls": showing()}
+    with BlockingClient(url, client_id=f"{name}-id" if name else None, **who) as client:
         if action == "publish":
-            client.publish(topic, b"x", qos=1)
+            client.publish(topic, payload(url, name), qos=0)  # of which no one is told
+            client.publish(topic, payload(url, name), qos=1)
         elif action == "subscribe":
             client.subscribe(topic, qos=1).close()
+        elif action == "past":
+            client.subscribe(topic, qos=1, start="earliest").close()
+        elif action == "list":
+            assert [one.name for one in client.topics(topic)] == [topic]
         elif action == "pull":
             client.consumer(f"{name}-{topic.replace('/', '-')}", topic)
-        else:
+        elif action == "manage":
             client.create_topic(f"{topic}/new")
             client.delete_topic(f"{topic}/new")
 
@@ -117,50 +197,72 @@ def line(broker: BrokerProcess, url: str, name: str | None, action: str, topic: 
     port = broker.port(SCHEMES.index("udp" if udp else "line"))
     with LineClient("127.0.0.1", port, udp=udp) as client:
         if name is not None:
-            client.connect(f"{name}-line", user=name, password=NAMES[name])
+            client.connect(f"{name}-id", user=name, password=NAMES[name])
         if action == "publish":
-            client.publish(topic, b"x")
+            client.publish(topic, payload(url, name))
         elif action == "subscribe":
             client.subscribe(topic)
+        elif action == "past":
+            client.subscribe(topic, start="earliest")
+        elif action == "list":
+            assert [one for one, _ in client.topics(topic)] == [topic]
         elif action == "pull":
             client.register(f"line-{name}-{topic.replace('/', '-')}", topic)
-        else:
+        elif action == "manage":
             client.create(f"{topic}/new")
             client.delete(f"{topic}/new")
 
 
 def flight(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
-    token = NAMES[name] if NAMES[name] == TOKEN else None
-    who = {"token": token} if token else {"username": name, "password": NAMES[name]}
-    with FlightLog(url, **who) as log:
+    with contextlib.ExitStack() as stack:
+        if name == CAT:
+            authority = stack.enter_context(AUTHORITY.cert_pem.tempfile())
+            shown = stack.enter_context(CERTIFICATE.tempfile())
+            log = FlightLog(url, ca_file=authority, cert_file=shown)
+        elif NAMES[name] == TOKEN:
+            log = FlightLog(url, token=TOKEN)
+        else:
+            log = FlightLog(url, username=name, password=NAMES[name])
+        stack.enter_context(log)
         if action == "pull":
             log.table(Query(topics=(topic,)))
         elif action == "publish":
-            rows = pa.record_batch({"topic": [topic], "payload": pa.array([b"x"], pa.binary())})
+            rows = pa.record_batch({"topic": [topic], "payload": pa.array([payload(url, name)], pa.binary())})
             sink = f"{name}-{topic.replace('/', '-')}"
             log.commit(sink, time.monotonic_ns(), log.stage(sink, "part", rows.schema, [rows]).parts)
+        else:
+            log.streams()
 
 
 def http(broker: BrokerProcess, url: str, name: str | None, action: str, topic: str) -> None:
-    token = NAMES[name] == TOKEN
-    auth = None if name is None or token else (name, NAMES[name] or "")
-    headers = {"Authorization": f"Bearer {TOKEN}"} if token else {}
-    with httpx.Client(base_url=url, auth=auth, headers=headers) as client:
+    word = NAMES.get(name)
+    auth = None if word is None or word == TOKEN else (name or "", word)
+    headers = {"Authorization": f"Bearer {TOKEN}"} if word == TOKEN else {}
+    verify = showing() if name == CAT else True
+    with httpx.Client(base_url=url, auth=auth, headers=headers, verify=verify) as client:
         if action == "publish":
-            answer = client.post("/api/v1/publish", json={"topic": topic, "payload": "x"})
-        elif action == "subscribe":
+            said = payload(url, name).decode()
+            answer = client.post("/api/v1/publish", json={"topic": topic, "payload": said})
+        elif action == "list":
             answer = client.get("/api/v1/topics", params={"filter": topic})
+            assert client.get(f"/api/v1/topics/{topic}").status_code == answer.status_code
         elif action == "pull":
             answer = client.get("/api/v1/streams/default/messages", params={"filter": topic})
             consumer = f"/api/v1/consumers/http-{name}-{topic}/pull"
             assert client.post(consumer, json={"filter": topic}).status_code == answer.status_code
-        else:
+        elif action == "manage":
             answer = client.put(f"/api/v1/topics/{topic}/new")
             gone = client.delete(f"/api/v1/topics/{topic}/new")
             assert (gone.status_code == 403) is (answer.status_code == 403)
+        else:
+            answer = client.get("/api/v1/streams")
     if answer.status_code in (401, 403):
         raise PermissionError(answer.status_code, answer.json()["detail"])
     assert answer.status_code in (200, 201, 204), answer.text
+
+
+def payload(url: str, name: str | None) -> bytes:
+    return f"{url} {name}".encode()
 
 
 WAYS: dict[str, Callable[[BrokerProcess, str, str | None, str, str], None]] = {
@@ -173,6 +275,8 @@ WAYS: dict[str, Callable[[BrokerProcess, str, str | None, str, str], None]] = {
 }
 REFUSALS = (ClientError, LineError, PermissionError, QueryError)
 NOT_AUTHORIZED = {"mqtt": 0x87, "ws": 0x87, "line": "not-authorized", "udp": "not-authorized", "http": 403}
+ANSWERS = ("list", "pull", "manage")
+"""What is asked for in MQTT by messages, and answered by such, without a code."""
 
 
 def code_of(error: BaseException) -> object:
@@ -182,22 +286,27 @@ def code_of(error: BaseException) -> object:
     return error.code if isinstance(error, LineError) else getattr(error, "reason", None)
 
 
-@pytest.mark.parametrize("name", NAMES, ids=str)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [(scheme, name) for scheme in SCHEMES for name in NAMES] + [(scheme, CAT) for scheme in ENCRYPTED],
+)
 def test_who_may_do_what(broker: BrokerProcess, scheme: str, name: str | None) -> None:
-    url = broker.urls[SCHEMES.index(scheme)]
-    actions = ("publish", "pull") if scheme == "flight" else ("publish", "subscribe", "pull", "manage")
-    for action in actions:
+    url, spoken = broker.urls[[*SCHEMES, *ENCRYPTED].index(scheme)], ENCRYPTED.get(scheme, scheme)
+    do = partial(WAYS[spoken], broker, url, name)
+    do("come in", "")  # so what is refused below is not who it is
+    for action in ACTIONS[spoken]:
         for topic in TOPICS:
-            if MAY.get((name, action, topic)):
-                WAYS[scheme](broker, url, name, action, topic)
-            else:
-                with pytest.raises(REFUSALS, match=r"(?i)not authorized") as caught:
-                    WAYS[scheme](broker, url, name, action, topic)
-                assert code_of(caught.value) in (None, NOT_AUTHORIZED.get(scheme))
-                told = scheme in ("line", "udp", "http") or action in ("publish", "subscribe")
-                if told and scheme != "flight":
-                    assert code_of(caught.value) is not None
+            if may(spoken, name, action, topic):
+                do(action, topic)
+                continue
+            with pytest.raises(REFUSALS, match=r"(?i)not authorized") as caught:
+                do(action, topic)
+            expected = None if spoken in ("mqtt", "ws") and action in ANSWERS else NOT_AUTHORIZED.get(spoken)
+            assert code_of(caught.value) == expected
+    with FlightLog(broker.urls[4], username="ann", password="word-of-ann") as log:
+        kept = log.table(Query()).to_pylist()
+    published = {row["topic"] for row in kept if row["payload"] == payload(url, name)}
+    assert published == {topic for topic in TOPICS if may(spoken, name, "publish", topic)}
 
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
@@ -263,9 +372,10 @@ def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
         for number in range(20):
             one = socket.create_connection(("127.0.0.1", broker.port(SCHEMES.index("line"))), timeout=20)
             sockets.append(one)
-            name = "ann" if number % 2 else "bob"
-            password = NAMES[name]
-            one.sendall(f"Connect c{number} user={name} password={password}\nPublish private 1\nx\n".encode())
+            name = "ann" if number % 2 else "dan"
+            one.sendall(
+                f"Connect c{number} user={name} password=word-of-{name}\nPublish private 1\nx\n".encode()
+            )
         with LineClient("127.0.0.1", broker.port(SCHEMES.index("line"))) as quick:
             slowest = 0.0
             for _ in range(20):
@@ -279,7 +389,9 @@ def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
             ]
             got, lines = b"", [""]
             while len(lines) < 3:
-                got += one.recv(1_000)
+                came = one.recv(1_000)
+                assert came, f"the connection was closed after {got!r}"
+                got += came
                 lines = got.decode().replace("Ping\n", "").split("\n")  # the broker asks who is slow
             assert lines[0] == expected[0]
             assert lines[1].startswith(expected[1])
@@ -292,9 +404,9 @@ def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
 def test_a_client_that_leaves_while_its_password_is_checked(broker: BrokerProcess) -> None:
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", broker.port(SCHEMES.index("line"))), timeout=20) as one:
-            one.sendall(b"Connect gone user=bob password=word-of-bob\n")
+            one.sendall(b"Connect gone user=dan password=word-of-dan\n")
     with LineClient("127.0.0.1", broker.port(SCHEMES.index("line"))) as client:
-        client.connect("after", user="bob", password="word-of-bob")
+        client.connect("after", user="dan", password="word-of-dan")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

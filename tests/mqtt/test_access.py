@@ -281,6 +281,7 @@ def test_a_client_may_not_publish_where_it_is_not_allowed(core: Core) -> None:
         assert (ack.type, ack.reason) == (fields.PUBREC, 0x87 if version == V5 else 0)
         client.publish("open", b"y")
         assert not client.closed
+    assert core.broker.figures.messages_dropped == 6, "who cannot be told is at least counted"
     assert reader.payloads() == [b"y", b"y"]
     assert len(core.broker.retained) == 0
 

@@ -27,11 +27,12 @@ class Rule:
     publish: list[str] = field(default_factory=list)
     """Filters of the topics that they may publish on."""
     subscribe: list[str] = field(default_factory=list)
-    """Filters that they may subscribe to, and those within."""
+    """Filters that they may subscribe to, or list the topics of, and those within."""
     pull: list[str] = field(default_factory=list)
-    """The same for what they may read from the log: by pull, with Flight and Spark."""
+    """The same for what they may read from the log: by pull, with HTTP, Flight and Spark; and to subscribe
+    to the past."""
     manage: list[str] = field(default_factory=list)
-    """The same for topics that they may create and delete."""
+    """The same for topics that they may create and delete; with #, also for seeing who is connected."""
 
 
 class Rules:

@@ -120,11 +120,12 @@ class Access:
         return True
 
     def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Tell whether the client may subscribe to `topic_filter`."""
+        """Tell whether the client may subscribe to `topic_filter`, or list the topics there."""
         return True
 
     def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Tell whether the client may read `topic_filter` from the log: by pull, or in bulk."""
+        """Tell whether the client may read `topic_filter` from the log: by pull, in bulk, or by subscribing
+        to the past."""
         return self.may_subscribe(credentials, topic_filter)
 
     def may_manage(self, credentials: Credentials, topic_filter: str) -> bool:

@@ -505,6 +505,8 @@ class LineConnection(Conversation):
         options = asked.options(1, ("ack", "latest", "from"))
         start = self._position(asked, options.get("from"))
         self._check_access(asked, topic_filter)
+        if start is not None:
+            self._check_access(asked, topic_filter, pull=True)
         refusal = broker.catalog.filter_refusal(topic_filter)
         if refusal:
             raise FrameError("no-topic", f"Subscribe: {refusal}")

@@ -371,8 +371,10 @@ class Connection(Delivery):
             return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, None
         if not options.wildcard_subscriptions and (b"+" in topic_filter or b"#" in topic_filter):
             return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, None
-        if broker.access.checks_topics and not broker.access.may_subscribe(
-            self.credentials, topic_filter.decode()
+        access, name = broker.access, topic_filter.decode()
+        if access.checks_topics and not (
+            access.may_subscribe(self.credentials, name)
+            and (extras.start is None or access.may_pull(self.credentials, name))
         ):
             return Reason.NOT_AUTHORIZED, None
         if broker.catalog.filter_refusal(topic_filter):

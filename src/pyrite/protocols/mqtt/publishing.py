@@ -385,6 +385,7 @@ def _publish_acknowledged(
         raise error
     reply = _Reply(connection, batch.qos, ids, high, low)
     if refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
+        broker.figures.messages_dropped += batch.count
         broker.journal.in_turn(lambda: reply.send(refused, text))
         return
     if batch.qos == 1:

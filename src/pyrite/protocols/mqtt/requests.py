@@ -113,10 +113,11 @@ class Request:
         except UnicodeDecodeError:
             raise Wrong("the payload is not a topic: it is not UTF-8") from None
         if action == "list":
-            topic_filter = payload or b"#"
-            check_filter(topic_filter, broker.limits.max_topic_levels)
-            self._check_access(topic_filter)
-            self._listed(broker.topics_for(topic_filter))
+            name = name or "#"
+            check_filter(name.encode(), broker.limits.max_topic_levels)
+            if access.checks_topics and not access.may_subscribe(connection.credentials, name):
+                raise Wrong("not authorized for the topics")
+            self._listed(broker.topics_for(name.encode()))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_manage(connection.credentials, name):
