@@ -9,14 +9,19 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import jwt
+import pyarrow as pa
 import pytest
 import trustme
 
 from pyrite.access.guard import Guard
+from pyrite.access.tokens import LEEWAY
 from pyrite.access.users import User, read_users, write_users
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
@@ -292,6 +297,77 @@ def test_who_is_gone_reads_no_more_with_flight(tmp_path: Path) -> None:
         hang_up_and_wait(broker, "users, rules and certificates were read again")
         with pytest.raises(PermissionError, match="is wrong"):
             log.streams()
+
+
+@pytest.mark.parametrize("how", ["user", "rule", "token"])
+def test_a_read_with_flight_ends_with_the_right_to_it(tmp_path: Path, how: str) -> None:
+    key = base64.urlsafe_b64encode(b"k" * 32).rstrip(b"=").decode()
+    (tmp_path / "keys").write_text(json.dumps({"keys": [{"kty": "oct", "k": key, "alg": "HS256"}]}))
+    config = rules("#").replace("[access]", "[access]\njwt_keys = 'keys'") + "pull = ['#']\n"
+    (tmp_path / "pyrite.toml").write_text(config)
+    users(tmp_path, "ann", "bob")
+    rows = pa.record_batch({"topic": ["a"] * 40, "payload": [bytes(100_000)] * 40})
+    rows = rows.cast(pa.schema([("topic", pa.string()), ("payload", pa.binary())]))
+    with BrokerProcess(
+        "--config", "pyrite.toml", "--data", "data", "--listen=flight://127.0.0.1:0", cwd=tmp_path
+    ) as broker:
+        with FlightLog(broker.urls[0], username="bob", password="bob-word") as log:
+            for number in range(10):  # more than the sockets on the way hold
+                assert log.commit("s", number, log.stage("s", "p", rows.schema, [rows]).parts)
+        until = time.time() + 4 - LEEWAY
+        token = jwt.encode({"sub": "tim", "exp": until}, b"k" * 32, "HS256")
+        who: dict[str, Any] = {"username": "ann", "password": "ann-word"}
+        with FlightLog(broker.urls[0], **{"token": token} if how == "token" else who) as log:
+            found = log.read(Query())
+            read = next(found).num_rows
+            if how == "token":
+                wait_until(lambda: time.time() > until + LEEWAY + 0.5)
+            else:
+                if how == "user":
+                    users(tmp_path, "bob")
+                else:
+                    (tmp_path / "pyrite.toml").write_text(config.replace("pull = ['#']", ""))
+                hang_up_and_wait(broker, "users, rules and certificates were read again")
+                with FlightLog(broker.urls[0], username="bob", password="bob-word") as other:
+                    other.streams()  # so the Flight process has heard of it
+            rest: list[pa.RecordBatch] = []
+            with pytest.raises(PermissionError, match=r"wrong|not authorized"):
+                rest.extend(found)
+            assert read + sum(batch.num_rows for batch in rest) < 400
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_who_waits_for_messages_over_http_has_to_have_the_right_still(tmp_path: Path, gone: bool) -> None:
+    config = rules("#") + "pull = ['#']\n"
+    (tmp_path / "pyrite.toml").write_text(config)
+    users(tmp_path, "ann", "bob")
+    with (
+        BrokerProcess(
+            "--config", "pyrite.toml", "--data", "data", "--listen=http://127.0.0.1:0", cwd=tmp_path
+        ) as broker,
+        ThreadPoolExecutor(1) as aside,
+        httpx.Client(base_url=broker.urls[0], timeout=60) as http,
+    ):
+
+        def pull() -> httpx.Response:
+            wish = {"filter": "#", "wait": 30}
+            return httpx.post(
+                f"{broker.urls[0]}/api/v1/consumers/c/pull", json=wish, auth=("ann", "ann-word"), timeout=60
+            )
+
+        def consumers() -> str:
+            return http.get("/metrics", auth=("bob", "bob-word")).text
+
+        waiting = aside.submit(pull)
+        wait_until(lambda: "pyrite_consumers 1" in consumers())
+        if gone:
+            users(tmp_path, "bob")
+        else:
+            (tmp_path / "pyrite.toml").write_text(config.replace("pull = ['#']", ""))
+        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        said = {"topic": "a", "payload": "x"}
+        assert http.post("/api/v1/publish", json=said, auth=("bob", "bob-word")).status_code == 200
+        assert waiting.result().status_code == (401 if gone else 403)
 
 
 # Who has come in, and would not any more

@@ -27,6 +27,8 @@ class Control:
         self._lock = threading.Lock()
         self._numbers = count()
         self._asked: dict[int, Future[dict[str, Any]]] = {}
+        self.changes = 0
+        """How often the broker has said that others may do other things than before."""
 
     def settings(self) -> dict[str, Any]:
         """Return what the broker says first: how this process is to run."""
@@ -66,6 +68,9 @@ class Control:
         try:
             for line in self._file:
                 message = json.loads(line)
+                if "changed" in message:
+                    self.changes += 1
+                    continue
                 if "number" not in message:
                     told(message)
                     continue

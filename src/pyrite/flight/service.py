@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -60,6 +62,10 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
         self.given = given
         self.who: Any = None
         """What the broker calls them."""
+        self.changes = 0
+        """What the broker had said of changes when it let them in."""
+        self.until = math.inf
+        """When they have to come again, as time.monotonic has it: a token expires."""
 
     def sending_headers(self) -> dict[str, str]:
         """Send none of our own."""
@@ -109,8 +115,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def admit(self, context: flight.ServerCallContext) -> None:
         """Ask the broker who it is that calls, and turn strangers away."""
-        caller: Caller = context.get_middleware("caller")
-        peer = self._peer(context.peer())
+        self._admit(context.get_middleware("caller"), context.peer())
+
+    def _admit(self, caller: Caller, told: str) -> None:
+        caller.changes = self._control.changes
+        peer = self._peer(told)
         if peer is None:
             raise flight.FlightUnavailableError("the connection has ended")
         given = credentials_in(caller.given)
@@ -120,10 +129,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
                 raise flight.FlightUnavailableError(answer["refused"])
             raise flight.FlightUnauthenticatedError(answer["refused"])
         caller.who = answer["who"]
+        caller.until = math.inf if answer["seconds"] is None else time.monotonic() + answer["seconds"]
 
     def _ask(self, context: flight.ServerCallContext, ask: str, **question: Any) -> Reply:
         """Ask the broker for the caller; raise an error if the caller may not, or something is wrong."""
-        answer = self._control.ask(ask=ask, who=context.get_middleware("caller").who, **question)
+        return self._ask_for(context.get_middleware("caller"), ask, **question)
+
+    def _ask_for(self, caller: Caller, ask: str, **question: Any) -> Reply:
+        answer = self._control.ask(ask=ask, who=caller.who, **question)
         if "refused" in answer:
             raise flight.FlightUnauthorizedError(answer["refused"])
         if answer.get("wrong"):
@@ -169,16 +182,27 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send the messages that a query asks for."""
         query = Query.from_json(ticket.ticket)
-        self._ask(context, "read", topics=list(query.topics) or ["#"])
+        caller, told, topics = context.get_middleware("caller"), context.peer(), list(query.topics) or ["#"]
+        self._ask_for(caller, "read", topics=topics)
         self._log.bounds(query.stream)  # an unknown stream is an error at once
-        return flight.GeneratorStream(query.schema, self._batches(query))
 
-    def _batches(self, query: Query) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        """Yield batches, each with where the rest begins, and what was skipped since the one before."""
+        def check() -> None:
+            if caller.changes != self._control.changes or time.monotonic() > caller.until:
+                self._admit(caller, told)
+                self._ask_for(caller, "read", topics=topics)
+
+        return flight.GeneratorStream(query.schema, self._batches(query, check))
+
+    def _batches(self, query: Query, check: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """Yield batches, each with where the rest begins, and what was skipped since the one before.
+
+        `check` raises an error if the caller may not read any more.
+        """
         skipped: list[str] = []
         after = query.start
         try:
             for batch, after in self._log.pieces(query, skipped.append):
+                check()
                 yield batch, _told(after, skipped)
         except Exception as error:
             raise as_flight_error(error) from None

@@ -4,8 +4,9 @@ A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the
 JSON: first what the child is to know; then `{"port": ...}` or `{"failed": ...}` from the child; then its
 questions, each with a number, and the broker's answers, which may overtake one another. A question with
 `attached` is followed by so many bytes, which need not be JSON. Without a number the child tells whom TLS has
-turned away, `{"refused": ...}`, and the broker that there are other certificates, `{"tls": ...}`. A child
-ends when its socket does, and is started again when it dies.
+turned away, `{"refused": ...}`, and the broker that there are other certificates, `{"tls": ...}`, or, if it
+is Flight's, other rights, `{"changed": true}`. A child ends when its socket does, and is started again when
+it dies.
 """
 
 from __future__ import annotations
@@ -82,8 +83,13 @@ class Child:
 
     def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
         """Have what was read again in force: other certificates, also of clients if `trust_changed`."""
-        if certificates_changed and self.listener.tls and self._writer is not None:
-            _send(self._writer, {"tls": self.settings()["tls"], "trust_changed": trust_changed})
+        if certificates_changed and self.listener.tls:
+            self.say(tls=self.settings()["tls"], trust_changed=trust_changed)
+
+    def say(self, **message: Any) -> None:
+        """Tell the process something, if it is there."""
+        if self._writer is not None:
+            _send(self._writer, message)
 
     async def stop(self) -> None:
         """End the process."""

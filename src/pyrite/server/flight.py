@@ -66,8 +66,9 @@ class FlightProcess(Child):
         }
 
     def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
-        """Have everyone checked again who calls."""
+        """Have everyone checked again who calls, or is reading."""
         self._identity.forget()
+        self.say(changed=True)
         super().renew(certificates_changed, trust_changed)
 
     def _authenticate(self, message: Message, answer: Answer) -> None:
@@ -76,7 +77,7 @@ class FlightProcess(Child):
                 busy = verdict.code == SERVER_BUSY
                 answer(refused=verdict.reason or "not authorized", busy=busy)
             else:
-                answer(who=[verdict.username, sorted(verdict.groups)])
+                answer(who=[verdict.username, sorted(verdict.groups)], seconds=verdict.seconds)
 
         self._identity.admit(credentials_in(message), decided)
 

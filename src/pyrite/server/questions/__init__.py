@@ -71,7 +71,7 @@ class Questions:
                     answer(status=status, detail=verdict.reason or "not authorized")
                     return
                 reply = _reply(answer)
-                who = Credentials("", None, None, given.address)
+                who = Credentials("", None, None, given.address, given.certificate)
                 if isinstance(verdict, Accept):
                     who.become(verdict)
                 safely(lambda: handle(who, message, reply), reply)

@@ -20,7 +20,7 @@ from pyrite.broker.core import Broker
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import Place
 from pyrite.broker.positions import Earliest
-from pyrite.server.questions.problem import Later, Message, Problem, Reply, refused
+from pyrite.server.questions.problem import Later, Message, Problem, Reply, refused, safely
 from pyrite.server.questions.topics import checked_filter
 
 LOOK = 0.1
@@ -43,11 +43,17 @@ class Pulling:
         found: list[list[Any]] = []
 
         def there() -> None:
+            safely(fetch, reply)
+
+        def fetch() -> None:
             consumer = self._broker.consumers.get(name)
             if consumer is None:
                 reply([])  # it was deleted meanwhile
-            else:
-                consumer.fetch(most, give, fetched)
+                return
+            if not self._broker.is_welcome(who):
+                raise Problem(401, "log in again: users have changed")
+            self._check(who, consumer.topic_filter)
+            consumer.fetch(most, give, fetched)
 
         def give(place: Place, _: Batch) -> None:
             found.append([place.stream.name, place.offset])
