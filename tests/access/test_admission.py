@@ -21,6 +21,10 @@ class Slow(Access):
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
         if credentials.username == "broken":
             raise RuntimeError("a defect")
+        if credentials.username == "careless":
+            raise RuntimeError(f"{credentials} said something") from ValueError(credentials.password)
+        if credentials.username == "careful":
+            raise RuntimeError(f"{credentials} said something")
         if credentials.username == "leaving":
             raise SystemExit("as a mistaken library may")
         if credentials.username == "speechless":
@@ -98,6 +102,17 @@ def test_a_defect_of_a_plug_in_is_no_guess_and_stops_no_one(defect: str) -> None
     door.knock("10.0.0.1", "ann", b"secret")
     door.check(11)
     assert door.told == [(defect, 0x80)] * 10 + [("ann", 0)]
+
+
+def test_an_error_of_a_plug_in_tells_no_password(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door()
+    for name, password in (("careless", b"w\xc3\xb6rd"), ("careless", b"plain word"), ("careful", b"open")):
+        door.knock("10.0.0.1", name, password)
+        door.check(1)
+    assert [code for _, code in door.told] == [0x80] * 3
+    assert "RuntimeError, whose words are those of the client's password" in caplog.text
+    assert "username='careful'" in caplog.text, "who it is may be told"
+    assert not [one for one in ("wörd", "w\\xc3\\xb6rd", "plain word", "open") if one in caplog.text]
 
 
 def test_no_one_waits_for_a_check_that_does_not_come_to_an_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -323,6 +323,11 @@ def test_quiet_leaves_only_the_exit_code(commands_at: Callable[..., Commands]) -
         ("-t a -m x -D publish content-type b -D publish content-type c", "only once"),
         ("-t a -m x -L http://host", "a URL starts with mqtt://"),
         ("-t a -m x -L mqtt://host:port", "between 1 and 65535, not 'port'"),
+        ("-t a -m x -L http://ann:sesame@host", "-L http://(not shown)@host: a URL starts with mqtt://"),
+        ("-t a -m x -L mqtt://ann:sesame@host:port", "-L mqtt://(not shown)@host:port: a port is a number"),
+        ("-t a -m x -L mqtt://ann:sesame/x@host:1", "-L mqtt://(not shown)@host:1: a port is a number"),
+        ("-t a -m x -L mqtt://ann:sesame@", "-L mqtt://(not shown)@: the host is missing"),
+        ("-t a -m x -L mqtt://ann:sesame@h --cafile f", "wss:// URL, not mqtt://(not shown)@h"),
         ("-t a -f /no/such/file", "cannot read /no/such/file: No such file or directory"),
     ],
 )
@@ -333,6 +338,7 @@ def test_a_mistake_in_the_options_is_explained(
     assert result.returncode in (1, 2)
     assert complaint in result.stderr.decode().splitlines()[-1]
     assert b"Traceback" not in result.stderr
+    assert b"sesame" not in result.stderr
 
 
 def test_a_url_names_broker_and_topic(

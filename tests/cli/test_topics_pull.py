@@ -138,9 +138,9 @@ def test_no_broker(words: list[str]) -> None:
 
 
 def test_a_topic_in_the_url_is_a_mistake() -> None:
-    words = ["topics", "-L", "mqtt://127.0.0.1:1/weather"]
+    words = ["topics", "-L", "mqtt://ann:sesame@127.0.0.1:1/weather"]
     done = subprocess.run(
         [sys.executable, "-m", "pyrite", *words], capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 2
-    assert "a topic in the URL is of no use here" in done.stderr
+    assert "-L mqtt://(not shown)@127.0.0.1:1/weather: a topic in the URL is of no use here" in done.stderr

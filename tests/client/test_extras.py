@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyrite.client import Client, ConnectError, PublishError, RequestError, SubscribeError, Topic
+from pyrite.client.trace import Trace
+from pyrite.protocols.mqtt.packets import V5, Auth, Connect, encode
 
 from .conftest import Durable, free_port
 
@@ -192,7 +195,35 @@ async def test_a_peer_that_is_no_broker(banner: bytes | None, text: str, scheme:
         assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("url", ["http://a", "mqtt://", "unix://", "mqtt://host/path", "localhost:1883"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a",
+        "mqtt://",
+        "unix://",
+        "mqtt://host/path",
+        "localhost:1883",
+        "http://ann:sesame@host",
+        "mqtt://ann:sesame@",
+        "mqtt://ann:sesame@host:99999",
+        "mqtt://ann:sesame@[::1",
+        "mqtt://ann:sesame/x@host",
+        "ws://ann:sesame/x@host:1",
+    ],
+)
 def test_a_url_that_is_none_of_a_broker(url: str) -> None:
-    with pytest.raises(ValueError, match=r"mqtt://|host|path"):
+    with pytest.raises(ValueError, match=r"mqtt://|host|path") as caught:
         Client(url)
+    assert "sesame" not in str(caught.value)
+
+
+def test_what_is_told_of_packets_tells_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    secret = {"authentication_method": "M", "authentication_data": b"sesame"}
+    with caplog.at_level(logging.DEBUG, "pyrite.client.packets"):
+        for packet in (
+            Connect("c", username="ann", password=b"sesame", properties=secret),
+            Auth(0x18, secret),
+        ):
+            Trace("sending", V5).feed(encode(packet, V5))
+    assert "AUTH 0x18 {'authentication_method': 'M'}" in caplog.text
+    assert "sesame" not in caplog.text

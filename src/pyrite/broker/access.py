@@ -11,7 +11,7 @@ must not block; but for `authenticate`, which is called in a thread of its own i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 NOT_AUTHORIZED = 0x87
 BAD_USER_NAME_OR_PASSWORD = 0x86
@@ -29,7 +29,7 @@ class Credentials:
 
     client_id: str
     username: str | None
-    password: bytes | None
+    password: bytes | None = field(repr=False)
     address: str
     certificate: str | None = None
     """The name in the certificate that the client has shown, if names are taken from there."""

@@ -12,6 +12,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyrite.broker.access import (
@@ -79,7 +80,8 @@ class Admission:
         if refusal is not None:
             then(refusal)
         elif not self._broker.access.takes_time(credentials):
-            verdict = verdict_of(partial(self._broker.access.authenticate, credentials))
+            access = self._broker.access
+            verdict = verdict_of(partial(access.authenticate, credentials), credentials.password)
             if self._is_guess(credentials):
                 self.note(credentials, verdict)
             then(verdict)
@@ -162,7 +164,8 @@ class Admission:
                 self._tell(log_in, verdict)
             self._next()
 
-        self._aside(partial(verdict_of, partial(access.authenticate, credentials)), checked)
+        authenticate = partial(access.authenticate, credentials)
+        self._aside(partial(verdict_of, authenticate, credentials.password), checked)
 
     def due(self) -> None:
         """Have no one wait any longer for a check that does not come to an end."""
@@ -186,12 +189,23 @@ class Admission:
             logger.exception("internal error")
 
 
-def verdict_of(decide: Callable[[], Verdict], kinds: tuple[type, ...] = (Accept, Refuse)) -> Verdict | Refuse:
-    """Return what a plug-in decides. It may do anything: then the client is refused, and the log says why."""
+def verdict_of(
+    decide: Callable[[], Verdict], secret: bytes | None, kinds: tuple[type, ...] = (Accept, Refuse)
+) -> Verdict | Refuse:
+    """Return what a plug-in decides. It may do anything: then the client is refused, and the log says why.
+
+    But not if the words of an error have the client's `secret` in them.
+    """
     try:
         verdict = decide()
-    except BaseException:  # also one that would end the thread, for which all others wait
-        logger.exception("internal error in the access plug-in")
+    except BaseException as error:  # also one that would end the thread, for which all others wait
+        if secret and _is_told(secret, "".join(format_exception(error))):
+            logger.error(
+                "internal error in the access plug-in: %s, whose words are those of the client's password",
+                type(error).__name__,
+            )
+        else:
+            logger.exception("internal error in the access plug-in")
         return Refuse(UNSPECIFIED, "internal error")
     if isinstance(verdict, kinds) and not (isinstance(verdict, Refuse) and verdict.code < FAILURE):
         return verdict
@@ -201,3 +215,8 @@ def verdict_of(decide: Callable[[], Verdict], kinds: tuple[type, ...] = (Accept,
         ", ".join(kind.__name__ for kind in kinds),
     )
     return Refuse(UNSPECIFIED, "internal error")
+
+
+def _is_told(secret: bytes, text: str) -> bool:
+    """Tell whether a text has a secret in it, as text or as Python writes bytes."""
+    return secret.decode("utf-8", "replace") in text or repr(secret)[2:-1] in text

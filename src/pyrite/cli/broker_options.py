@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from pyrite.cli.errors import CommandError, UsageError, reason_of
 from pyrite.client import Address
-from pyrite.client.wire import PORTS
+from pyrite.client.wire import PORTS, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def endpoint_of(args: argparse.Namespace) -> Endpoint:
             raise UsageError("-L says where the broker is: drop -h and -p.")
         endpoint = parse_url(args.url)
         if tls_options and not endpoint.address.is_encrypted:
-            raise UsageError(f"the TLS options need an mqtts:// or wss:// URL, not {args.url}")
+            raise UsageError(f"the TLS options need an mqtts:// or wss:// URL, not {shown(args.url)}")
     else:
         # 8883 is the port for MQTT over TLS; mosquitto's tools, too, take it as the wish for TLS.
         tls = tls_options or args.port == 8883
@@ -110,7 +110,7 @@ def parse_url(url: str) -> Endpoint:
     """Read a -L URL. By hand, because a topic filter may hold the # and ? that other URLs reserve."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in PORTS:
-        raise UsageError(f"-L {url}: a URL starts with {', '.join(f'{name}://' for name in PORTS)}")
+        raise UsageError(f"-L {shown(url)}: a URL starts with {', '.join(f'{name}://' for name in PORTS)}")
     if scheme == "unix":
         return Endpoint(Address(scheme, "", 0, unquote(rest), None, None))
     port = PORTS[scheme]
@@ -123,12 +123,14 @@ def parse_url(url: str) -> Endpoint:
     else:
         host, _, port_text = host_and_port.partition(":")
     if not host:
-        raise UsageError(f"-L {url}: the host is missing")
+        raise UsageError(f"-L {shown(url)}: the host is missing")
     if port_text:
         try:
             port = _port(port_text)
         except argparse.ArgumentTypeError as error:
-            raise UsageError(f"-L {url}: {error}") from None
+            # With a slash in it, a password may look like a port.
+            wrong = "a port is a number between 1 and 65535" if "@" in url else error
+            raise UsageError(f"-L {shown(url)}: {wrong}") from None
     websockets = scheme in ("ws", "wss")
     address = Address(
         scheme,

@@ -14,6 +14,7 @@ from pyrite.cli.errors import CommandError, UsageError, describe, reason_of
 from pyrite.cli.properties import properties_of
 from pyrite.cli.session_options import add_session_options, session_of
 from pyrite.client import Client, ClientError, ConnectError, ConnectionLost, SubscribeError
+from pyrite.client.wire import shown
 from pyrite.protocols.mqtt.packets import V5
 from pyrite.protocols.mqtt.reasons import Reason
 
@@ -50,7 +51,7 @@ class Connection:
         if session:
             options |= session_of(args, program)
         elif self.endpoint.topic is not None:
-            raise UsageError(f"-L {args.url}: a topic in the URL is of no use here.")
+            raise UsageError(f"-L {shown(args.url)}: a topic in the URL is of no use here.")
         else:  # who comes back subscribes anew, and is sent again what is retained
             options["session_expiry"] = 0
         self.client = Client(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from pyrite.protocols.mqtt import fields
-from pyrite.protocols.mqtt.packets import Ack, Connect, Packet, Ping, Publish, Suback, decode
+from pyrite.protocols.mqtt.packets import Ack, Auth, Connect, Packet, Ping, Publish, Suback, decode
 from pyrite.protocols.mqtt.reasons import ProtocolError
 
 log = logging.getLogger("pyrite.client.packets")
@@ -62,6 +63,13 @@ def _describe(packet: Packet, kind: int) -> str:
             )
         case Connect():
             shown = {"client_id": packet.client_id, "clean_start": packet.clean_start}
-            return f"{name} {shown | {'keep_alive': packet.keep_alive} | packet.properties}"
+            return f"{name} {shown | {'keep_alive': packet.keep_alive} | _public(packet.properties)}"
+        case Auth():
+            return f"{name} 0x{packet.reason:02X} {_public(packet.properties)}"
         case _:
             return f"{name} {packet!r}"
+
+
+def _public(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return properties without what shows who a client is."""
+    return {name: value for name, value in properties.items() if name != "authentication_data"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -41,29 +42,39 @@ class Address:
         return f"{self.scheme}://{host}:{self.port}{self.path}"
 
 
+def shown(url: str) -> str:
+    """Return a URL as an error may show it: without a user name and a password."""
+    return re.sub("//.*@", "//(not shown)@", url)
+
+
 def parse_address(url: str) -> Address:
     """Take a URL apart; raises ValueError if it is none that a broker can have."""
-    parts = urlsplit(url)
+    said = repr(shown(url))
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # whose words may be those of the password
+        raise ValueError(f"{said} cannot be read: expected a host, and a port from 1 to 65535") from None
     if parts.scheme not in PORTS:
         raise ValueError(
-            f"{url!r} is no broker's URL: expected mqtt://, mqtts://, ws://, wss:// or unix:///path"
+            f"{said} is no broker's URL: expected mqtt://, mqtts://, ws://, wss:// or unix:///path"
         )
     if parts.scheme == "unix":
         if parts.netloc or not parts.path:
-            raise ValueError(f"{url!r} has no path: expected unix:///path")
+            raise ValueError(f"{said} has no path: expected unix:///path")
         return Address("unix", "", 0, unquote(parts.path), None, None)
     if not parts.hostname:
-        raise ValueError(f"{url!r} does not say a host")
+        raise ValueError(f"{said} does not say a host")
     path = parts.path
     if parts.scheme in ("ws", "wss"):
         path = (path or "/mqtt") + (f"?{parts.query}" if parts.query else "")
     elif path.strip("/"):
-        raise ValueError(f"{url!r} has a path, which {parts.scheme}:// has no use for")
+        raise ValueError(f"{said} has a path, which {parts.scheme}:// has no use for")
     else:
         path = ""
     username = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
-    return Address(parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], path, username, password)
+    return Address(parts.scheme, parts.hostname, port or PORTS[parts.scheme], path, username, password)
 
 
 class Wire(asyncio.Protocol):

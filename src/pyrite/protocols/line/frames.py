@@ -66,18 +66,18 @@ class Line(NamedTuple):
     def options(self, start: int, known: Iterable[str]) -> dict[str, str]:
         """Return the options from word `start` on, `name` or `name=value`."""
         found: dict[str, str] = {}
-        for word in self.words[start:]:
+        for number, word in enumerate(self.words[start:], start + 1):
             name, _, value = word.partition(b"=")
             text = name.decode("ascii", "replace").lower()
+            # A password may be anywhere in a Connect that is wrong.
+            shown = f"word {number}" if self.command == "Connect" else _show(word)
             if text not in known:
                 expected = ", ".join(known) or "nothing more"
-                raise FrameError(
-                    "bad-option", f"{self.command}: {_show(word)} is unknown: expected {expected}"
-                )
+                raise FrameError("bad-option", f"{self.command}: {shown} is unknown: expected {expected}")
             try:
                 found[text] = unescape(value).decode()
             except (ValueError, UnicodeDecodeError):
-                raise FrameError("bad-option", f"{self.command}: {_show(word)} is not text") from None
+                raise FrameError("bad-option", f"{self.command}: {shown} is not text") from None
         return found
 
     def word(self, number: int, what: str) -> bytes:

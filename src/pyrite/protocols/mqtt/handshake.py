@@ -96,7 +96,7 @@ def _step(connection: Connection, exchange: Exchange, data: bytes | None) -> Non
     admission, who = connection.broker.admission, connection.credentials
     verdict: Accept | Refuse | Challenge | None = admission.too_many(who)
     if verdict is None:
-        verdict = verdict_of(partial(exchange.step, data), (Accept, Refuse, Challenge))
+        verdict = verdict_of(partial(exchange.step, data), data, (Accept, Refuse, Challenge))
         admission.note(who, verdict)
     _decided(connection, verdict)
 

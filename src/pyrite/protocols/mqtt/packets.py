@@ -40,7 +40,7 @@ class Connect:
     keep_alive: int = 0
     will: WillMessage | None = None
     username: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     properties: Properties = field(default_factory=dict)
 
 
