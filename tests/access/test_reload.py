@@ -27,9 +27,12 @@ from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.client import BlockingClient, ConnectError, FlightLog
 from pyrite.client.line import LineClient, LineError
+from pyrite.protocols.line.connection import LineConnection
+from pyrite.protocols.line.options import LineOptions
 from pyrite.queries import Query
 from tests.conformance.client import Client, Closed, Tcp
 from tests.conformance.wire import PUBLISH, PUBREL, Will, connect_packet
+from tests.support.core import RecordingTransport
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
@@ -465,6 +468,26 @@ def test_a_log_in_that_is_being_checked_is_decided_by_the_new_list() -> None:
     job, then = waiting.pop()
     then(job())
     assert [type(one) for one in verdicts] == [Refuse]
+
+
+def test_who_was_just_let_in_is_decided_on_by_the_new_list() -> None:
+    waiting: list[tuple[Callable[[], object], Callable[[object], object]]] = []
+    guard = Guard({"ann": User("ann", quick_hash("old"))}, [], anonymous=False)
+    broker = Broker(access=guard, aside=lambda job, then: waiting.append((job, then)))
+    transport = RecordingTransport()
+    connection = LineConnection(broker, LineOptions(), transport, "here", "here")
+    connection.feed(b"Connect c user=ann password=old\nPublish a 1\nx\n")
+    job, then = waiting.pop()
+    then(job())
+    guard.replace({"ann": User("ann", quick_hash("new"))}, [], False, None)
+    broker.access_changed()
+    broker.take_turns()
+    assert not broker.sessions
+    job, then = waiting.pop()
+    then(job())
+    broker.take_turns()
+    assert transport.written.startswith(b"Error not-authorized the user name or the password is wrong")
+    assert transport.closed
 
 
 # Certificates of clients

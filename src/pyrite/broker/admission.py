@@ -64,7 +64,7 @@ class Admission:
         """By network; the first has the next turn."""
         self._count = 0
         self._busy = False
-        self._version = 0
+        self.version = 0
         """Changes with who may come in."""
         self.slot = NO_SLOT
         self._checked: _LogIn | None = None
@@ -72,7 +72,7 @@ class Admission:
 
     def changed(self) -> None:
         """Have those decided on again who are just being checked: who may come in has changed."""
-        self._version += 1
+        self.version += 1
 
     def decide(self, credentials: Credentials, then: Then) -> None:
         """Have it decided whether a client may come in; `then` is told at once, or later."""
@@ -146,7 +146,7 @@ class Admission:
                 self._check(log_in)
 
     def _check(self, log_in: _LogIn) -> None:
-        access, version, credentials = self._broker.access, self._version, log_in.credentials
+        access, version, credentials = self._broker.access, self.version, log_in.credentials
         self._busy = True
         self._checked = log_in
         self._broker.timers.set(self, self._broker.now + PATIENCE)
@@ -156,7 +156,7 @@ class Admission:
             self._broker.timers.cancel(self)
             if self._checked is None:  # it took too long, and its client was told
                 logger.warning("log-ins are checked again")
-            elif version != self._version:
+            elif version != self.version:
                 self._enqueue(log_in)
             else:
                 if self._is_guess(credentials):

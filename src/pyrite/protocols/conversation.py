@@ -149,13 +149,23 @@ class Conversation(Link):
             if at_once:
                 then(verdict)
             elif self.state is not CLOSED:
-                self.backlog = _step(then, verdict)
+                self.backlog = self._identified(then, verdict, self.broker.admission.version)
                 self.broker.interrupted(self)
 
         self.broker.admission.decide(self.credentials, decided)
         at_once = False
         if waits:
             self.hold()
+
+    def _identified(
+        self, then: Callable[[Accept | Refuse], object], verdict: Accept | Refuse, version: int
+    ) -> Iterator[None]:
+        """Tell what was decided; or have it decided again, if who may come in has changed since."""
+        if version == self.broker.admission.version:
+            then(verdict)
+        else:
+            self.identify(then)
+        yield
 
     def keep_term(self, verdict: object) -> None:
         """See to it that a client goes when the time is over that it was let in for."""
@@ -317,8 +327,3 @@ class Conversation(Link):
     def due(self) -> None:
         """Do what time asks for."""
         raise NotImplementedError
-
-
-def _step(then: Callable[[Accept | Refuse], object], verdict: Accept | Refuse) -> Iterator[None]:
-    then(verdict)
-    yield
