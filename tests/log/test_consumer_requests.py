@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker import consumers
+from pyrite.broker.access import Access, Credentials
 from tests.support.core import Client
 from tests.support.durable import Machine
 
@@ -48,6 +49,28 @@ def test_a_consumer_is_found_without_its_filter(client: Client) -> None:
     assert "with the filter 'a/#'" in ask(client, "team", "create", b'{"filter": "#"}')[1]["pyrite-error"]
     assert ask(client, "everything", "create") == ([], {"pyrite-count": "0"})
     assert ask(client, "everything", "fetch", b'{"count": 9}')[0] == [b"one", b"other"]
+
+
+class OnlyB(Access):
+    """Lets everyone pull what begins with b alone."""
+
+    checks_topics = True
+
+    def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
+        """See above."""
+        return topic_filter.startswith("b/")
+
+
+def test_who_may_not_have_what_a_consumer_has_is_not_told_what_that_is(client: Client) -> None:
+    ask(client, "team", "create", b'{"filter": "a/secret"}')
+    client.core.broker.access = OnlyB()
+    for payload in (b'{"filter": "b/#"}', b'{"filter": "a/#"}', b""):
+        error = ask(client, "team", "create", payload)[1]["pyrite-error"]
+        assert "secret" not in error
+    assert (
+        "is there, with another filter"
+        in ask(client, "team", "create", b'{"filter": "b/#"}')[1]["pyrite-error"]
+    )
 
 
 @pytest.mark.parametrize(

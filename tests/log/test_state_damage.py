@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pyrite.broker import consumers
+from pyrite.broker.access import Credentials
 from pyrite.broker.consumers import Consumer
 from pyrite.broker.positions import Latest
 from pyrite.broker.session import RELEASED
@@ -312,7 +313,7 @@ def test_a_consumer_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) 
     machine, _ = damaged("UPDATE consumers SET state = '{}' WHERE name = 'two'")
     broker = machine.core.broker
     assert set(broker.consumers) == {"one", "three"}
-    consumers.create(broker, "two", b"b/#", Latest(), 30.0, lambda: None)
+    consumers.create(broker, Credentials("", None, None, ""), "two", b"b/#", Latest(), 30.0, lambda: None)
     machine.restart()
     assert not machine.core.broker.consumers["two"].pending
     assert len(machine.core.broker.consumers["three"].pending) == 3

@@ -20,6 +20,7 @@ from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
+    from pyrite.broker.access import Credentials
     from pyrite.broker.core import Broker
 
 ACKNOWLEDGE_WITHIN = 30.0
@@ -119,13 +120,14 @@ class TooManyConsumers(ConsumerError):
 
 def create(
     broker: Broker,
+    who: Credentials,
     name: str,
     topic_filter: bytes,
     start: Position,
     within: float,
     done: Callable[[], object],
 ) -> None:
-    """Make a consumer, or find it there; `done` is called when it is safe.
+    """Make a consumer for `who`, or find it there; `done` is called when it is safe.
 
     Raise ConsumerError if there is one of that name with another filter, or no log to fetch from, or if it
     cannot be had like this.
@@ -146,9 +148,10 @@ def create(
     there = broker.consumers.get(name)
     if there is not None:
         if there.topic_filter != topic_filter:
-            raise ConsumerError(
-                f"consumer {name!r} is there, with the filter {there.topic_filter.decode()!r}"
-            )
+            known = there.topic_filter.decode()
+            may_know = not broker.access.checks_topics or broker.access.may_pull(who, known)
+            which = f"the filter {known!r}" if may_know else "another filter"
+            raise ConsumerError(f"consumer {name!r} is there, with {which}")
         broker.journal.after(done)
         return
     if len(broker.consumers) >= MAX_CONSUMERS:

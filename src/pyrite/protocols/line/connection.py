@@ -630,7 +630,9 @@ class LineConnection(Conversation):
         answer = partial(self._answer, self._opened(), line("Ack", "Register", name))
         kept = self._before_others(answer)
         try:
-            consumers.create(self.broker, name, topic_filter, start, ACKNOWLEDGE_WITHIN, kept)
+            consumers.create(
+                self.broker, self.credentials, name, topic_filter, start, ACKNOWLEDGE_WITHIN, kept
+            )
         except consumers.ConsumerError:
             self._unkept -= 1
             raise

@@ -164,7 +164,7 @@ class Request:
             start = parse_position(str(wishes.get("from", "earliest")))
         except ValueError as error:
             raise Wrong(str(error)) from None
-        consumers.create(broker, name, topic_filter, start, within, self._done)
+        consumers.create(broker, self._connection.credentials, name, topic_filter, start, within, self._done)
 
     def _fetch(self, consumer: Consumer, wishes: Any) -> None:
         count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes

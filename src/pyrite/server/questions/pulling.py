@@ -75,7 +75,7 @@ class Pulling:
         if refusal:
             raise Problem(409, refusal)
         try:
-            consumers.create(self._broker, name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, there)
+            consumers.create(self._broker, who, name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, there)
         except ConsumerError as wrong:
             raise Problem(507 if isinstance(wrong, TooManyConsumers) else 409, str(wrong)) from None
 
