@@ -169,14 +169,19 @@ async def connection_flood(ports: Ports, until: float, done: Done) -> None:
 
 
 async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
-    """Subscribe with deep wildcards, as many as go, and publish what they might match."""
+    """Subscribe with deep wildcards, publish what they might match, leave with thousands, and come again."""
 
     async def bomb(which: int) -> None:
         chosen = random.Random(which)
+        while time.monotonic() < until:
+            await come_and_go(which, chosen)
+            done["left"] += 1
+
+    async def come_and_go(which: int, chosen: random.Random) -> None:
         line = which % 2 == 1
         reader, writer = await client(ports["line" if line else "mqtt"], f"bomb-{which}", line)
         number = 0
-        while time.monotonic() < until:
+        while time.monotonic() < until and number < 100:
             filters = []
             for _ in range(50):
                 levels = [chosen.choice(["+", "a", "b"]) for _ in range(chosen.randint(20, 120))]
@@ -191,7 +196,12 @@ async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
                 writer.write(subscribe_packet(number % 65_535 + 1, wishes))
                 writer.write(publish_packet(topic, b"x"))
             await writer.drain()
-            await asyncio.wait_for(reader.read(65_536), 30)
+            left = len(filters) if line else 0  # the answers to them, among messages
+            while left:
+                answer = await asyncio.wait_for(reader.readuntil(b"\n"), 30)
+                left -= answer.startswith(b"SubAck ")
+            if not line:
+                await asyncio.wait_for(reader.read(65_536), 30)
             done["filters on lines" if line else "filters"] += len(filters)
             await asyncio.sleep(0.01)
         writer.transport.abort()
