@@ -50,8 +50,7 @@ def back_up(data: Path, copy: Path) -> None:
     (copy / "streams").mkdir()
     for stream in sorted((data / "streams").iterdir()):
         copy_stream(stream, copy / "streams" / stream.name)
-    if (data / "staging").is_dir():
-        shutil.copytree(data / "staging", copy / "staging", copy_function=copy_if_there)
+    copy_staging(data / "staging", copy / "staging")
     # A start of the machine that never was: so a broker on the copy gives no offset again that the one which
     # went on may have given to another message.
     (copy / "boot").write_text("a copy\n")
@@ -61,7 +60,8 @@ def back_up(data: Path, copy: Path) -> None:
 
 def copy_state(database: Path, copy: Path) -> None:
     """Copy a database that is in use."""
-    source, target = sqlite3.connect(f"file:{database}?mode=ro", uri=True), sqlite3.connect(copy)
+    source = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+    target = sqlite3.connect(copy)
     try:
         source.backup(target)
     finally:
@@ -97,7 +97,23 @@ def copy_if_changed(source: Path, target: Path, copied: dict[str, tuple[int, int
         pass
 
 
-def copy_if_there(source: str, target: str) -> None:
+def copy_staging(staging: Path, copy: Path) -> None:
+    """Copy what sinks have staged, as far as it is still there."""
+    for sink in files_in(staging):
+        (copy / sink.name).mkdir(parents=True)
+        for part in files_in(sink):
+            copy_if_there(part, copy / sink.name / part.name)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return what is in a folder; nothing if it is gone, as that of a sink is when all was committed."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def copy_if_there(source: Path, target: Path) -> None:
     """Copy a file, unless it is gone."""
     try:
         shutil.copy2(source, target)

@@ -129,8 +129,11 @@ class TlsSockets:
             else:
                 self._refused(address, 0, f"TLS: {error.reason or error}")
             accepted.close()
+        except ConnectionAbortedError:  # what uvloop raises when the time is over
+            self._refused(address, 0, "TLS: the handshake took too long")
+            accepted.close()
         except (OSError, asyncio.CancelledError):
-            accepted.close()  # it has left, took too long, or others are let in now
+            accepted.close()  # it has left, or others are let in now
         except Exception:
             logger.exception("internal error")
             accepted.close()

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.cli.top_figures import Reading, Readings
-from pyrite.cli.top_view import size, sparkline, view
+from pyrite.cli.top_view import View, size, sparkline
 from pyrite.client import BlockingClient
 from tests.support.process import BrokerProcess
 
@@ -208,8 +208,107 @@ def test_rates_are_between_two_updates_of_the_broker() -> None:
 def test_what_someone_should_look_at_is_red(name: str, good: str, bad: str) -> None:
     for value in (good, bad):
         console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
-        console.print(view(Reading({name: value}, {}, {}), "broker"))
+        console.print(View(Reading({name: value}, {}, {}), "broker"))
         assert ("\x1b[1;31m" in console.file.getvalue()) is (value == bad)  # type: ignore[attr-defined]
+
+
+def drawn(reading: Reading, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=100)
+    console.print(View(reading, "broker"))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+BUSY = Reading(
+    {
+        "version": "pyrite version 0.1.0",
+        "uptime": "1234567 seconds",
+        "publish/messages/received": "12345678901",
+        "publish/messages/sent": "12345678901",
+        "bytes/received": "123456789012",
+        "bytes/sent": "123456789012",
+        "publish/messages/dropped": "0",
+        "log/messages/written": "12345678901",
+        "log/bytes/written": "123456789012",
+        "log/commits/count": "1234567",
+        "clients/connected": "100000",
+        "clients/total": "100000",
+        "clients/behind": "0",
+        "clients/refused": "0",
+        "subscriptions/count": "1000000",
+        "shared_subscriptions/count": "0",
+        "retained messages/count": "1000000",
+        "messages/stored": "1000321",
+        "consumers/count": "0",
+        "consumers/pending": "0",
+        "log/commits/median": "12.34",
+        "log/commits/longest": "123.45",
+        "loop/longest block": "123.45",
+        "log/lost": "0",
+        "log/damaged": "0",
+        "log/error": "none",
+        "log/streams/default/offset": "12345678901",
+        "log/streams/default/bytes": "123456789012",
+    },
+    {"publish/messages/received": 1_234_567.0},
+    {"publish/messages/received": (1.0,) * 40},
+    {"rooms": {"state": "running", "batch": 41, "rows_per_second": 5_120.4, "lag": 12}},
+)
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 120, 200])
+def test_no_figure_is_cut_however_wide_it_is(width: int) -> None:
+    lines = drawn(BUSY, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "…" not in text
+    (rates,) = (line for line in lines if line.startswith("messages in"))
+    assert rates.split()[2] == "1,234,567"
+    assert rates.split()[-1] == "12,345,678,901"
+    assert ("▁" in rates or "█" in rates) is (width >= 50)
+    for figure in ("commit, longest  123.45 ms", "123.5 GB", "1,000,000", "100,000"):
+        assert figure in text
+
+
+def test_all_of_it_is_seen_on_a_terminal_of_80_by_24() -> None:
+    assert len(drawn(BUSY, 80)) <= 24
+
+
+def test_what_waits_is_what_is_stored_and_not_retained() -> None:
+    (line,) = (line for line in drawn(BUSY, 40) if line.startswith("waiting"))
+    assert line.split()[1] == "321"
+
+
+def test_pipelines_are_shown_with_what_they_say() -> None:
+    readings = Readings(lambda: 0.0)
+    readings.take("$SYS/broker/version", b"pyrite", retained=True)
+    readings.take_pipeline("$pipelines/rooms", b'{"state": "running", "batch": 41, "lag": "[b]\\u001b"}')
+    readings.take_pipeline("$pipelines/other", b'{"state": "failed"}')
+    assert [line.split() for line in drawn(readings.reading(), 80)[-2:]] == [
+        ["other", "failed", "-", "-", "-"],
+        ["rooms", "running", "41", "-", "[b]?"],
+    ]
+    readings.take_pipeline("$pipelines/other", b"")
+    readings.take_pipeline("$pipelines/another", b"[1]")
+    assert readings.reading().pipelines.keys() == {"rooms"}
+
+
+def test_a_pipeline_is_seen_by_who_may_and_others_see_the_rest(tmp_path: Path) -> None:
+    write_users(tmp_path / "users", [User(name, hash_password("word")) for name in ("ann", "eve")])
+    (tmp_path / "pyrite.toml").write_text(
+        "[mqtt]\nsys_interval = 0.1\n[access]\nusers = 'users'\n"
+        "[[access.rule]]\nusers = ['*']\nsubscribe = ['$SYS/#']\n"
+        "[[access.rule]]\nusers = ['ann']\npublish = ['$pipelines/#']\nsubscribe = ['$pipelines/#']\n"
+    )
+    listen = "--listen=mqtt://127.0.0.1:0"
+    with BrokerProcess("--config=pyrite.toml", "--ephemeral", listen, cwd=tmp_path) as broker:
+        with BlockingClient(broker.urls[0], username="ann", password="word") as pipeline:
+            pipeline.publish("$pipelines/rooms", b'{"state": "running"}', qos=1, retain=True)
+        for name, seen in (("ann", {"rooms": {"state": "running"}}), ("eve", {})):
+            done = run("--url", broker.urls[0], "-u", name, "-P", "word", "--json", "--once")
+            assert (done.returncode, done.stderr) == (0, "")
+            reading = json.loads(done.stdout)
+            assert reading["pipelines"] == seen
+            assert reading["figures"]["clients/connected"] >= 0
 
 
 def test_sparklines_and_sizes() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -58,6 +62,15 @@ class Publisher(threading.Thread):
         self._enough.set()
         self.join(30)
         assert not self.is_alive()
+
+
+def load_backup() -> ModuleType:
+    program = importlib.util.spec_from_file_location("backup", BACKUP)
+    assert program is not None
+    assert program.loader is not None
+    backup = importlib.util.module_from_spec(program)
+    program.loader.exec_module(backup)
+    return backup
 
 
 def broker_on(folder: Path, data: Path) -> BrokerProcess:
@@ -162,11 +175,7 @@ class Upkeep(threading.Thread):
 
 
 def test_no_segment_is_missed_in_both_forms(tmp_path: Path) -> None:
-    program = importlib.util.spec_from_file_location("backup", BACKUP)
-    assert program is not None
-    assert program.loader is not None
-    backup = importlib.util.module_from_spec(program)
-    program.loader.exec_module(backup)
+    backup = load_backup()
     (tmp_path / "stream").mkdir()
     upkeep = Upkeep(tmp_path / "stream")
     upkeep.start()
@@ -183,6 +192,48 @@ def test_no_segment_is_missed_in_both_forms(tmp_path: Path) -> None:
     finally:
         upkeep.stop()
     assert upkeep.written > MANY + 1, "it went on meanwhile"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
+def test_the_state_is_copied_whatever_the_folder_is_called(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    source, copy = tmp_path / name / "state.sqlite", tmp_path / "copy.sqlite"
+    with closing(sqlite3.connect(source)) as database, database:
+        database.execute("CREATE TABLE sessions (client)")
+        database.execute("INSERT INTO sessions VALUES ('ann')")
+    load_backup().copy_state(source, copy)
+    with closing(sqlite3.connect(copy)) as database:
+        assert database.execute("SELECT client FROM sessions").fetchall() == [("ann",)]
+    assert {path.name for path in tmp_path.iterdir()} == {name, "copy.sqlite"}
+
+
+def test_what_sinks_stage_and_commit_meanwhile_is_no_obstacle(tmp_path: Path) -> None:
+    staging = tmp_path / "staging"
+    (staging / "lasting").mkdir(parents=True)
+    (staging / "lasting" / "part.arrow").write_text("rows")
+    enough = threading.Event()
+
+    def stage_and_commit() -> None:
+        number = 0
+        while not enough.is_set():
+            sink = staging / f"sink-{number % 20}"
+            number += 1
+            if sink.exists():
+                shutil.rmtree(sink)
+            else:
+                sink.mkdir()
+                (sink / "part.arrow").write_text("rows")
+
+    backup = load_backup()
+    sinks = threading.Thread(target=stage_and_commit)
+    sinks.start()
+    try:
+        for number in range(100):
+            backup.copy_staging(staging, tmp_path / f"copy-{number}")
+            assert (tmp_path / f"copy-{number}" / "lasting" / "part.arrow").read_text() == "rows"
+    finally:
+        enough.set()
+        sinks.join(30)
 
 
 @pytest.mark.parametrize("case", ["no data folder", "not empty"])

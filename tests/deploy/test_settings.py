@@ -160,6 +160,35 @@ def test_the_unit_and_the_settings_agree() -> None:
     assert service["User"] == user
 
 
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool
+) -> None:
+    service = unit()["Service"]
+    assert service["Type"] == "notify"
+    assert service["TimeoutStartSec"] == "infinity", "a large log takes its time to be checked"
+    name = f"@{tmp_path}/notify" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name.replace("@", "\0"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        with BrokerProcess("--ephemeral", "--listen=mqtt://127.0.0.1:0") as broker:
+            assert manager.recv(100) == b"READY=1"
+            broker.process.terminate()
+            assert manager.recv(100) == b"STOPPING=1"
+            assert broker.process.wait(20) == 0
+        assert broker.log == []
+
+
+def test_a_service_manager_that_is_gone_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    with BrokerProcess("--ephemeral", "--listen=mqtt://127.0.0.1:0") as broker:
+        assert broker.stop() == 0
+    assert "the service manager could not be told READY=1" in broker.log[0]
+
+
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
 def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
     assert ANALYZE is not None

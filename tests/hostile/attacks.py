@@ -53,13 +53,13 @@ async def hang_up(stream: Stream) -> None:
         await stream[1].wait_closed()
 
 
-async def client(port: int | str, client_id: str) -> Stream:
-    """Connect as MQTT asks for it."""
+async def client(port: int | str, client_id: str, line: bool = False) -> Stream:
+    """Connect as MQTT asks for it, or the line protocol."""
     reader, writer = await dial(port)
-    writer.write(connect_packet(client_id))
+    writer.write(f"Connect {client_id}\n".encode() if line else connect_packet(client_id))
     answer = await asyncio.wait_for(reader.read(1_000), 30)
-    if not answer.startswith(b"\x20"):
-        raise ConnectionError(f"no CONNACK but {answer!r}")
+    if not answer.startswith(b"Ack Connect" if line else b"\x20"):
+        raise ConnectionError(f"it was refused: {answer!r}")
     return reader, writer
 
 
@@ -146,36 +146,63 @@ async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
 
 
 async def connection_flood(ports: Ports, until: float, done: Done) -> None:
-    """Come and go as fast as it can be done."""
+    """Come and go as fast as it can be done, on every port; where there is TLS, half of it shakes hands."""
+    schemes = list(ports)
 
     async def flood(which: int) -> None:
+        number = which
         while time.monotonic() < until:
+            scheme = schemes[number // 2 % len(schemes)]
+            inside = TLS if scheme in SECURE and number % 2 else None
+            number += 1
             with contextlib.suppress(OSError):
-                _, writer = await dial(ports["mqtt"])
-                writer.transport.abort()
-                done["connections"] += 1
+                if scheme == "udp":
+                    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                        stranger.sendto(b"Subscribe everything\n", ("127.0.0.1", int(ports[scheme])))
+                else:
+                    _, writer = await dial(ports[scheme], inside)
+                    writer.transport.abort()
+                done[scheme] += 1
+                done["inside TLS"] += inside is not None
 
     await in_parallel(20, flood)
 
 
 async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
-    """Subscribe with deep wildcards, as many as go, and publish what they might match."""
+    """Subscribe with deep wildcards, publish what they might match, leave with thousands, and come again."""
 
     async def bomb(which: int) -> None:
         chosen = random.Random(which)
-        reader, writer = await client(ports["mqtt"], f"bomb-{which}")
-        number = 0
         while time.monotonic() < until:
+            await come_and_go(which, chosen)
+            done["left"] += 1
+
+    async def come_and_go(which: int, chosen: random.Random) -> None:
+        line = which % 2 == 1
+        reader, writer = await client(ports["line" if line else "mqtt"], f"bomb-{which}", line)
+        number = 0
+        while time.monotonic() < until and number < 100:
             filters = []
             for _ in range(50):
                 levels = [chosen.choice(["+", "a", "b"]) for _ in range(chosen.randint(20, 120))]
-                filters.append(("/".join([*levels, "#"]), options(qos=0)))
+                filters.append("/".join([*levels, "#"]))
             number += 1
-            writer.write(subscribe_packet(number % 65_535 + 1, filters))
-            writer.write(publish_packet("/".join(chosen.choices("ab", k=120)), b"x"))
+            topic = "/".join(chosen.choices("ab", k=120))
+            if line:
+                writer.write("".join(f"Subscribe {one}\n" for one in filters).encode())
+                writer.write(f"Publish {topic} 1 noack\nx\n".encode())
+            else:
+                wishes = [(one, options(qos=0)) for one in filters]
+                writer.write(subscribe_packet(number % 65_535 + 1, wishes))
+                writer.write(publish_packet(topic, b"x"))
             await writer.drain()
-            await asyncio.wait_for(reader.read(65_536), 30)
-            done["filters"] += len(filters)
+            left = len(filters) if line else 0  # the answers to them, among messages
+            while left:
+                answer = await asyncio.wait_for(reader.readuntil(b"\n"), 30)
+                left -= answer.startswith(b"SubAck ")
+            if not line:
+                await asyncio.wait_for(reader.read(65_536), 30)
+            done["filters on lines" if line else "filters"] += len(filters)
             await asyncio.sleep(0.01)
         writer.transport.abort()
 
@@ -211,17 +238,21 @@ async def huge_topics(ports: Ports, until: float, done: Done) -> None:
     """Publish and subscribe with topics as long as they can be, each another one."""
 
     async def huge(which: int) -> None:
-        reader, writer = await client(ports["mqtt"], f"huge-{which}")
+        line = which % 2 == 1
+        reader, writer = await client(ports["line" if line else "mqtt"], f"huge-{which}", line)
         number = 0
         while time.monotonic() < until:
             number += 1
             topic = f"{which}-{number}-".ljust(65_000, "x")
-            writer.write(publish_packet(topic, b"x"))
-            writer.write(subscribe_packet(number % 65_535 + 1, [(topic, options(qos=0))]))
+            if line:
+                writer.write(f"Publish {topic} 1 noack\nx\nSubscribe {topic}\n".encode())
+            else:
+                writer.write(publish_packet(topic, b"x"))
+                writer.write(subscribe_packet(number % 65_535 + 1, [(topic, options(qos=0))]))
             await writer.drain()
             if not await asyncio.wait_for(reader.read(65_536), 30):
                 break
-            done["topics"] += 1
+            done["topics on lines" if line else "topics"] += 1
             await asyncio.sleep(0.01)
         writer.transport.abort()
 
@@ -229,13 +260,15 @@ async def huge_topics(ports: Ports, until: float, done: Done) -> None:
 
 
 async def collisions(ports: Ports, until: float, done: Done) -> None:
-    """Many clients that all say they are the same."""
+    """Many clients that all say they are the same, over several protocols."""
+    schemes = ("mqtt", "line", "unix")
 
     async def collide(which: int) -> None:
+        scheme = schemes[which % len(schemes)]
         while time.monotonic() < until:
             with contextlib.suppress(OSError, EOFError):
-                stream = await client(ports["mqtt"], "the one")
-                done["connections"] += 1
+                stream = await client(ports[scheme], "the-one", scheme == "line")
+                done[scheme] += 1
                 await asyncio.sleep(0.02)
                 await hang_up(stream)
 

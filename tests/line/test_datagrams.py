@@ -123,6 +123,28 @@ def test_a_stranger_is_never_sent_more_than_came_from_him(datagrams: list[bytes]
         assert network.came(HERE) == []
 
 
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
+def test_there_may_be_so_many_clients_and_who_is_one_too_many_is_told(
+    core: Core, network: Network, caplog: pytest.LogCaptureFixture, limit: str
+) -> None:
+    setattr(core.broker.limits, limit, 2)
+    for port in (1, 2):
+        network.prove(("127.0.0.1", port))
+    where = " from its address" if limit == "max_connections_per_address" else ""
+    for refused in (1, 2):
+        (ping,) = network.send(HERE, b"Publish a 1 retain\nx\n")
+        with caplog.at_level("INFO", "pyrite.connections"):
+            (answer,) = network.send(HERE, ping.replace(b"Ping", b"Pong"))
+        assert answer == f"Error full there are too many connections{where}\n".encode()
+        assert core.broker.figures.connections_refused == refused
+        assert caplog.records[-1].fields["reason"] == f"there are too many connections{where}"  # type: ignore[attr-defined]
+    assert not core.broker.retained.values, "what it asked for was not done"
+    if limit == "max_connections_per_address":
+        network.prove(("127.0.0.2", 1))
+    assert network.send(("127.0.0.1", 1), b"Disconnect\n") == [b"Ack Disconnect\n"]
+    network.prove(HERE)
+
+
 def test_strangers_cost_little(network: Network) -> None:
     """And do not displace those who are known."""
     network.prove(HERE)

@@ -107,3 +107,31 @@ def test_what_is_due_has_one_turn_however_often_the_clock_is_looked_at(core: Cor
     left = len(core.broker.sessions)
     core.broker.take_turns()
     assert left - len(core.broker.sessions) < 20
+
+
+@pytest.mark.parametrize("how", ["leaves", "begins anew"])
+def test_a_session_with_many_subscriptions_ends_a_turn_at_a_time(core: Core, how: str) -> None:
+    leaver, publisher = core.connect("leaver", session_expiry=0 if how == "leaves" else 60), core.connect("p")
+    filters = [f"a/{number}/#" for number in range(2_000)]
+    for first in range(0, len(filters), 500):
+        leaver.subscribe(*filters[first : first + 500], qos=1)
+        finish(core)
+    leaver.subscribe("a/+/#", "b", "$share/group/c", qos=1)
+    finish(core)
+    publisher.publish("a/1/x", b"before", qos=1)
+    stored = core.broker.figures.messages_stored
+    leaver.drop()
+    if how == "begins anew":
+        core.connect("leaver")
+    tree = core.broker.subscriptions
+    assert 1_000 < tree.count < 2_003
+    assert tree.shared_count == 0
+    assert core.broker.has_interrupted
+    for topic in ("a/1/x", "a/2/x", "b"):
+        publisher.publish(topic, b"for no one", qos=1)
+    assert core.broker.figures.messages_stored == stored == 0
+    core.broker.take_turns()
+    assert core.broker.has_interrupted, "one turn is not enough"
+    finish(core)
+    assert tree.count == 0
+    assert not tree.route(b"a/1/x").targets

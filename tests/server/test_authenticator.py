@@ -137,10 +137,7 @@ def test_a_defect_in_the_plug_in_refuses_its_client_and_no_other(serve: Serve, t
     assert any("the plug-in has a defect" in line for line in _log_of(server))
 
 
-def test_a_plug_in_that_hangs_does_not_keep_the_broker_from_ending(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "doorman.py").write_text(
-        PLUGIN
-        + """
+SLEEPER = """
 
 import threading
 
@@ -153,11 +150,29 @@ class Sleeper(Doorman):
         print("asked", file=sys.stderr, flush=True)
         threading.Event().wait()
 """
-    )
+
+
+def test_a_plug_in_that_hangs_does_not_keep_the_broker_from_ending(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "doorman.py").write_text(PLUGIN + SLEEPER)
     server = serve("[mqtt]\nauthenticator = 'doorman:Sleeper'\n", cwd=tmp_path)
     server.open().send(connect_packet("c", username="ann", password=b"secret"))
     wait_until(lambda: "asked" in server.process.log, "the plug-in is asked")
     assert server.process.stop() == 0
+
+
+def test_who_was_not_checked_within_the_time_to_connect_is_told_to_come_again(
+    serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "doorman.py").write_text(PLUGIN + SLEEPER)
+    settings = "[limits]\nconnect_timeout = 0.3\n[mqtt]\nauthenticator = 'doorman:Sleeper'\n"
+    server = serve(settings, cwd=tmp_path)
+    client = server.open()
+    client.send(connect_packet("c", username="ann", password=b"secret"))
+    client.expect_refused(0x89)
+    refused = [line for line in _log_of(server) if "refused" in line]
+    assert len(refused) == 1
+    assert "client=c user=ann" in refused[0]
+    assert "the log-in could not be checked in time" in refused[0]
 
 
 def test_who_a_plug_in_cannot_tell_of_after_a_reload_has_to_go(serve: Serve, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import trustme
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, ConnectError
@@ -121,6 +122,53 @@ def test_one_connection_too_many_is_refused(broker: BrokerProcess) -> None:
     assert refused["reason"] == "there are too many connections from its address"
     for one in held:
         one.close()
+
+
+UPGRADE = (
+    "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{}\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("no HTTP\r\n\r\n", "did not receive a valid HTTP request"),
+        (UPGRADE.format("/other", ""), "MQTT over WebSocket is at /mqtt"),
+        (UPGRADE.format("/mqtt", ""), "this is an MQTT broker: offer the subprotocol mqtt"),
+        (
+            UPGRADE.format("/mqtt", "Sec-WebSocket-Protocol: mqtt\r\nOrigin: https://a.example\r\n"),
+            "it is a page of https://a.example, and this listener is for pages of this machine",
+        ),
+    ],
+)
+def test_a_websocket_that_is_refused_has_a_line(broker: BrokerProcess, said: str, reason: str) -> None:
+    with socket.create_connection(("127.0.0.1", broker.port(1)), timeout=20) as client:
+        client.sendall(said.encode())
+        while client.recv(4_096):
+            pass
+    (refused,) = lines(broker, "refused")
+    assert refused["reason"] == f"WebSocket: {reason}"
+    assert refused["address"] == "127.0.0.1"
+
+
+def test_who_takes_too_long_has_a_line_on_every_listener_that_waits(tmp_path: Path) -> None:
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    (tmp_path / "pyrite.toml").write_text(
+        "[logging]\nformat = 'json'\n[limits]\nconnect_timeout = 0.2\n[tls]\ncertificate = 'server.pem'\n"
+    )
+    schemes = ("mqtt", "ws", "mqtts", "https", "flights")
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in schemes]
+    with BrokerProcess("--config=pyrite.toml", "--data=data", *listen, cwd=tmp_path) as broker:
+        for number in range(len(schemes)):
+            with socket.create_connection(("127.0.0.1", broker.port(number)), timeout=20) as client:
+                assert client.recv(1) == b""
+        reasons = [line["reason"] for line in lines(broker, "refused", len(schemes))]
+    assert sorted(map(str, reasons)) == [
+        *["TLS: the handshake took too long"] * 3,
+        *["it did not say who it is in time"] * 2,
+    ]
 
 
 def test_a_session_that_is_taken_over(broker: BrokerProcess) -> None:

@@ -130,6 +130,18 @@ def test_two_signals_are_one(serve: Serve) -> None:
     stop_in_time(server)
 
 
+def test_a_broker_that_ends_is_not_killed_by_being_told_to_read_its_users_again(serve: Serve) -> None:
+    server = serve()
+    server.signal()
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(100_000):
+            server.signal(signal.SIGHUP)
+            if server.process.process.poll() is not None:
+                break
+            time.sleep(0.000_5)
+    assert server.wait() == 0
+
+
 def test_a_client_that_reads_gets_what_was_waiting_and_then_the_reason(serve: Serve) -> None:
     server = serve()
     client = stuff(server, "mqtt")

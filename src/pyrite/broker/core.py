@@ -48,6 +48,8 @@ def _no_clock() -> float:
 
 TURN = 0.002
 """Seconds that one client, or one piece of work, is attended to at a time, while the others wait."""
+FEW_SUBSCRIPTIONS = 64
+"""So many are taken away between two looks at the clock."""
 FEW_MESSAGES = 100
 """Messages between two ticks below which there is time to find routes anew."""
 MANY = 16
@@ -125,6 +127,8 @@ class Broker:
         """Whether few messages come, and nothing is left of a time when there were many."""
         self._received = 0
         """Messages that had come at the last tick."""
+        self._leaving: list[Subscription] = []
+        """Subscriptions of sessions that have ended which are still in the tree."""
         self._interrupted: list[Turn] = []
         self._choked: list[Turn] = []
         self._dirty: list[Link] = []
@@ -625,6 +629,29 @@ class Broker:
             self.groups_behind.discard(group)
             self.journal.drop_group(group)
 
+    def _remove_in_turns(self, subscriptions: list[Subscription]) -> None:
+        """Take those of a session that ends out of the tree; if they are many, the rest later, in turns.
+
+        Shared ones go at once: what is dealt to a member that is gone would be lost.
+        """
+        if len(subscriptions) > FEW_SUBSCRIPTIONS:
+            if not self._leaving:
+                self.soon(self._remove_more)
+            self._leaving += [one for one in subscriptions if one.group is None]
+            subscriptions = [one for one in subscriptions if one.group is not None]
+        for subscription in subscriptions:
+            self._remove(subscription)
+
+    def _remove_more(self) -> None:
+        until = self.clock() + TURN
+        leaving = self._leaving
+        while leaving:
+            for _ in range(min(FEW_SUBSCRIPTIONS, len(leaving))):
+                self._remove(leaving.pop())
+            if leaving and self.clock() > until:
+                self.soon(self._remove_more)
+                return
+
     def send_retained(self, subscription: Subscription) -> Iterator[None]:
         """Send a subscriber what was retained on its topics before it came: one message at each step."""
         # The flag says that these were retained, whatever the subscription wants of live messages
@@ -800,7 +827,7 @@ class Broker:
         groups = [one.group for one in session.subscriptions.values() if one.group is not None]
         for subscription in session.subscriptions.values():
             self._end_replay(subscription)
-            self._remove(subscription)
+        self._remove_in_turns(list(session.subscriptions.values()))
         session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends

@@ -175,7 +175,7 @@ class Session:
         if qos == 0:
             if link is not None:
                 link.forward(batch, target)
-            elif target.latest:
+            elif target.latest and self.subscriptions is not NO_SUBSCRIPTIONS:
                 self.keep_latest(batch)
             return
         if self.positions is not None and batch.stream in self.positions and not target.aside:
@@ -345,6 +345,8 @@ class Session:
 
     def _enqueue(self, batch: Batch, qos: int, target: Subscription) -> None:
         """Let messages wait for the client, within the bound on what may wait for one session."""
+        if self.subscriptions is NO_SUBSCRIPTIONS:
+            return  # it has ended, and what it had subscribed to is being taken away, in turns
         broker = self.broker
         limits = broker.limits
         if batch.stream is not None and not target.aside:

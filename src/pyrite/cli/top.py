@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -17,15 +18,15 @@ from rich.live import Live
 
 from pyrite.cli.connection import Connection, add_connection_options
 from pyrite.cli.errors import CommandError, UsageError, run_command
-from pyrite.cli.top_figures import PREFIX, Reading, Readings
-from pyrite.cli.top_view import view
-from pyrite.client import Subscription
+from pyrite.cli.top_figures import PIPELINES, PREFIX, Reading, Readings
+from pyrite.cli.top_view import View
+from pyrite.client import SubscribeError, Subscription
 
 PROGRAM = "pyrite top"
 PATIENCE = 5.0
 """Seconds in which the first figures must have come."""
 QUIET = 0.2
-"""Seconds without another figure after which all there are have come."""
+"""Seconds in which no figure came that was not there before, after which all have come."""
 
 _EXAMPLES = """\
 examples:
@@ -34,7 +35,8 @@ examples:
   pyrite top --once                              one reading, as a table
   pyrite top --json --interval 10 >> figures.jsonl
 
-The figures are those under $SYS/broker/, which the user must be allowed to subscribe to. Ctrl-C ends it.
+The figures are those under $SYS/broker/, which the user must be allowed to subscribe to; Spark pipelines are
+shown to those who may subscribe to $pipelines/+. Ctrl-C ends it.
 exit codes: 0 done or interrupted; 2 wrong options; the broker's reason code if it refused; 1 any other
 failure."""
 
@@ -87,21 +89,29 @@ class _Watcher:
 
     async def work(self) -> int:
         """Show figures until interrupted; or once."""
-        messages = await self._connection.client.subscribe(f"{PREFIX}#")
-        gathering = asyncio.ensure_future(self._gather(messages))
+        subscribe = self._connection.client.subscribe
+        gathering = [asyncio.ensure_future(self._gather(await subscribe(f"{PREFIX}#")))]
         try:
+            with suppress(SubscribeError):  # who may not see pipelines is shown the rest
+                pipelines = await subscribe(f"{PIPELINES}+")
+                gathering.append(asyncio.ensure_future(self._gather_pipelines(pipelines)))
             await self._first()
             with _Output(self._args) as show:
                 await self._show(show)
         except BrokenPipeError:
             _write_nowhere()
         finally:
-            gathering.cancel()
+            for one in gathering:
+                one.cancel()
         return 0
 
     async def _gather(self, messages: Subscription) -> None:
         async for message in messages:
             self._readings.take(message.topic, message.payload, message.retain)
+
+    async def _gather_pipelines(self, messages: Subscription) -> None:
+        async for message in messages:
+            self._readings.take_pipeline(message.topic, message.payload)
 
     async def _first(self) -> None:
         """Wait until all figures have come that are there."""
@@ -155,14 +165,15 @@ class _Output:
 
     def _show(self, reading: Reading, title: str) -> None:
         if self._live is not None:
-            self._live.update(view(reading, title), refresh=True)
+            self._live.update(View(reading, title), refresh=True)
         elif not reading.figures:
             return  # it is away, which was said on standard error
         elif self._json:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
-            print(json.dumps({"time": now, "rates": reading.rates, "figures": reading.values()}), flush=True)
+            line = {"time": now, "rates": reading.rates, "figures": reading.values()}
+            print(json.dumps(line | {"pipelines": reading.pipelines}), flush=True)
         else:
-            self._console.print(view(reading, title))
+            self._console.print(View(reading, title))
 
 
 def _write_nowhere() -> None:

@@ -1,12 +1,15 @@
-"""The figures of `pyrite top`: what came under $SYS, and the rates at which counters grow."""
+"""The figures of `pyrite top`: what came under $SYS, how fast counters grow, and Spark pipelines."""
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 PREFIX = "$SYS/broker/"
+PIPELINES = "$pipelines/"
+MOST_PIPELINES = 200
 RATES = (
     "publish/messages/received",
     "publish/messages/sent",
@@ -35,6 +38,8 @@ class Reading(NamedTuple):
     """Growth of counters, a second."""
     history: dict[str, Sequence[float]]
     """The last rates of each."""
+    pipelines: dict[str, dict[str, object]] = {}
+    """What each pipeline said of itself last, by name."""
 
     def values(self) -> dict[str, int | float | str]:
         """Return the figures, those that are numbers as numbers."""
@@ -50,13 +55,17 @@ class Readings:
 
     def clear(self) -> None:
         """Forget everything: another broker may come."""
-        self.count = 0
-        """How many figures came."""
         self._figures: dict[str, str] = {}
+        self._pipelines: dict[str, dict[str, object]] = {}
         self._last = self._updated = self._read = 0.0
         self._before: dict[str, float] = {}
         self._rates: dict[str, float] = {}
         self._history: dict[str, deque[float]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many figures there are."""
+        return len(self._figures)
 
     def take(self, topic: str, payload: bytes, retained: bool) -> None:
         """Note a figure that came; one that was `retained` is from an update at some time before."""
@@ -65,9 +74,19 @@ class Readings:
             if now - self._last > PAUSE:
                 self._updated = now
             self._last = now
-        self.count += 1
-        text = payload.decode("utf-8", "replace")
-        self._figures[topic.removeprefix(PREFIX)] = "".join(one if one.isprintable() else "?" for one in text)
+        self._figures[topic.removeprefix(PREFIX)] = _printable(payload.decode("utf-8", "replace"))
+
+    def take_pipeline(self, topic: str, payload: bytes) -> None:
+        """Note what a pipeline says of itself; what is no object in JSON takes it away."""
+        name = _printable(topic.removeprefix(PIPELINES))
+        try:
+            said = json.loads(payload)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            self._pipelines.pop(name, None)
+        elif name in self._pipelines or len(self._pipelines) < MOST_PIPELINES:
+            self._pipelines[name] = said
 
     def reading(self) -> Reading:
         """Return the figures of now; rates are those between this update of the broker's and the one before.
@@ -87,6 +106,7 @@ class Readings:
             dict(self._figures),
             {name: round(rate, 2) for name, rate in rates.items() if name in self._figures},
             {name: tuple(values) for name, values in self._history.items()},
+            dict(sorted(self._pipelines.items())),
         )
 
     def _averages(self) -> dict[str, float]:
@@ -97,6 +117,10 @@ class Readings:
             if text is not None:
                 found[name] = float(_number(text)) / 60
         return found
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _number(text: str) -> int | float | str:

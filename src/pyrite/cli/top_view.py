@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +22,8 @@ _TRAFFIC = (
     ("log bytes", "log/bytes/written", True),
     ("commits", "log/commits/count", False),
 )
+WAITING = "messages/waiting"
+"""Not the broker's: what is stored, less what is retained, as on the dashboard."""
 _COUNTS = (
     ("connected", "clients/connected"),
     ("sessions", "clients/total"),
@@ -29,7 +32,7 @@ _COUNTS = (
     ("subscriptions", "subscriptions/count"),
     ("shared", "shared_subscriptions/count"),
     ("retained", "retained messages/count"),
-    ("waiting", "messages/stored"),
+    ("waiting", WAITING),
     ("consumers", "consumers/count"),
     ("pulled, open", "consumers/pending"),
 )
@@ -46,46 +49,80 @@ _ALARMS = {
     "log/error": "none",
 }
 """Figures that should be so; else they are shown in red."""
+LEAST_BARS = 5
+NUMBERS = 42
+"""Columns that rates and sums take, with their labels; the rest of a line is for sparklines."""
+WIDE, NARROW = 78, 54
+"""Columns from which figures stand in three tables side by side; and below which one follows the other."""
 
 
-def view(reading: Reading, title: str) -> RenderableType:
-    """Draw a reading."""
-    figures = reading.figures
-    head = Text(title, style="bold")
-    if not figures:
-        head.stylize("red")
-        return head
-    head.append(f"  {figures.get('version', '')}  up {figures.get('uptime', '?')}", style="dim")
+@dataclass(frozen=True, slots=True)
+class View:
+    """A reading, drawn as wide as the terminal is: no number is cut, and 24 lines do."""
+
+    reading: Reading
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it."""
+        figures = self.reading.figures
+        head = Text(self.title, style="bold")
+        if not figures:
+            head.stylize("red")
+            yield head
+            return
+        head.append(f"  {figures.get('version', '')}  up {figures.get('uptime', '?')}", style="dim")
+        yield head
+        yield Text()
+        yield _traffic(self.reading, options.max_width - NUMBERS)
+        yield Text()
+        yield from _figures(_with_waiting(figures), options.max_width)
+        yield from _streams(figures)
+        yield from _pipelines(self.reading.pipelines)
+
+
+def _with_waiting(figures: dict[str, str]) -> dict[str, str]:
+    try:
+        waiting = int(figures["messages/stored"]) - int(figures["retained messages/count"])
+    except (KeyError, ValueError):
+        return figures
+    return figures | {WAITING: str(max(0, waiting))}
+
+
+def _figures(figures: dict[str, str], width: int) -> list[RenderableType]:
+    counts = [one for one in _COUNTS if one[1] in figures]
+    if width < NARROW:
+        return [_log(figures), Text(), _counts(figures, counts)]
+    half = (len(counts) + 1) // 2 if width >= WIDE else len(counts)
+    parts = [_counts(figures, part) for part in (counts[:half], counts[half:]) if part]
     side = Table.grid(padding=(0, 3))
-    side.add_row(_counts(figures), _log(figures))
-    return Group(head, Text(), _traffic(reading), Text(), side, *_streams(figures))
+    for _ in parts:
+        side.add_column(no_wrap=True)
+    side.add_row(*parts, _log(figures))
+    return [side]
 
 
-def _traffic(reading: Reading) -> Table:
+def _traffic(reading: Reading, room: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("")
-    table.add_column("a second", justify="right", min_width=12)
-    table.add_column("", min_width=10, no_wrap=True, overflow="crop", style="cyan")
-    table.add_column("in all", justify="right")
+    table.add_column("", no_wrap=True)
+    table.add_column("a second", justify="right", min_width=10, no_wrap=True)
+    if room >= LEAST_BARS:
+        table.add_column("", no_wrap=True, style="cyan", min_width=min(room, 10))
+    table.add_column("in all", justify="right", no_wrap=True)
     for label, name, is_bytes in _TRAFFIC:
         if name in reading.figures:
             total = float(reading.figures[name])
             form = size if is_bytes else count
-            table.add_row(
-                label,
-                form(reading.rates.get(name, 0.0)),
-                sparkline(reading.history.get(name, ())),
-                form(total),
-                style=_style(reading.figures, name),
-            )
+            bars = [sparkline(reading.history.get(name, ())[-room:])] if room >= LEAST_BARS else []
+            cells = [label, form(reading.rates.get(name, 0.0)), *bars, form(total)]
+            table.add_row(*cells, style=_style(reading.figures, name))
     return table
 
 
-def _counts(figures: dict[str, str]) -> Table:
+def _counts(figures: dict[str, str], which: Sequence[tuple[str, str]]) -> Table:
     table = _pairs()
-    for label, name in _COUNTS:
-        if name in figures:
-            table.add_row(label, count(float(figures[name])), style=_style(figures, name))
+    for label, name in which:
+        table.add_row(label, count(float(figures[name])), style=_style(figures, name))
     return table
 
 
@@ -109,8 +146,8 @@ def _streams(figures: dict[str, str]) -> list[RenderableType]:
         return []
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("stream")
-    table.add_column("end", justify="right")
-    table.add_column("on disk", justify="right")
+    table.add_column("end", justify="right", no_wrap=True)
+    table.add_column("on disk", justify="right", no_wrap=True)
     for name in names:
         on_disk = figures.get(f"{prefix}{name}/bytes")
         end = count(float(figures[f"{prefix}{name}{suffix}"]))
@@ -118,9 +155,30 @@ def _streams(figures: dict[str, str]) -> list[RenderableType]:
     return [Text(), table]
 
 
+def _pipelines(pipelines: dict[str, dict[str, object]]) -> list[RenderableType]:
+    if not pipelines:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("pipeline")
+    table.add_column("state")
+    for title in ("batch", "rows/s", "lag"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, said in pipelines.items():
+        numbers = [_told(said.get(key)) for key in ("batch", "rows_per_second", "lag")]
+        style = "bold red" if said.get("state") == "failed" else ""
+        table.add_row(Text(name), Text(_told(said.get("state"))), *map(Text, numbers), style=style)
+    return [Text(), table]
+
+
+def _told(value: object) -> str:
+    if isinstance(value, (int, float)):
+        return count(value)
+    return "-" if value is None else "".join(one if one.isprintable() else "?" for one in str(value))
+
+
 def _pairs() -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_column()
+    table.add_column(no_wrap=True)
     table.add_column(justify="right")
     return table
 

@@ -42,6 +42,7 @@ from pyrite.server.kernel import keep_pages_small
 from pyrite.server.listeners import Listener
 from pyrite.server.log_figures import CommitWorker, Sizes
 from pyrite.server.memory import Memory
+from pyrite.server.notify import READY, STOPPING, notify
 from pyrite.server.sockets import Poller, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol, is_encrypted
 from pyrite.server.tls import own_state, tls_context, trust_state
@@ -511,6 +512,7 @@ async def serve(
     for listener in await server.start():
         say(f"listening on {listener}")
     say("pyrite ready")
+    notify(READY)
     loop.add_signal_handler(signal.SIGHUP, server.reload)
     if hung_up.is_set():
         server.reload()
@@ -523,7 +525,9 @@ async def serve(
     try:
         await stopped.wait()
     finally:
+        notify(STOPPING)
+        loop.add_signal_handler(signal.SIGHUP, bool)  # there is no one left to read it again for
         await server.stop()
-        for number in (signal.SIGTERM, signal.SIGINT):  # one more has nothing left to stop
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # one more has nothing left to stop
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)

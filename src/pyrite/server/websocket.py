@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from websockets.exceptions import NegotiationError
+from websockets.exceptions import InvalidMessage, NegotiationError
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import State
@@ -66,6 +66,8 @@ class WebSocketProtocol(StreamProtocol):
         """Take frames apart and feed what is in them."""
         websocket = self.websocket
         websocket.receive_data(data)
+        if isinstance(websocket.handshake_exc, InvalidMessage):
+            self._refuse(str(websocket.handshake_exc))
         for event in websocket.events_received():
             if isinstance(event, Request):
                 self._opened(event)
@@ -86,15 +88,25 @@ class WebSocketProtocol(StreamProtocol):
 
     def _opened(self, request: Request) -> None:
         websocket = self.websocket
+        origin = request.headers.get("Origin")
         if request.path.partition("?")[0] != self.path:
-            text = f"MQTT over WebSocket is at {self.path}\n"
-            websocket.send_response(websocket.reject(HTTPStatus.NOT_FOUND, text))
-        elif self.local and is_foreign(request.headers.get("Origin")):
+            text = f"MQTT over WebSocket is at {self.path}"
+            response = websocket.reject(HTTPStatus.NOT_FOUND, text + "\n")
+        elif self.local and is_foreign(origin):
             # Any page that someone on this machine looks at could be a client otherwise, without a log-in.
-            text = "this listener is for pages of this machine\n"
-            websocket.send_response(websocket.reject(HTTPStatus.FORBIDDEN, text))
+            response = websocket.reject(HTTPStatus.FORBIDDEN, "this listener is for pages of this machine\n")
+            text = f"it is a page of {origin}, and this listener is for pages of this machine"
         else:
-            websocket.send_response(websocket.accept(request))
+            response = websocket.accept(request)
+            text = str(websocket.handshake_exc)
+        websocket.send_response(response)
+        if websocket.state is not State.OPEN:
+            self._refuse(text)
+
+    def _refuse(self, reason: str) -> None:
+        """Note that no WebSocket comes of it."""
+        if self.connection is not None and not self.connection.why:
+            self.connection.tell_refused(0, f"WebSocket: {reason}")
 
     def _send(self) -> None:
         """Send what the WebSocket protocol has to say, and close if it is done."""

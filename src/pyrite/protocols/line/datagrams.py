@@ -54,6 +54,8 @@ class Datagrams:
         self.send = send
         self._clients: dict[Address, DatagramConnection] = {}
         self._strangers: OrderedDict[Address, None] = OrderedDict()
+        self._per_address: dict[str, int] = {}
+        """Clients of each host; without strangers, whose address may be someone else's."""
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -62,19 +64,23 @@ class Datagrams:
         """Take a datagram. Never raises."""
         client = self._clients.get(address)
         if client is None:
-            if len(self._clients) - len(self._strangers) >= self.broker.limits.max_connections:
-                self.broker.figures.connections_refused += 1
-                return
             if len(self._strangers) >= MAX_STRANGERS:
-                oldest, _ = self._strangers.popitem(last=False)
-                self._clients[oldest].forgotten()
+                self._clients[next(iter(self._strangers))].forgotten()
             client = self._clients[address] = DatagramConnection(self, address)
             self._strangers[address] = None
         client.take(data)
 
-    def proved(self, address: Address) -> None:
-        """Note that an address receives what is sent to it."""
-        self._strangers.pop(address, None)
+    def full_for(self, address: Address) -> str:
+        """Take a stranger that has shown who it is for a client; or say why there is no room for it."""
+        limits = self.broker.limits
+        here = self._per_address.get(address[0], 0)
+        if here >= limits.max_connections_per_address:
+            return "there are too many connections from its address"
+        if len(self._clients) - len(self._strangers) >= limits.max_connections:
+            return "there are too many connections"
+        self._per_address[address[0]] = here + 1
+        self._strangers.pop(address)
+        return ""
 
     def connections(self) -> list[DatagramConnection]:
         """Return all clients."""
@@ -83,9 +89,15 @@ class Datagrams:
     def forget(self, address: Address) -> None:
         """Drop the record of a client."""
         client = self._clients.pop(address, None)
-        if client is not None:
-            client.tell_disconnected(None)
-        self._strangers.pop(address, None)
+        if client is None:
+            return
+        client.tell_disconnected(None)
+        if address in self._strangers:
+            del self._strangers[address]
+            return
+        self._per_address[address[0]] -= 1
+        if not self._per_address[address[0]]:
+            del self._per_address[address[0]]
 
     def ended(self, reason: int) -> None:
         """Tell all clients that the broker ends."""
@@ -180,15 +192,17 @@ class DatagramConnection(LineConnection):
         if self.transport.budget is not None:
             self.transport.budget += len(data)
         asked = parse(data.partition(b"\n")[0])
-        if not self._proved and not self._proves(asked):
-            if asked.command == "Ping":
-                self.transport.write(line("Pong", *asked.words[:1]))
-                return
+        if not self._proved and self._proves(asked):
+            self._come_in()
+        elif not self._proved and asked.command == "Ping":
+            self.transport.write(line("Pong", *asked.words[:1]))
+        elif not self._proved:
             if len(data) <= MAX_REMEMBERED:
                 self._remembered = data
             self.transport.write(line("Ping", self._token))
+        if not self._proved:
             return
-        if self._remembered is not None and self._proved:
+        if self._remembered is not None:
             remembered, self._remembered = self._remembered, None
             self._handle_datagram(remembered)
         if asked.command != "Pong":
@@ -196,11 +210,18 @@ class DatagramConnection(LineConnection):
 
     def _proves(self, asked: Line) -> bool:
         """Tell whether this is the answer that shows that the address is the sender's own."""
-        if asked.command == "Pong" and asked.words[:1] == [self._token]:
+        return asked.command == "Pong" and asked.words[:1] == [self._token]
+
+    def _come_in(self) -> None:
+        """Become a client, if there is room for one more."""
+        self.transport.budget = None
+        full = self._datagrams.full_for((self.credentials.address, int(self.peer.rpartition(":")[2])))
+        if full:
+            self.tell_refused(0, full)
+            self.write(error("full", full))
+            self.close()
+        else:
             self._proved = True
-            self.transport.budget = None
-            self._datagrams.proved((self.credentials.address, int(self.peer.rpartition(":")[2])))
-        return self._proved
 
     def _handle_datagram(self, data: bytes) -> None:
         if self.received is not None and len(self.received) > MAX_DATAGRAM:

@@ -527,7 +527,10 @@ class Connection(Delivery):
         broker = self.broker
         if self.state is CLOSED:
             self.transport.abort()
+        elif self.state is not CONNECTED and self.interrupted:
+            self.refuse(Reason.SERVER_BUSY, "the log-in could not be checked in time")
         elif self.state is not CONNECTED:
+            self.tell_refused(0, "it did not say who it is in time")
             self.close()
         elif self.keep_alive:
             silent_since = self.seen_at + self.keep_alive
