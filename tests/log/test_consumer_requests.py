@@ -51,6 +51,19 @@ def test_a_consumer_is_found_without_its_filter(client: Client) -> None:
     assert ask(client, "everything", "fetch", b'{"count": 9}')[0] == [b"one", b"other"]
 
 
+def test_all_answers_come_to_who_has_no_subscriptions_and_takes_two_at_a_time(machine: Machine) -> None:
+    client = machine.core.connect("slow", receive_maximum=2)
+    for number in range(7):
+        client.publish("a", b"%d" % number, qos=1)
+    ask(client, "team", "create")
+    client.publish("$pyrite/consumers/team/fetch", b"9", qos=1, response_topic="answers")
+    client.core.flush()
+    found: list[bytes] = []
+    while came := client.finish():
+        found += [one.payload for one in came]
+    assert found == [*(b"%d" % number for number in range(7)), b""]
+
+
 class OnlyB(Access):
     """Lets everyone pull what begins with b alone."""
 

@@ -166,6 +166,11 @@ class Session:
         """Whether the session outlives the broker's process."""
         return self.noted is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the broker has forgotten it; what it had subscribed to may still be in the tree."""
+        return self.broker.sessions.get(self.client_id) is not self
+
     # Sending
 
     def deliver(self, batch: Batch, target: Subscription) -> None:
@@ -175,7 +180,7 @@ class Session:
         if qos == 0:
             if link is not None:
                 link.forward(batch, target)
-            elif target.latest and self.subscriptions is not NO_SUBSCRIPTIONS:
+            elif target.latest and not self.has_ended:
                 self.keep_latest(batch)
             return
         if self.positions is not None and batch.stream in self.positions and not target.aside:
@@ -345,8 +350,8 @@ class Session:
 
     def _enqueue(self, batch: Batch, qos: int, target: Subscription) -> None:
         """Let messages wait for the client, within the bound on what may wait for one session."""
-        if self.subscriptions is NO_SUBSCRIPTIONS:
-            return  # it has ended, and what it had subscribed to is being taken away, in turns
+        if self.has_ended:
+            return
         broker = self.broker
         limits = broker.limits
         if batch.stream is not None and not target.aside:
