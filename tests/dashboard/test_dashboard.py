@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import signal
 import statistics
 import threading
 import time
@@ -595,6 +596,44 @@ def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) ->
             expect(page.locator(note)).to_be_empty()
         expect(page.locator("#rates")).to_be_visible()
         expect(page.get_by_role("tab", name="Pipelines")).to_be_hidden()
+
+
+def test_rights_that_change_are_in_force_in_pages_that_are_open(open_page: OpenPage, tmp_path: Path) -> None:
+    config = tmp_path / "pyrite.toml"
+    config.write_text(CONFIG + ACCESS)
+    write_users(tmp_path / "users", [User("ann", hash_password("one")), User("bob", hash_password("two"))])
+    arguments = ("--config=pyrite.toml", "--data=data", *LISTEN)
+    with (
+        BrokerProcess(*arguments, cwd=tmp_path) as broker,
+        BlockingClient(broker.urls[0], username="bob", password="two") as bob,
+        open_page(broker, refusals=True) as page,
+    ):
+        log_in(page, "ann", "one")
+        bob.publish("bob/1", "for ann", qos=1)
+        page.locator("#rows > div").click()
+        expect(page.locator("#payload")).to_have_text("for ann")
+        page.get_by_role("tab", name="Figures").click()
+        expect(page.locator("#figures tbody tr").first).to_be_visible()
+
+        config.write_text(CONFIG + ACCESS.replace('"ann"', '"another"'))
+        broker.process.send_signal(signal.SIGHUP)
+        for note in ("#viewer-note", "#tree-note", "#figures-note"):
+            expect(page.locator(note)).to_contain_text("efused")
+        for what in ("#rows > div", "#figures tbody tr"):
+            expect(page.locator(what)).to_have_count(0)
+        for what in ("#detail-body", "#rates"):
+            expect(page.locator(what)).to_be_hidden()
+        expect(page.locator("#about")).to_be_empty()
+        page.get_by_role("tab", name="Clients").click()
+        expect(page.locator("#broker-note")).to_contain_text("Not allowed")
+
+        config.write_text(CONFIG + ACCESS)
+        broker.process.send_signal(signal.SIGHUP)
+        for note in ("#viewer-note", "#tree-note", "#figures-note", "#broker-note"):
+            expect(page.locator(note)).to_be_empty()
+        bob.publish("bob/2", "for ann again", qos=1)
+        expect(page.locator("#rows .value")).to_have_text("for ann again")
+        expect(page.locator("#clients td").first).to_be_visible()
 
 
 def test_the_past_is_there_for_who_may_pull_some_of_it(open_page: OpenPage, guarded: BrokerProcess) -> None:

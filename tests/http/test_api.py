@@ -68,6 +68,7 @@ def test_what_this_broker_is(broker: BrokerProcess, api: httpx.Client) -> None:
         "websocket": broker.urls[WS],
         "users": False,
         "user": None,
+        "reloads": 0,
     }
 
 

@@ -120,6 +120,7 @@ SCHEMAS: Schema = {
                 "description": "Whether one must log in: users exist, and no certificate was shown.",
             },
             "user": or_null(text("Under which name this request was let in.")),
+            "reloads": count("How often users and rules were read again since the broker started."),
         }
     ),
     "Client": record(_CLIENT),

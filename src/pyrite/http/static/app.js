@@ -129,7 +129,10 @@ function viewing(connection) {
   });
   whenSomebodyElse(
     connection,
-    () => viewer.clear(),
+    () => {
+      viewer.clear();
+      show(null);
+    },
     () => viewer.live || past.again(),
   );
   return { apply, past };
@@ -188,6 +191,11 @@ function brokerFigures(connection) {
     if (state === "connected") refuse("");
     else figures.interrupt();
   });
+  whenSomebodyElse(connection, () => {
+    figures.values.clear();
+    showTable();
+    setText(byId("about"), "");
+  });
   connection.follow(
     "$SYS/broker/#",
     (topic, payload, packet) => figures.take(topic, payload, packet),
@@ -226,6 +234,23 @@ function brokerTables(connection, past) {
     refresh();
   });
   connection.addEventListener("state", ({ detail: { state } }) => state === "connected" && refresh());
+}
+
+/**
+ * Connect anew when the broker has read users and rules again: subscriptions may have ended, of which MQTT does
+ * not tell, and what was refused may be allowed.
+ */
+function whenRightsChange(connection, reloads) {
+  repeat(
+    2,
+    () => connection.connected,
+    async () => {
+      const broker = await ask("broker").catch(() => null);
+      if (broker === null || broker.reloads === reloads) return;
+      reloads = broker.reloads;
+      connection.again();
+    },
+  );
 }
 
 function logIn(connection, users) {
@@ -275,6 +300,7 @@ async function main() {
   const { apply, past } = viewing(connection);
   topicTree(connection, apply);
   brokerTables(connection, past);
+  whenRightsChange(connection, broker.reloads);
   connection.open();
 }
 

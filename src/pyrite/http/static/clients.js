@@ -52,11 +52,10 @@ export class Clients {
       this.next = next;
       this.more.hidden = next === null;
       this.first.hidden = this.after === null;
-      this.refused = false;
+      if (this.failed) setText(this.note, "");
+      this.failed = this.refused = false;
       this._show(clients);
       if (this.opened !== null) await this._subscriptions(this.opened);
-      if (this.failed) setText(this.note, "");
-      this.failed = false;
     } catch (error) {
       this.failed = true;
       setText(this.note, error.message);

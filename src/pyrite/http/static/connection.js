@@ -25,11 +25,13 @@ export class Connection extends EventTarget {
     this.connected = false;
     this.reason = null; // why the connection ends, if the broker said it
     this.followers = new Set();
+    this.again = () => this.open(); // connects anew, as the same user
   }
 
   /** Connect, as a user or as nobody. */
   open(user = null, password = "") {
     this.close();
+    this.again = () => this.open(user, password);
     const client = mqtt.connect(this.url, {
       protocolVersion: 5,
       clientId: `dashboard-${Math.random().toString(36).slice(2, 10)}`,

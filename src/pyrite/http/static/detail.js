@@ -6,7 +6,7 @@ import { asHex, asJson, asText, bytes, moment, number, plainHex } from "./text.j
 
 const MOST_CHARACTERS = 100000;
 
-/** Make the panel; returns a function that shows a message. `again` is called with one to publish again. */
+/** Make the panel; returns a function that shows a message, or null for none. `again` is called with one to publish again. */
 export function detail(again) {
   let current = null;
 
@@ -32,8 +32,9 @@ export function detail(again) {
 
   return (message) => {
     current = message;
-    byId("detail-empty").hidden = true;
-    byId("detail-body").hidden = false;
+    byId("detail-empty").hidden = message !== null;
+    byId("detail-body").hidden = message === null;
+    if (message === null) return;
     byId("detail-pairs").replaceChildren(
       ...pairs(message).flatMap(([key, value]) => [
         element("dt", { text: key }),

@@ -138,6 +138,11 @@ export function table(panel, figures) {
   panel.append(element("table", { class: "narrow" }, element("thead", {}, head), body));
   const rows = new Map();
   return () => {
+    for (const [name, value] of rows) {
+      if (figures.values.has(name)) continue;
+      value.parentElement.remove();
+      rows.delete(name);
+    }
     for (const name of [...figures.values.keys()].sort()) {
       if (!rows.has(name)) {
         const value = element("td", { class: "end" });

@@ -28,20 +28,21 @@ export class Streams {
     if (this.refused && !again) return;
     try {
       const { streams } = await ask("streams");
-      this.names(streams.map(({ name }) => name));
-      this._show(streams);
       if (this.failed) setText(this.note, "");
       this.failed = this.refused = false;
+      this.names(streams.map(({ name }) => name));
+      this._show(streams);
     } catch (error) {
       this.failed = true;
       setText(this.note, error.message);
       this.refused = error.status === 401 || error.status === 403;
+      if (this.refused) this._show([]);
     }
   }
 
   _show(streams) {
     const now = performance.now();
-    this.empty.hidden = streams.length > 0;
+    this.empty.hidden = streams.length > 0 || this.failed;
     for (const [name, row] of this.rows) {
       if (streams.some((stream) => stream.name === name)) continue;
       row.remove();

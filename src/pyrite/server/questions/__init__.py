@@ -31,7 +31,7 @@ class Questions:
         self, broker: Broker, listening: Callable[[], Sequence[Listener]], later: Later, tls: bool
     ) -> None:
         self._identity = Identity(broker)
-        about = About(broker, listening, tls)
+        about = self._about = About(broker, listening, tls)
         clients, topics = Clients(broker), Topics(broker)
         log, pulling = Log(broker, about), Pulling(broker, later)
         self.known: Mapping[str, Question] = {
@@ -58,6 +58,7 @@ class Questions:
     def forget(self) -> None:
         """Have everyone checked again who asks: users may have changed."""
         self._identity.forget()
+        self._about.reloads += 1
 
     def _for(self, handle: Handler, all_may_ask: bool = False) -> Question:
         """Have a question answered to who may come in; with `all_may_ask`, also to who gives no name."""

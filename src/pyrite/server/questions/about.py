@@ -20,6 +20,8 @@ class About:
         self._tls = tls
         """Whether who asks does so over TLS: a browser then opens no WebSocket without."""
         self._started = broker.now
+        self.reloads = 0
+        """How often users and rules were read again."""
 
     @property
     def uptime(self) -> float:
@@ -50,5 +52,6 @@ class About:
                 "websocket": str(sockets[0]) if sockets else None,
                 "users": isinstance(self._broker.access.authenticate(nobody), Refuse),
                 "user": who.username,
+                "reloads": self.reloads,
             }
         )
