@@ -301,6 +301,16 @@ def test_wrong_topics(api: httpx.Client) -> None:
     problem(api.put("/api/v1/topics/%FF"), 400, "is not UTF-8")
     problem(api.put("/api/v1/topics/"), 400, "at least one character")
     problem(api.get("/api/v1/topics?filter=a%23"), 400, "'#' stands alone")
+    problem(api.get("/api/v1/topics?filter=%FF"), 400, "the query is not UTF-8")
+    problem(api.get("/api/v1/topics?filter=$share/g/a"), 400, "$share is for subscriptions")
+
+
+def test_no_other_topic_than_the_one_in_the_path(api: httpx.Client) -> None:
+    """What stands before a name may be written with %, too; it must not be counted as part of it."""
+    assert api.put("/api/v1/topics/s/mine").status_code == 201
+    problem(api.delete("/api/v1/%74opics/mine"), 404, "/api/v1/topics/NAME")
+    assert api.get("/api/v1/topics/s/mine").json()["created"]
+    problem(api.get("/api/v1/streams/default%2Fmessages"), 404, "/api/v1/streams/NAME/messages")
 
 
 # Publishing
@@ -371,6 +381,7 @@ def test_each_message_is_in_the_log_when_its_answer_comes(api: httpx.Client, qos
         ({"topic": "a", "payload": "x", "response_topic": "b/+"}, "response_topic: expected a topic"),
         ({"topic": "a", "payload": "x", "content_type": None}, "content_type: null is no value"),
         ({"topic": "a", "payload": "x", "colour": 1}, "there is no key 'colour'"),
+        ({"topic": "a", "payload_base64": "/w==", "payload_format": 1}, "payload_format: 1 says"),
     ],
 )
 def test_messages_that_cannot_be_published(api: httpx.Client, body: dict[str, Any], text: str) -> None:
@@ -381,6 +392,8 @@ def test_bodies_that_are_no_messages(api: httpx.Client) -> None:
     json = {"Content-Type": "application/json"}
     problem(api.post("/api/v1/publish", content=b"{", headers=json), 400, "the body is not JSON")
     problem(api.post("/api/v1/publish", content=b"[1]", headers=json), 400, "expected a JSON object")
+    twice = b'{"topic": "a", "payload": "x", "topic": "b"}'
+    problem(api.post("/api/v1/publish", content=twice, headers=json), 400, "the key 'topic' is there twice")
     problem(api.post("/api/v1/publish", content=b"[" * 100_000, headers=json), 400, "is not JSON")
     problem(
         api.post("/api/v1/publish", content=b'{"topic": "a", "payload": "\\ud800"}', headers=json),
@@ -444,6 +457,23 @@ def test_messages_as_arrow(api: httpx.Client) -> None:
     )
     assert "pyrite-next" not in rest.headers
     assert pa.ipc.open_stream(rest.content).read_all().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("accept", "arrow"),
+    [
+        (["Application/VND.apache.arrow.stream"], True),
+        (["text/html", f"{ARROW};q=0.5"], True),
+        ([f"{ARROW};q=0.9, */*;q=0.1"], True),
+        ([f"{ARROW};q=0, application/json"], False),
+        ([f"application/json, {ARROW}; q=0.1"], False),
+        (["*/*"], False),
+    ],
+)
+def test_what_is_wanted_most_is_sent(api: httpx.Client, accept: list[str], arrow: bool) -> None:
+    headers = [("Accept", one) for one in accept]
+    answer = api.get("/api/v1/streams/default/messages", headers=headers)
+    assert answer.headers["content-type"] == (ARROW if arrow else "application/json")
 
 
 @pytest.mark.parametrize("what", ["topic", "payload", "user_properties"])

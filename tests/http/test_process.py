@@ -287,6 +287,13 @@ def test_what_is_not_http(guarded: BrokerProcess, api: httpx.Client, garbage: by
     assert api.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("line", ["BREW /", "GET /\xe4", "GET /api/v1/topics?filter=\xe4"])
+def test_what_is_hardly_http_is_told_what_is_expected(guarded: BrokerProcess, line: str) -> None:
+    got = raw(guarded, f"{line} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert b"application/problem+json" in got
+    assert b"a method that is known" in got
+
+
 def test_requests_in_one_piece_are_answered_in_order(guarded: BrokerProcess) -> None:
     one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
     got = raw(guarded, one % b"" * 9 + one % b"Connection: close\r\n")

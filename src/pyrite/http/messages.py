@@ -25,6 +25,7 @@ from pyrite.http.requests import (
     number,
     number_in,
     parameters,
+    prefers,
     state_of,
     text_in,
 )
@@ -74,7 +75,7 @@ async def streams(request: Request) -> Response:
 async def page(request: Request) -> Response:
     """Return messages of a stream, in JSON or in Arrow."""
     asked = parameters(request, "filter", "from", "limit")
-    arrow = ARROW in request.headers.get("accept", "")
+    arrow = prefers(request, ARROW)
     limit = number(asked.get("limit", "100"), "limit", 1, MAX_ARROW if arrow else MAX_JSON)
     stream, topic_filter = name_in_path(request, "/api/v1/streams/", "/messages"), asked.get("filter", "#")
     log = log_of(state_of(request))

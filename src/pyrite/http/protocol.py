@@ -7,7 +7,9 @@ does not read what was asked for, would keep a connection for good.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
+from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -24,13 +26,22 @@ REQUEST_TIME = 120.0
 CERTIFICATE = "pyrite.certificate"
 """Where a request's scope says who has shown a certificate."""
 
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
+
+def _problem(status: HTTPStatus, detail: str) -> bytes:
+    """Return the answer to what is no request that a handler could be given; the connection ends with it."""
+    content = {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}
+    body = json.dumps(content).encode()
+    head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/problem+json\r\n"
+    return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+_TOO_LARGE = _problem(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the request before its body has at most {MAX_HEAD} bytes"
 )
-_DETAIL = (
-    b'{"type": "about:blank", "title": "Request Header Fields Too Large", "status": 431, '
-    b'"detail": "the request before its body has at most %d bytes"}' % MAX_HEAD
+_UNREADABLE = _problem(
+    HTTPStatus.BAD_REQUEST,
+    "this is no request of HTTP/1.1 that can be read: expected a method that is known, "
+    "and a path and a query with % for what is not ASCII",
 )
 
 
@@ -69,8 +80,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         # What came with the end of a head may be a body, of which there is another bound.
         if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE % (len(_DETAIL), _DETAIL))
+            self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that what came is no request."""
+        self.transport.write(_UNREADABLE)
+        self.transport.close()
 
     def on_headers_complete(self) -> None:
         """Begin a request: its head is there."""

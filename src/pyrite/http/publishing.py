@@ -42,7 +42,10 @@ async def publish(request: Request) -> Response:
     most = state_of(request).settings["max_payload"]
     if len(payload) > most:
         raise Problem(413, f"a payload has at most {most} bytes here")
-    return JSONResponse(await ask(request, "publish", attached=payload, message=_message(asked)))
+    message = _message(asked)
+    if message["payload_format"] and not _is_text(payload):
+        raise Problem(400, "payload_format: 1 says that the payload is UTF-8, and it is not")
+    return JSONResponse(await ask(request, "publish", attached=payload, message=message))
 
 
 def _payload(asked: Json) -> bytes:
@@ -57,6 +60,14 @@ def _payload(asked: Json) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise Problem(400, "payload: expected characters that UTF-8 can write") from None
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _message(asked: Json) -> Json:

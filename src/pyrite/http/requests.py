@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -26,6 +27,9 @@ HELD = "pyrite.held"
 """Where a request's scope says how many bytes it has in memory."""
 
 Json = dict[str, Any]
+
+_WEIGHT = re.compile(r"\bq=([01](?:\.\d*)?)")
+"""How much something is wanted, in Accept."""
 
 
 class Problem(Exception):
@@ -122,7 +126,11 @@ async def ask(request: Request, question: str, attached: bytes | None = None, **
 def parameters(request: Request, *names: str) -> dict[str, str]:
     """Return the query's parameters; Problem if there is one that is not known, or is there twice."""
     found: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode(), True, errors="strict")
+    except UnicodeDecodeError:
+        raise Problem(400, "the query is not UTF-8") from None
+    for name, value in pairs:
         if name not in names:
             expected = f"expected one of: {', '.join(names)}" if names else "expected none"
             raise Problem(400, f"there is no parameter {name!r}; {expected}")
@@ -130,6 +138,17 @@ def parameters(request: Request, *names: str) -> dict[str, str]:
             raise Problem(400, f"the parameter {name!r} is there twice")
         found[name] = value
     return found
+
+
+def prefers(request: Request, kind: str) -> bool:
+    """Tell whether an answer of some type is wanted, and no less than JSON (RFC 9110, 12.5.1)."""
+    weights: dict[str, float] = {}
+    for one in ",".join(request.headers.getlist("accept")).lower().split(","):
+        name, _, rest = one.partition(";")
+        weight = _WEIGHT.search(rest)
+        weights[name.strip()] = 1.0 if weight is None else float(weight[1])
+    others = [weights[one] for one in ("application/json", "application/*", "*/*") if one in weights]
+    return weights.get(kind, 0.0) >= max(others[0] if others else 0.0, 0.001)
 
 
 def number(text: str, name: str, low: int, high: int) -> int:
@@ -142,6 +161,8 @@ def number(text: str, name: str, low: int, high: int) -> int:
 def name_in_path(request: Request, prefix: str, suffix: str = "") -> str:
     """Return what is between `prefix` and `suffix` in the path, as UTF-8; it may have slashes in it."""
     raw: bytes = request.scope["raw_path"]
+    if not (raw.startswith(prefix.encode()) and raw.endswith(suffix.encode())):
+        raise Problem(404, f"expected {prefix}NAME{suffix}, in which only the name has %: got {raw.decode()}")
     return _utf8(unquote_to_bytes(raw[len(prefix) : len(raw) - len(suffix)]), "the path")
 
 
@@ -162,7 +183,7 @@ async def body_of(request: Request, known: tuple[str, ...]) -> Json:
         raise Problem(415, "expected a body of Content-Type application/json")
     data = await _read(request)
     try:
-        found = json.loads(data)
+        found = json.loads(data, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise Problem(400, f"the body is not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -172,6 +193,16 @@ async def body_of(request: Request, known: tuple[str, ...]) -> Json:
             raise Problem(400, f"there is no key {name!r}; expected some of: {', '.join(known)}")
         if value is None:
             raise Problem(400, f"{name}: null is no value; leave the key out if there is none")
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Json:
+    """Return an object of JSON; Problem if it has a key twice, of which one would be lost."""
+    found: Json = {}
+    for name, value in pairs:
+        if name in found:
+            raise Problem(400, f"the key {name!r} is there twice")
+        found[name] = value
     return found
 
 

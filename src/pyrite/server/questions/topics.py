@@ -9,7 +9,7 @@ from heapq import merge
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
-from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, matches
+from pyrite.broker.topics import SHARE_PREFIX, InvalidTopic, check_filter, check_topic, matches
 from pyrite.server.questions.pages import Page
 from pyrite.server.questions.problem import Message, Problem, Reply, refused
 from pyrite.server.questions.tree import children, level_at
@@ -35,6 +35,8 @@ def checked_filter(broker: Broker, text: str) -> bytes:
     try:
         topic_filter = text.encode()
         check_filter(topic_filter, broker.limits.max_topic_levels)
+        if topic_filter.startswith(SHARE_PREFIX):
+            raise InvalidTopic("$share is for subscriptions: leave it and the group out")
     except (InvalidTopic, UnicodeEncodeError) as wrong:
         raise Problem(400, f"filter {text!r}: {wrong}") from None
     return topic_filter
