@@ -19,6 +19,7 @@ from pyrite.http.about import reachable
 from pyrite.http.metrics import FIGURES
 from pyrite.http.reading import _fitting
 from pyrite.queries import SCHEMA
+from pyrite.server.questions.pulling import LOOK
 from tests.conformance.client import Client, Tcp
 from tests.support.process import BrokerProcess
 
@@ -537,7 +538,7 @@ def test_a_consumer_is_given_each_message_once(api: httpx.Client) -> None:
 def test_a_pull_waits_for_a_message(api: httpx.Client) -> None:
     began = time.monotonic()
     wait = {"filter": "wait", "wait": 0.3}
-    assert api.post("/api/v1/consumers/patient/pull", json=wait).json() == {"messages": [], "next": None}
+    assert api.post("/api/v1/consumers/patient/pull", json=wait).json() == {"messages": []}
     assert time.monotonic() - began >= 0.3
     with httpx.Client(base_url=api.base_url) as other:
         timer = threading.Timer(0.2, publish, (other, "wait", "here"))
@@ -548,7 +549,17 @@ def test_a_pull_waits_for_a_message(api: httpx.Client) -> None:
             timer.join()
     (message,) = found["messages"]
     assert (message["payload"], message["stream"]) == ("here", "default")
-    assert found["next"] == message["offset"] + 1
+
+
+def test_who_is_gone_is_given_no_message(api: httpx.Client) -> None:
+    path = "/api/v1/consumers/hasty/pull"
+    with httpx.Client(base_url=api.base_url, timeout=0.3) as hasty, pytest.raises(httpx.ReadTimeout):
+        hasty.post(path, json={"filter": "hasty", "wait": 30})
+    api.get("/health").raise_for_status()
+    publish(api, "hasty", "here")
+    time.sleep(3 * LOOK)  # in which it would be given out to who is gone; nothing tells that it is not
+    (message,) = api.post(path, json={"wait": 10}).json()["messages"]
+    assert message["payload"] == "here"
 
 
 def test_wrong_pulls(api: httpx.Client) -> None:

@@ -61,6 +61,9 @@ class Control:
             raise BrokerGone("the broker does not answer") from None
         except OSError:
             raise BrokerGone("the broker has ended") from None
+        except asyncio.CancelledError:
+            self.say(left=number)
+            raise
         finally:
             del self._asked[number]
 

@@ -28,6 +28,7 @@ from pyrite.http.requests import (
     prefers,
     state_of,
     text_in,
+    while_there,
 )
 from pyrite.queries import QueryError
 
@@ -108,19 +109,21 @@ async def pull(request: Request) -> Response:
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= MAX_WAIT:
         raise Problem(400, f"wait: expected seconds, from 0 to {MAX_WAIT}")
     log = log_of(state_of(request))
-    places = await ask(
+    places = await while_there(
         request,
-        "pull",
-        name=_consumer(request, "/pull"),
-        filter=text_in(asked, "filter"),
-        max=number_in(asked, "max", 1, MAX_PULL, 1),
-        wait=wait,
+        ask(
+            request,
+            "pull",
+            name=_consumer(request, "/pull"),
+            filter=text_in(asked, "filter"),
+            max=number_in(asked, "max", 1, MAX_PULL, 1),
+            wait=wait,
+        ),
     )
     # What there is no room for is given out again when its time has come: it was not acknowledged.
     messages = await in_thread(log.fetch, [(stream, offset) for stream, offset in places], JSON_BYTES)
-    after = messages[-1]["offset"] + 1 if messages else None
     response = LargeResponse(
-        json.dumps({"messages": messages, "next": after}, ensure_ascii=False), media_type="application/json"
+        json.dumps({"messages": messages}, ensure_ascii=False), media_type="application/json"
     )
     hold(request, len(response.body))
     return response

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
 import re
+from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
@@ -27,6 +29,7 @@ HELD = "pyrite.held"
 """Where a request's scope says how many bytes it has in memory."""
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 _WEIGHT = re.compile(r"\bq=([01](?:\.\d*)?)")
 """How much something is wanted, in Accept."""
@@ -118,6 +121,20 @@ async def ask(request: Request, question: str, attached: bytes | None = None, **
             raise unauthorized(request, answer["detail"])
         raise Problem(answer["status"], answer["detail"])
     return answer["found"]
+
+
+async def while_there(request: Request, asking: Coroutine[Any, Any, T]) -> T:
+    """Return the answer to a question, or give it up when the client is gone: its body was read before."""
+    question = asyncio.create_task(asking)
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((question, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not question.done():
+            raise Problem(400, "the client is gone")
+        return question.result()
+    finally:
+        question.cancel()
+        gone.cancel()
 
 
 # Parameters

@@ -97,7 +97,6 @@ _TOPIC_FIELDS = {
         ],
     },
 }
-_NEXT_OFFSET = or_null(count("From where on there may be more; null if there is not."))
 
 SCHEMAS: Schema = {
     "Problem": record(
@@ -184,7 +183,7 @@ SCHEMAS: Schema = {
     "Messages": record(
         {
             "messages": list_of(ref("Message")),
-            "next": _NEXT_OFFSET,
+            "next": or_null(count("From where on there may be more; null if there is not.")),
             "skipped": list_of(text("What was left out, as it is damaged or not kept any longer.")),
         }
     ),
@@ -221,7 +220,7 @@ SCHEMAS: Schema = {
         ("filter", "max", "wait"),
         additionalProperties=False,
     ),
-    "Pulled": record({"messages": list_of(ref("Message")), "next": _NEXT_OFFSET}),
+    "Pulled": record({"messages": list_of(ref("Message"))}),
     "Acknowledge": record(
         {
             "filter": text("The consumer's filter, to be sure that it is the one.", minLength=1),

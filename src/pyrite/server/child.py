@@ -4,9 +4,9 @@ A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the
 JSON: first what the child is to know; then `{"port": ...}` or `{"failed": ...}` from the child; then its
 questions, each with a number, and the broker's answers, which may overtake one another. A question with
 `attached` is followed by so many bytes, which need not be JSON. Without a number the child tells whom TLS has
-turned away, `{"refused": ...}`, and the broker that there are other certificates, `{"tls": ...}`, or, if it
-is Flight's, other rights, `{"changed": true}`. A child ends when its socket does, and is started again when
-it dies.
+turned away, `{"refused": ...}`, and which answer no one waits for any longer, `{"left": NUMBER}`; and the
+broker that there are other certificates, `{"tls": ...}`, or, if it is Flight's, other rights,
+`{"changed": true}`. A child ends when its socket does, and is started again when it dies.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ class Child:
     def questions(self) -> Mapping[str, Question]:
         """Return what the process may ask."""
         raise NotImplementedError
+
+    def left(self, number: int) -> None:
+        """Hear that no one waits any longer for the answer to a question."""
 
     async def start(self) -> Listener:
         """Start the process, and return where it listens; OSError if it cannot."""
@@ -162,6 +165,8 @@ class Child:
         if "refused" in message:
             address, code, reason = message["refused"]
             tell_refused(self._broker, Credentials("", None, None, address), code, reason)
+        elif "left" in message:
+            self.left(message["left"])
         elif ready.done():
             pass  # it was started again
         elif "port" in message:

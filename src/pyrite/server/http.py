@@ -53,6 +53,10 @@ class HttpProcess(Child):
         """Return what the process may ask."""
         return self._questions.known
 
+    def left(self, number: int) -> None:
+        """Hear that no one waits any longer for the answer to a question."""
+        self._questions.left(number)
+
     def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
         """Have everyone checked again who asks."""
         self._questions.forget()

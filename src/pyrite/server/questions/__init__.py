@@ -34,6 +34,7 @@ class Questions:
         about = self._about = About(broker, listening, tls)
         clients, topics = Clients(broker), Topics(broker)
         log, pulling = Log(broker, about), Pulling(broker, later)
+        self.left = pulling.left
         self.known: Mapping[str, Question] = {
             "health": _open(about.health),
             "ready": _open(about.ready),

@@ -35,6 +35,12 @@ class Pulling:
     def __init__(self, broker: Broker, later: Later) -> None:
         self._broker = broker
         self._later = later
+        self._waiting: dict[int, Reply] = {}
+        """Whom to answer when there is a message, by the number of the question."""
+
+    def left(self, number: int) -> None:
+        """Hear that no one waits any longer: a message would be given out to no one."""
+        self._waiting.pop(number, None)
 
     def pull(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Give out some messages, of a consumer that is made if it is not there; wait for one if need be."""
@@ -63,7 +69,8 @@ class Pulling:
             if count or consumer is None or self._broker.clock() >= until:
                 reply(found)
             else:
-                self._watch(consumer, until, self._broker.clock() + OVERDUE, there)
+                self._waiting[message["number"]] = reply
+                self._watch(consumer, message["number"], until, there)
 
         if message["filter"] is None:
             self._find(who, name)
@@ -79,13 +86,18 @@ class Pulling:
         except ConsumerError as wrong:
             raise Problem(507 if isinstance(wrong, TooManyConsumers) else 409, str(wrong)) from None
 
-    def _watch(self, consumer: Consumer, until: float, overdue: float, then: Callable[[], None]) -> None:
+    def _watch(self, consumer: Consumer, number: int, until: float, then: Callable[[], None]) -> None:
         """Wait until there may be something to give out: numbers are compared, and nothing is read."""
+        overdue = self._broker.clock() + OVERDUE
+        who = self._waiting[number]
 
         def look() -> None:
+            if self._waiting.get(number) is not who:
+                return
             now = self._broker.clock()
             came = any(consumer.positions.get(one, 0) < one.routed for one in self._broker.journal.streams)
             if came or now >= until or (consumer.pending and now >= overdue):
+                del self._waiting[number]
                 then()
             else:
                 self._later(LOOK, look)
