@@ -124,7 +124,7 @@ def test_tiles_show_the_figures_of_the_broker(
             "Clients": "clients/connected",
             "Subscriptions": "subscriptions/count",
             "Retained": "retained messages/count",
-            "In the log": "log/streams/default/offset",
+            "In the log": "log/streams/default/offset",  # which begins at 0
             "Slow consumers": "clients/behind",
             "Lost by the log": "log/lost",
         }.items():
@@ -134,6 +134,22 @@ def test_tiles_show_the_figures_of_the_broker(
         small.disconnect()
         small.loop_stop()
     assert re.search(r"up \d+", page.locator("#about").inner_text())
+
+
+def test_what_the_log_has_dropped_is_not_in_the_log(open_page: OpenPage, tmp_path: Path) -> None:
+    stream = "[[stream]]\nname = 'default'\nsegment_bytes = 65536\nretention_bytes = 131072\n"
+    (tmp_path / "pyrite.toml").write_text(CONFIG + stream)
+    with (
+        BrokerProcess("--config=pyrite.toml", "--data=data", *LISTEN, cwd=tmp_path) as broker,
+        BlockingClient(broker.urls[0]) as client,
+        open_page(broker) as page,
+    ):
+        for _ in range(10):
+            client.publish("large", os.urandom(60_000), qos=1)
+        until(lambda: 0 < number(tile(page, "In the log")) < 10, page, 30)
+        page.get_by_role("tab", name="Streams").click()
+        kept = page.locator("#streams tbody td").nth(4)
+        until(lambda: kept.inner_text() == tile(page, "In the log"), page)
 
 
 def unit_value(text: str) -> float:

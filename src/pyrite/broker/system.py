@@ -70,6 +70,7 @@ class System:
         self._publish("log/damaged", str(journal.damages_found))
         self._publish("log/lost", str(self.broker.figures.log_lost))
         for stream in journal.streams:
+            self._publish(f"log/streams/{stream.name}/first", str(journal.earliest(stream)))
             self._publish(f"log/streams/{stream.name}/offset", str(stream.routed))
 
     def _log_figures(self) -> Iterator[tuple[str, str]]:

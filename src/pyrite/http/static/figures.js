@@ -85,13 +85,19 @@ function waiting(figures) {
   return stored === null || retained === null ? null : Math.max(0, stored - retained);
 }
 
+/** Messages that the log keeps, in all streams; older ones may have been dropped. */
+function kept(figures) {
+  const ends = figures.sum(/^log\/streams\/.+\/offset$/);
+  return ends === null ? null : ends - (figures.sum(/^log\/streams\/.+\/first$/) ?? 0);
+}
+
 // Label, how to read it, how to write it, whether more than none is bad. What the broker lacks is hidden.
 const TILES = [
   ["Clients", (figures) => figures.number("clients/connected"), number],
   ["Subscriptions", (figures) => figures.number("subscriptions/count"), number],
   ["Retained", (figures) => figures.number("retained messages/count"), number],
   ["Waiting", waiting, number],
-  ["In the log", (figures) => figures.sum(/^log\/streams\/.+\/offset$/), number],
+  ["In the log", kept, number],
   ["Log size", (figures) => figures.sum(/^log\/streams\/.+\/bytes$/), bytes],
   ["Slow consumers", (figures) => figures.number("clients/behind"), number, true],
   ["Dropped", (figures) => figures.number("publish/messages/dropped"), number, true],
