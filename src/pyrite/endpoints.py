@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
@@ -14,6 +15,17 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL as browsers write an Origin: a port that goes without saying is
+    left out. ValueError if it is no URL of HTTP."""
+    parts = urlsplit(url)
+    default = {"http": 80, "https": 443}.get(parts.scheme)
+    if default is None or not parts.hostname or parts.username is not None or parts.query or parts.fragment:
+        raise ValueError("expected a URL such as https://broker.example/pyrite")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port not in (None, default) else "")
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:

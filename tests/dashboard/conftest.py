@@ -18,6 +18,8 @@ from tests.support.process import BrokerProcess
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=ws://127.0.0.1:0/mqtt", "--listen=http://127.0.0.1:0")
+ELSEWHERE = "broker.example"
+"""A name that the browser has for this machine, and that does not say so."""
 TIMEOUT = 10_000.0
 """Milliseconds that the page has for anything."""
 
@@ -51,7 +53,10 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1"],
+        )
         yield browser
         browser.close()
 

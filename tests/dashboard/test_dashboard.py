@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import ssl
 import statistics
 import threading
 import time
@@ -15,20 +16,22 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+import httpx
 import paho.mqtt.client as paho
 import pytest
 import trustme
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient
 from tests.access.test_tokens import keys, token
 from tests.conformance.client import Client, Tcp
-from tests.dashboard.conftest import ACCESS, CONFIG, LISTEN, OpenPage
+from tests.dashboard.conftest import ACCESS, CONFIG, ELSEWHERE, LISTEN, OpenPage
 from tests.support.process import BrokerProcess
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 
@@ -712,6 +715,51 @@ def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
         expect(page.locator("#state")).to_have_text("Connected")
         expect(page.locator("#clients td").nth(1)).to_have_text("ann")
         assert {url.partition(":")[0] for url in sockets} == {"wss"}
+
+
+def test_behind_a_proxy_with_tls_and_a_path(browser: Browser, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert(ELSEWHERE).configure_cert(context)
+    write_users(tmp_path / "users", [User("ann", hash_password("one"))])
+    complaints: list[str] = []
+    with Proxy(context, "/pyrite") as proxy:
+        url = f"https://{ELSEWHERE}:{proxy.port}/pyrite/"
+        (tmp_path / "pyrite.toml").write_text(f"{CONFIG}{ACCESS}[http]\npublic_url = '{url}'\n")
+        with (
+            BrokerProcess("--config=pyrite.toml", "--data=data", *LISTEN, cwd=tmp_path) as broker,
+            BlockingClient(broker.urls[0], client_id="other", username="ann", password="one") as client,
+            browser.new_context(ignore_https_errors=True) as window,
+        ):
+            proxy.websocket, proxy.http = broker.port(1), broker.port(2)
+            page = window.new_page()
+            page.on("console", lambda message: complaints.append(message.text))
+            page.goto(url)
+            log_in(page, "ann", "one")
+            client.publish("a", "through the proxy", qos=1)
+            expect(page.locator("#rows .value")).to_have_text("through the proxy")
+            end = page.get_by_role("button", name="Disconnect other")
+            end.click()
+            end.click()
+            expect(page.locator("#broker-note")).to_have_text("other was disconnected.")
+            metrics = httpx.get(f"{broker.urls[2]}/metrics", headers={"Host": f"{ELSEWHERE}:{proxy.port}"})
+            assert metrics.status_code == 401
+            for name in (f"other.example:{proxy.port}", ELSEWHERE):
+                assert httpx.get(broker.urls[2], headers={"Host": name}).status_code == 421
+    assert complaints == []
+
+
+def test_https_without_a_websocket_that_browsers_would_open(browser: Browser, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert(ELSEWHERE).configure_cert(context)
+    with (
+        Proxy(context, "") as proxy,
+        BrokerProcess("--ephemeral", "--allow-anonymous", *LISTEN[:2], "--listen=http://0.0.0.0:0") as broker,
+        browser.new_context(ignore_https_errors=True) as window,
+    ):
+        proxy.http = broker.port(2)
+        page = window.new_page()
+        page.goto(f"https://{ELSEWHERE}:{proxy.port}/")
+        expect(page.locator("#state")).to_contain_text("needs a wss:// listener, or a proxy")
 
 
 # Looks

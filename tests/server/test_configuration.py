@@ -35,6 +35,9 @@ require_client_certificate = true
 certificate_user = "san"
 minimum_version = "1.3"
 
+[http]
+public_url = "https://broker.example/pyrite"
+
 [limits]
 max_packet_size = 268435460
 max_connections = 10
@@ -293,6 +296,18 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "a listener of another protocol": (
         'listen = ["amqp://127.0.0.1:1"]',
         ["listen", "'amqp://127.0.0.1:1'", "mqtt://"],
+    ),
+    "a public URL that is none": (
+        '[http]\npublic_url = "broker.example"',
+        ["http.public_url", "'broker.example'", "https://broker.example/pyrite"],
+    ),
+    "a public URL with a password": (
+        '[http]\npublic_url = "https://ann:one@broker.example"',
+        ["http.public_url", "(not shown)@", "expected a URL"],
+    ),
+    "a public URL, and no users": (
+        '[http]\npublic_url = "https://broker.example"',
+        ["listen", "other machines could reach it, and there are no users"],
     ),
     "a second listener that is none": (
         'listen = ["mqtt://127.0.0.1:0", "x"]',

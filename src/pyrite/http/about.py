@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pyrite.http.openapi import DESCRIPTION
-from pyrite.http.requests import Json, ask, parameters, state_of
+from pyrite.http.requests import Json, ask, is_proxied, parameters, state_of
 
 
 async def health(request: Request) -> Response:
@@ -31,13 +31,21 @@ async def broker(request: Request) -> Response:
     parameters(request)
     found: Json = await ask(request, "broker")
     if found["websocket"] is not None:
-        found["websocket"] = reachable(found["websocket"], request.url.hostname)
+        if is_proxied(request):
+            found["websocket"] = beside(state_of(request).settings["public_url"], found["websocket"])
+        else:
+            found["websocket"] = reachable(found["websocket"], request.url.hostname)
     return JSONResponse(found)
 
 
 async def openapi(request: Request) -> Response:
     """Return the description of all this."""
     return JSONResponse(DESCRIPTION)
+
+
+def beside(public_url: str, url: str) -> str:
+    """Return where a proxy has the WebSocket: beside the dashboard, at the path that the listener has."""
+    return f"ws{urlsplit(public_url).geturl().removeprefix('http').rstrip('/')}{urlsplit(url).path}"
 
 
 def reachable(url: str, host: str | None) -> str:

@@ -43,10 +43,11 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 class Manners:
     """Turns away what a page of another site may have made a browser send, and adds the headers above."""
 
-    def __init__(self, app: ASGIApp, local: bool, host: str) -> None:
+    def __init__(self, app: ASGIApp, local: bool, host: str, public_host: str) -> None:
         self._app = app
         self._local = local
         self._host = host
+        self._public_host = public_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -80,9 +81,13 @@ class Manners:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             name = ""
-        if self._local and not self._is_ours(name):
+        if self._local and not self._is_ours(name) and host != self._public_host:
             # A name that a site's owner has point here would have its pages count as ours.
-            return Problem(421, f"the Host {host!r} is not served here: expected localhost, or an address")
+            return Problem(
+                421,
+                f"the Host {host!r} is not served here: expected localhost, an address, or that "
+                "of http.public_url",
+            )
         origin = headers.get("origin")
         if method not in SAFE and origin is not None and origin.partition("://")[2] != host:
             return Problem(403, f"not authorized: a page of {origin!r} may change nothing here")
@@ -159,6 +164,7 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 def make_app(control: Control, settings: Json) -> Starlette:
     """Make the application."""
+    state = State(control, settings)
     app = Starlette(
         routes=[
             Route("/health", At(GET=about.health)),
@@ -178,7 +184,9 @@ def make_app(control: Control, settings: Json) -> Starlette:
             Route("/api/v1/consumers/{name:name}/acknowledge", At(POST=messages.acknowledge)),
             Mount("/", Dashboard(directory=STATIC, html=True, check_dir=False)),
         ],
-        middleware=[Middleware(Manners, local=settings["local"], host=settings["host"])],
+        middleware=[
+            Middleware(Manners, local=settings["local"], host=settings["host"], public_host=state.public_host)
+        ],
         exception_handlers={
             Problem: _problem,
             HTTPException: _http_problem,
@@ -186,5 +194,5 @@ def make_app(control: Control, settings: Json) -> Starlette:
         },
     )
     app.router.redirect_slashes = False
-    app.state.shared = State(control, settings)
+    app.state.shared = state
     return app

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from pyrite import __version__
 from pyrite.endpoints import is_loopback
 from pyrite.http.messages import in_thread, log_of
-from pyrite.http.requests import Json, ask, parameters, state_of
+from pyrite.http.requests import Json, ask, is_proxied, parameters, state_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -112,7 +112,7 @@ async def metrics(request: Request) -> Response:
     """Return all figures; to who is on this machine, or may manage the broker."""
     parameters(request)
     state = state_of(request)
-    if request.client is not None and is_loopback(request.client.host):
+    if request.client is not None and is_loopback(request.client.host) and not is_proxied(request):
         found: Json = (await state.control.ask("figures here"))["found"]
     else:
         found = await ask(request, "figures")

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from pyrite.endpoints import origin_of
 from pyrite.http.control import Control
 from pyrite.http.protocol import CERTIFICATE
 
@@ -57,6 +58,9 @@ class State:
     def __init__(self, control: Control, settings: Json) -> None:
         self.control = control
         self.settings = settings
+        public_url = settings["public_url"]
+        self.public_host = origin_of(public_url).partition("://")[2] if public_url else ""
+        """The Host of requests that come by way of a proxy, if that is known."""
         self.held = 0
         """Bytes of bodies and of large answers that are in memory."""
         self.max_body = settings["max_payload"] * 4 // 3 + 64 * 1024
@@ -67,6 +71,11 @@ def state_of(request: Request) -> State:
     """Return what the handlers share."""
     state: State = request.app.state.shared
     return state
+
+
+def is_proxied(request: Request) -> bool:
+    """Tell whether a request comes by way of the proxy in front of this."""
+    return bool(host := state_of(request).public_host) and request.headers.get("host") == host
 
 
 # Who asks

@@ -18,6 +18,7 @@ from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, covers
+from pyrite.endpoints import origin_of
 from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
 from pyrite.logs import FORMATS, LogOptions, parse_levels
 from pyrite.protocols.line.options import LineOptions
@@ -62,6 +63,14 @@ class Tls:
 
 
 @dataclass(slots=True)
+class HttpOptions:
+    """The [http] table: for http:// and https:// listeners."""
+
+    public_url: str = ""
+    """Where browsers find the dashboard, if a proxy stands between: https://host/path."""
+
+
+@dataclass(slots=True)
 class Config:
     """Everything that can be set."""
 
@@ -77,6 +86,7 @@ class Config:
     info,access=debug."""
     logging: LogOptions = field(default_factory=LogOptions)
     tls: Tls = field(default_factory=Tls)
+    http: HttpOptions = field(default_factory=HttpOptions)
     limits: Limits = field(default_factory=Limits)
     mqtt: MqttOptions = field(default_factory=MqttOptions)
     line: LineOptions = field(default_factory=LineOptions)
@@ -170,6 +180,12 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"{config.source_of('log_level')}: log_level = {config.log_level!r}: {error}"
         ) from None
+    if config.http.public_url:
+        try:
+            origin_of(config.http.public_url)
+        except ValueError as error:
+            shown = _shown("http.public_url", config.http.public_url)
+            raise ConfigError(f"{source}: http.public_url = {shown}: {error}") from None
     _check_listeners(config, config.source_of("listen"))
     _check_topics(config.topics, source)
     _check_rules(config.access.rule, source)
@@ -194,7 +210,9 @@ def _check_listeners(config: Config, source: str) -> None:
             raise ConfigError(
                 f"{source}: listen = {url!r}: there is no log to read when nothing is kept on disk"
             )
-        if not (listener.local or config.access.anonymous or _can_be_someone(config, listener)):
+        public = bool(config.http.public_url) and (listener.http or listener.websocket)
+        hidden = listener.local and not public
+        if not (hidden or config.access.anonymous or _can_be_someone(config, listener)):
             raise ConfigError(
                 f"{source}: listen = {url!r}: other machines could reach it, and there are no users. Make "
                 "some with 'pyrite passwd FILE NAME', and name the file in access.users; or let everyone "

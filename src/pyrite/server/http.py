@@ -41,6 +41,7 @@ class HttpProcess(Child):
             "host": self.listener.host,
             "port": self.listener.port,
             "local": self.listener.local,
+            "public_url": self._config.http.public_url,
             "logging": log_settings(self._config),
             "tls": tls_settings(self._config.tls) if self.listener.tls else None,
             "max_payload": limits.max_packet_size,

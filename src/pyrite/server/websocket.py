@@ -15,7 +15,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from pyrite.endpoints import is_loopback
+from pyrite.endpoints import is_loopback, origin_of
 from pyrite.server.listeners import Listener
 from pyrite.server.streams import StreamProtocol
 
@@ -92,7 +92,7 @@ class WebSocketProtocol(StreamProtocol):
         if request.path.partition("?")[0] != self.path:
             text = f"MQTT over WebSocket is at {self.path}"
             response = websocket.reject(HTTPStatus.NOT_FOUND, text + "\n")
-        elif self.local and is_foreign(origin):
+        elif self.local and self._is_foreign(origin):
             # Any page that someone on this machine looks at could be a client otherwise, without a log-in.
             response = websocket.reject(HTTPStatus.FORBIDDEN, "this listener is for pages of this machine\n")
             text = f"it is a page of {origin}, and this listener is for pages of this machine"
@@ -107,6 +107,11 @@ class WebSocketProtocol(StreamProtocol):
         """Note that no WebSocket comes of it."""
         if self.connection is not None and not self.connection.why:
             self.connection.tell_refused(0, f"WebSocket: {reason}")
+
+    def _is_foreign(self, origin: str | None) -> bool:
+        """Tell whether a browser was sent here by a page that is neither from this machine nor our own."""
+        public_url = self.server.config.http.public_url
+        return is_foreign(origin) and not (public_url and origin == origin_of(public_url))
 
     def _send(self) -> None:
         """Send what the WebSocket protocol has to say, and close if it is done."""

@@ -25,6 +25,8 @@ const STATES = {
   alone: "Not connected",
 };
 
+const LOOPBACK = /^(localhost|.*\.localhost|127\..*|\[::1\])$/; // browsers trust these without TLS
+
 /** Ask the broker where its WebSocket is, again and again until it answers. */
 async function findBroker() {
   for (;;) {
@@ -294,7 +296,12 @@ async function main() {
     showState("alone", "this broker has no WebSocket listener, such as ws://127.0.0.1:8083/mqtt");
     return;
   }
-  const connection = new Connection(reachable(broker.websocket));
+  const url = reachable(broker.websocket);
+  if (location.protocol === "https:" && url.startsWith("ws:") && !LOOPBACK.test(location.hostname)) {
+    showState("alone", "a page that came over HTTPS needs a wss:// listener, or a proxy and http.public_url");
+    return;
+  }
+  const connection = new Connection(url);
   logIn(connection, broker.users);
   brokerFigures(connection);
   const { apply, past } = viewing(connection);
