@@ -456,3 +456,25 @@ def test_answers_that_no_one_reads_are_bounded(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert answer.status_code == 200, "who has gone holds nothing"
         assert answer.json()["messages"][0]["payload"] == payload
+
+
+def test_what_is_not_kept_any_longer_is_left_out_and_said_once(tmp_path: Path) -> None:
+    stream = "[[stream]]\nname = 'default'\nsegment_bytes = 65536\nretention_bytes = 131072\n"
+    (tmp_path / "pyrite.toml").write_text(stream)
+    arguments = ("--config=pyrite.toml", "--data=data", "--listen=http://127.0.0.1:0")
+    with (
+        BrokerProcess(*arguments, cwd=tmp_path) as broker,
+        httpx.Client(base_url=broker.urls[0], timeout=30) as api,
+    ):
+        payload = base64.b64encode(os.urandom(40_000)).decode()
+        for _ in range(12):
+            api.post("/api/v1/publish", json={"topic": "a", "payload_base64": payload}).raise_for_status()
+        end = time.monotonic() + 30
+        while api.get("/api/v1/streams").json()["streams"][0]["first"] < 5:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        found = api.get("/api/v1/streams/default/messages", params={"from": 0, "limit": 1}).json()
+        first = found["messages"][0]["offset"]
+        said = f"stream default: offsets 0 to {first - 1} are not kept any longer"
+        assert found["skipped"] == [said]
+        assert found["next"] == first + 1

@@ -56,8 +56,11 @@ class Log:
         """Return messages from a position on: at most `limit`, and of `size` bytes (but the first of any)."""
         deadline = time.monotonic() + TIME
         start = self._folder.offset(stream, position)
-        end = self._folder.bounds(stream).end
+        first, end = self._folder.bounds(stream)
         found = Found([], None, [])
+        if start < first:  # at once, for there may be many steps to the first that is kept
+            found.skipped.append(f"stream {stream}: offsets {start} to {first - 1} are not kept any longer")
+            start = first
         topics = () if topic_filter == "#" else (topic_filter,)
         step = limit
         while start < end:
