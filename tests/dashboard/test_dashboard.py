@@ -297,7 +297,7 @@ def test_a_tree_that_is_full_says_what_it_leaves_out(page: Page, client: Blockin
     page.get_by_label("Follow").fill("many/#")
     page.get_by_label("Follow").press("Enter")
     client.publish_many([(f"many/{topic:05}", "x") for topic in range(20_200)], qos=1)
-    expect(page.locator("#tree-note")).to_contain_text("201 messages on further topics are left out")
+    expect(page.locator("#tree-note")).to_contain_text("Left out: 201 messages on further topics")
     expect(page.locator("#tree-count")).to_have_text("19,999 topics")
     assert page.locator("#tree > *").count() < 60, "only what is in sight is in the page"
 
@@ -420,6 +420,17 @@ def test_topics_and_payloads_stay_text(page: Page, client: BlockingClient) -> No
     expect(page.locator("#pipelines td").first).to_have_text(text)
     assert page.locator("main img, main script").count() == 0
     assert page.evaluate("window.hacked") is None
+
+
+def test_what_cannot_be_seen_is_shown_and_turns_nothing_around(page: Page, client: BlockingClient) -> None:
+    show(page, "unseen/#")
+    client.publish("unseen/a\nb\t\u202egnp.exe", "\u202egnp.exe", qos=1)
+    expect(page.locator("#rows .topic")).to_have_text("unseen/a\u240ab\u2409\u27e8202e\u27e9gnp.exe")
+    expect(page.locator("#rows .value")).to_have_text("\u27e8202e\u27e9gnp.exe")
+    expect(page.locator("#tree .name", has_text="a\u240ab")).to_have_count(1)
+    client.publish(f"unseen/{'long' * 10_000}", "after a long topic", qos=1)
+    page.locator("#rows > div").first.click()
+    expect(page.locator("#payload")).to_be_in_viewport()
 
 
 # The past
@@ -796,6 +807,11 @@ def test_on_a_small_phone_notes_can_be_read_and_the_slider_be_touched(
         slider = page.locator("#past-slider").bounding_box()
         assert slider is not None
         assert slider["height"] >= 30
+        label = page.locator("label[for=past-time]").bounding_box()
+        field = page.locator("#past-time").bounding_box()
+        assert label is not None
+        assert field is not None
+        assert field["y"] < label["y"] + label["height"] / 2 < field["y"] + field["height"], "side by side"
 
 
 def test_dark_and_light_follow_the_system_and_then_the_choice(

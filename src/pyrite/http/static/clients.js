@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { element, setText } from "./dom.js";
-import { bytes, duration, number } from "./text.js";
+import { bytes, duration, number, visible } from "./text.js";
 
 const PAGE = 100;
 const COLUMNS = [
@@ -85,7 +85,7 @@ export class Clients {
       const since = Date.parse(client.connected_since);
       const cells = [
         null,
-        client.user ?? "–",
+        visible(client.user ?? "–"),
         client.protocol ?? "–",
         client.address ?? "–",
         Number.isNaN(since) ? "–" : duration(Math.max(0, (Date.now() - since) / 1000)),
@@ -104,7 +104,7 @@ export class Clients {
     const open = element("button", {
       type: "button",
       class: "link mono",
-      text: id,
+      text: visible(id),
       "aria-expanded": "false",
     });
     const slow = element("span", { class: "badge", text: "slow", hidden: "" });
@@ -142,7 +142,7 @@ export class Clients {
       element(
         "li",
         {},
-        element("span", { class: "mono", text: filter }),
+        element("span", { class: "mono", text: visible(filter) }),
         element("span", { class: "soft", text: ` QoS ${qos}` }),
       ),
     );

@@ -2,7 +2,7 @@
 
 import { byId, element, setText } from "./dom.js";
 import { tabs } from "./tabs.js";
-import { asHex, asJson, asText, bytes, moment, number, plainHex } from "./text.js";
+import { asHex, asJson, asText, bytes, moment, number, plainHex, visible } from "./text.js";
 
 const MOST_CHARACTERS = 100000;
 
@@ -54,7 +54,7 @@ function pairs(message) {
   const { properties } = message;
   const seconds = (value) => `${number(value)} s`;
   const rows = [
-    ["Topic", message.topic],
+    ["Topic", visible(message.topic)],
     [
       "Time",
       `${moment(message.time).replace("T", " ")}.${String(Math.floor(message.time) % 1000).padStart(3, "0")}`,

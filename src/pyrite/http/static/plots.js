@@ -83,7 +83,7 @@ class Plot {
       {
         width: Math.max(this.place.clientWidth, 100),
         height: this.place.clientHeight,
-        padding: [8, 22, 0, 0],
+        padding: [8, 28, 0, 0],
         cursor: { y: false, drag: { setScale: false }, points: { size: 5 } },
         legend: { show: false },
         scales: {

@@ -19,6 +19,22 @@ export function short(value) {
   return SMALL.format(value);
 }
 
+/** How many of something there are, in words. */
+export function counted(value, one, more) {
+  return `${number(value)} ${value === 1 ? one : more}`;
+}
+
+// Characters that cannot be seen, would end a line, or would turn around those that follow.
+const UNSEEN = /[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]/g;
+
+/** A text of one line in which all can be seen: what has no shape has its number, or one of its own (U+2400). */
+export function visible(text) {
+  return text.replace(UNSEEN, (character) => {
+    const code = character.charCodeAt(0);
+    return code < 32 ? String.fromCharCode(0x2400 + code) : `\u27e8${code.toString(16)}\u27e9`;
+  });
+}
+
 /** Bytes with a unit. */
 export function bytes(value) {
   let unit = 0;
@@ -132,5 +148,5 @@ export function plainHex(payload, most = 64) {
 export function preview(payload) {
   const start = payload.subarray(0, PREVIEW_BYTES);
   const text = asText(start);
-  return text === null ? plainHex(start, 24) : text.replace(/\s+/g, " ");
+  return text === null ? plainHex(start, 24) : visible(text.replace(/\s+/g, " "));
 }

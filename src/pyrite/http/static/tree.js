@@ -1,7 +1,7 @@
 // The tree of topics: grows as messages arrive, and stays bounded. Only the rows in sight are in the page.
 
 import { eachFrame, element, setText } from "./dom.js";
-import { number, preview } from "./text.js";
+import { counted, number, preview, visible } from "./text.js";
 
 const MOST_NODES = 20000;
 const MOST_LEVELS = 64;
@@ -163,7 +163,7 @@ export class Tree {
     if (node.children === null) row.main.removeAttribute("aria-expanded");
     else row.main.setAttribute("aria-expanded", node.open);
     if (node === this.active) this.list.setAttribute("aria-activedescendant", row.main.id);
-    setText(row.name, node.name === "" ? "(empty)" : node.name);
+    setText(row.name, node.name === "" ? "(empty)" : visible(node.name));
     setText(row.value, node.value === null ? "" : preview(node.value));
     setText(row.count, number(node.count));
   }
@@ -180,16 +180,14 @@ export class Tree {
 
   _words() {
     this.emptyText.hidden = this.rows.length > 0;
-    setText(
-      this.countText,
-      this.topics === 0 ? "" : `${number(this.topics)} ${this.topics === 1 ? "topic" : "topics"}`,
-    );
+    setText(this.countText, this.topics === 0 ? "" : counted(this.topics, "topic", "topics"));
     const words = [];
     if (this.refused !== null) words.push(`Refused: ${this.refused}`);
     if (this.leftOut > 0) {
       const full = this.nodes >= MOST_NODES;
-      const why = full ? "The tree is full" : "Some topics are too long for the tree";
-      words.push(`${why}: ${number(this.leftOut)} messages on further topics are left out. Follow fewer.`);
+      const which = full ? "on further topics, for which there is no room" : "on topics too long to be shown";
+      words.push(`Left out: ${counted(this.leftOut, "message", "messages")} ${which}.`);
+      if (full) words.push("Follow fewer.");
     }
     setText(this.noteText, words.join(" "));
   }

@@ -1,7 +1,7 @@
 // The list of messages: live ones as they arrive, as many as people can look at, or some of the past.
 
 import { eachFrame, element, setText } from "./dom.js";
-import { clock, bytes, number, preview } from "./text.js";
+import { clock, bytes, counted, number, preview, visible } from "./text.js";
 
 const MOST_ROWS = 200;
 const ROWS_A_SECOND = 60;
@@ -113,7 +113,7 @@ export class Viewer {
       "div",
       { role: "option", id: `message-${(this.rowNumber += 1)}`, "aria-selected": "false" },
       element("span", { text: clock(message.time), class: "time" }),
-      element("span", { text: message.topic, class: "topic" }),
+      element("span", { text: visible(message.topic), class: "topic" }),
       element("span", { text: preview(message.payload), class: "value" }),
       element("span", { text: bytes(message.size), class: "size" }),
     );
@@ -128,7 +128,7 @@ export class Viewer {
     empty.hidden = rows > 0;
     setText(empty, this.live ? "Waiting for messages. Under Publish you can send one." : "No messages from there on.");
     if (!this.live) {
-      setText(count, rows === 0 ? "" : `${number(rows)} messages, oldest first`);
+      setText(count, rows === 0 ? "" : `${counted(rows, "message", "messages")}, oldest first`);
       return;
     }
     setText(count, this.received === 0 ? "" : `${number(this.received)} received`);
