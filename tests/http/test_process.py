@@ -254,7 +254,22 @@ def test_payloads_and_bodies_are_bounded(api: httpx.Client) -> None:
     answer = api.post("/api/v1/publish", json={"topic": "a", "payload": "x" * 1_000_000}, auth=auth)
     assert answer.status_code == 413
     assert "a body has at most" in answer.json()["detail"]
+    chunks = iter([b" " * 10_000] * 100)
+    kind = {"Content-Type": "application/json"}
+    assert api.post("/api/v1/publish", content=chunks, headers=kind, auth=auth).status_code == 413
     assert api.get("/health").status_code == 200
+
+
+def test_a_body_that_will_be_too_large_is_not_waited_for(guarded: BrokerProcess) -> None:
+    head = b"POST /api/v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert raw(guarded, head + b"Content-Length: 99999999999\r\n\r\n").startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(("hosts", "status"), [([], b"421"), (["localhost", "other.example"], b"400")])
+def test_a_request_has_one_host(guarded: BrokerProcess, hosts: list[str], status: bytes) -> None:
+    lines = "".join(f"Host: {one}\r\n" for one in hosts)
+    got = raw(guarded, f"GET /health HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode())
+    assert got.split(b" ")[1] == status
 
 
 def test_heads_are_bounded(guarded: BrokerProcess) -> None:

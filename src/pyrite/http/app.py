@@ -76,12 +76,14 @@ class Manners:
 
     def _wrong(self, headers: Headers, method: str) -> Problem | None:
         """Say what is wrong with where a request comes from, if anything is."""
+        if len(headers.getlist("host")) > 1:
+            return Problem(400, "expected one Host")
         host = headers.get("host", "")
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             name = ""
-        if self._local and not self._is_ours(name) and host != self._public_host:
+        if self._local and not self._is_ours(name) and (not host or host != self._public_host):
             # A name that a site's owner has point here would have its pages count as ours.
             return Problem(
                 421,

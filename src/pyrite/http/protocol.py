@@ -40,8 +40,8 @@ _TOO_LARGE = _problem(
 )
 _UNREADABLE = _problem(
     HTTPStatus.BAD_REQUEST,
-    "this is no request of HTTP/1.1 that can be read: expected a method that is known, "
-    "and a path and a query with % for what is not ASCII",
+    "this is no request of HTTP/1.1 that can be read: expected a method that is known, a path and a query "
+    "with % for what is not ASCII, and either one Content-Length or chunks",
 )
 
 

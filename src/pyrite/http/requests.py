@@ -234,13 +234,16 @@ def _object(pairs: list[tuple[str, Any]]) -> Json:
 
 async def _read(request: Request) -> bytes:
     most = state_of(request).max_body
+    too_large = Problem(413, f"a body has at most {most} bytes here", Connection="close")
     parts: list[bytes] = []
     size = 0
+    if int(request.headers.get("content-length", 0)) > most:  # a number, or it were no request
+        raise too_large
     try:
         async for part in request.stream():
             size += len(part)
             if size > most:
-                raise Problem(413, f"a body has at most {most} bytes here", Connection="close")
+                raise too_large
             hold(request, len(part))
             parts.append(part)
     except ClientDisconnect:

@@ -96,7 +96,8 @@ class Plot {
             size: 24,
             space: 76,
             grid: { show: false },
-            values: (_chart, ticks) => ticks.map(daytime),
+            // uPlot has a tick after the end where there is none before it: its label would be cut off
+            values: ({ scales }, ticks) => ticks.map((tick) => (tick <= scales.x.max ? daytime(tick) : "")),
           },
           { ...axis, size: 42, gap: 4, space: 28, values: (_chart, ticks) => ticks.map(short) },
         ],
