@@ -517,11 +517,11 @@ async def serve(
     if hung_up.is_set():
         server.reload()
     # Everything loaded by now stays; and few of the objects that messages make are in cycles. So the
-    # collector looks at less, and more rarely.
+    # collector looks at less, and more rarely; and at few new objects at a time, as all wait meanwhile.
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH)
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(5_000, 200, 50)
     try:
         await stopped.wait()
     finally:
