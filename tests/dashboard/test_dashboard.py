@@ -569,7 +569,7 @@ class Moody(Access):
 
     def authenticate(self, credentials):
         if credentials.username == "hasty":
-            return Refuse(0x87, "too many failed log-ins; try again in 4 s")
+            return Refuse(0x9F, "too many failed log-ins; try again in 4 s")
         self.asked += credentials.username == "early" and credentials.client_id != ""
         if self.asked == 1:
             return Refuse(0x89, "too many log-ins wait")

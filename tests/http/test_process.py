@@ -182,6 +182,7 @@ def test_too_many_wrong_passwords(tmp_path: Path) -> None:
         forged = {"X-Forwarded-For": "192.0.2.1", "Forwarded": "for=192.0.2.1"}
         answer = api.get("/api/v1/broker", auth=("ann", "guess"), headers=forged)
         assert "too many failed log-ins; try again" in answer.json()["detail"]
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
 
 
 def test_users_who_are_gone_are_not_let_in_any_more(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ BAD_USER_NAME_OR_PASSWORD = 0x86
 BANNED = 0x8A
 BAD_AUTHENTICATION_METHOD = 0x8C
 SERVER_BUSY = 0x89
+CONNECTION_RATE_EXCEEDED = 0x9F
 UNSPECIFIED = 0x80
 WHO_IT_IS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BANNED, BAD_AUTHENTICATION_METHOD)
 """Reasons to turn a client away that have to do with who it is. Each counts as a log-in that failed."""
@@ -67,10 +68,14 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Turn the client away, with an MQTT 5 reason code and a text for the client's developer."""
+    """Turn the client away, with an MQTT 5 reason code and a text for the client's developer.
+
+    If it may come again, `seconds` says after what time.
+    """
 
     code: int = NOT_AUTHORIZED
     reason: str = ""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyrite.broker.access import (
+    CONNECTION_RATE_EXCEEDED,
     SERVER_BUSY,
     UNSPECIFIED,
     WHO_IT_IS,
@@ -95,7 +96,8 @@ class Admission:
         wait = self._attempts.wait(credentials.address, credentials.username)
         if not wait:
             return None
-        return Refuse(reason=f"too many failed log-ins; try again in {math.ceil(wait)} s")
+        reason = f"too many failed log-ins; try again in {math.ceil(wait)} s"
+        return Refuse(CONNECTION_RATE_EXCEEDED, reason, wait)
 
     def note(self, credentials: Credentials, verdict: Accept | Refuse | Challenge) -> None:
         """Count what became of a log-in."""

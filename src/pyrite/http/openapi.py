@@ -20,6 +20,7 @@ _STATUS = {
     409: "It cannot be, as things are; the detail says why.",
     413: "The body, or the payload, is too large.",
     415: "The body is not application/json.",
+    429: "Too many log-ins have failed; Retry-After says when to try again.",
     503: "The broker, or the log, does not take it now.",
     507: "There is no room; nothing was kept.",
 }
@@ -49,7 +50,7 @@ def _operation(
     content = {} if schema is None else {"content": {"application/json": {"schema": schema}}}
     responses: Schema = {str(answer): {"description": _STATUS[answer], **content}}
     problem = {"application/problem+json": {"schema": ref("Problem")}}
-    for status in sorted({400, 503, *errors, *((401, 403) if log_in else ())}):
+    for status in sorted({400, 503, *errors, *((401, 403, 429) if log_in else ())}):
         responses[str(status)] = {"description": _STATUS[status], "content": problem}
     return {
         "summary": summary,

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Coroutine
 from http import HTTPStatus
@@ -128,7 +129,9 @@ async def ask(request: Request, question: str, attached: bytes | None = None, **
     if "status" in answer:
         if answer["status"] == 401:
             raise unauthorized(request, answer["detail"])
-        raise Problem(answer["status"], answer["detail"])
+        after = answer.get("after")
+        headers = {} if after is None else {"Retry_After": str(math.ceil(after))}
+        raise Problem(answer["status"], answer["detail"], **headers)
     return answer["found"]
 
 

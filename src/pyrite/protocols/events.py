@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyrite.broker.access import WHO_IT_IS, Credentials
+from pyrite.broker.access import CONNECTION_RATE_EXCEEDED, WHO_IT_IS, Credentials
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -65,7 +65,7 @@ def tell_refused(broker: Broker, who: Credentials, code: int, reason: str) -> No
     broker.figures.connections_refused += 1
     events.tell(
         "refused",
-        ACCESS if code in WHO_IT_IS else CONNECTIONS,
+        ACCESS if code in (*WHO_IT_IS, CONNECTION_RATE_EXCEEDED) else CONNECTIONS,
         client=who.client_id or None,
         user=who.username,
         address=who.address,

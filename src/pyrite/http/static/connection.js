@@ -3,7 +3,7 @@
 import mqtt from "./vendor/mqtt/mqtt.esm.js";
 import { matcher } from "./topics.js";
 
-const REFUSED = new Set([0x84, 0x85, 0x86, 0x87, 0x8a, 0x8c]); // others pass, as that it is busy
+const REFUSED = new Set([0x84, 0x85, 0x86, 0x87, 0x8a, 0x8c, 0x9f]); // others pass, as that it is busy
 const RETRY_MILLISECONDS = 2000;
 
 /** One follower of a filter; `refused` is told why the broker does not let it. */

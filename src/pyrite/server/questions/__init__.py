@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyrite.broker.access import SERVER_BUSY, UNSPECIFIED, Accept, Credentials, Refuse
+from pyrite.broker.access import (
+    CONNECTION_RATE_EXCEEDED,
+    SERVER_BUSY,
+    UNSPECIFIED,
+    Accept,
+    Credentials,
+    Refuse,
+)
 from pyrite.broker.core import Broker
 from pyrite.server.child import Answer, Question, credentials_in
 from pyrite.server.listeners import Listener
@@ -22,6 +29,9 @@ from pyrite.server.questions.pulling import Pulling
 from pyrite.server.questions.topics import Topics
 
 __all__ = ["Later", "Questions"]
+
+_STATUS = {SERVER_BUSY: 503, CONNECTION_RATE_EXCEEDED: 429, UNSPECIFIED: 500}
+"""HTTP's words for why someone is not let in; 401 for all others."""
 
 
 class Questions:
@@ -69,8 +79,8 @@ class Questions:
 
             def decided(verdict: Accept | Refuse) -> None:
                 if isinstance(verdict, Refuse) and not (given.silent and all_may_ask):
-                    status = {SERVER_BUSY: 503, UNSPECIFIED: 500}.get(verdict.code, 401)
-                    answer(status=status, detail=verdict.reason or "not authorized")
+                    status = _STATUS.get(verdict.code, 401)
+                    answer(status=status, detail=verdict.reason or "not authorized", after=verdict.seconds)
                     return
                 reply = _reply(answer)
                 who = Credentials("", None, None, given.address, given.certificate)
