@@ -146,8 +146,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         with BlockingClient(broker.urls[0], username="ann", password="word-of-ann") as client:
             for topic in TOPICS:
                 client.publish(topic, b"x", qos=1, retain=True)
-        for name in ("bob", "dan", "eve", "pia"):
-            with BlockingClient(broker.urls[0], username=name, password=f"word-of-{name}"):
+        for name, word in {**NAMES, "dan": "word-of-dan"}.items():
+            with BlockingClient(broker.urls[0], username=name, password=word):
                 pass  # who has come from here before is not kept out by those below who guess
         yield broker
         with httpx.Client(base_url=broker.urls[5], auth=("ann", "word-of-ann")) as web:
