@@ -43,14 +43,15 @@ class About:
         listening = self._listening()
         sockets = [one for one in listening if one.websocket]
         sockets.sort(key=lambda one: one.tls is not self._tls)
-        nobody = Credentials("", None, None, who.address, message["who"]["certificate"])
+        nobody = Credentials("", None, None, who.address)
+        without = message["who"]["certificate"] is None
         reply(
             {
                 "version": __version__,
                 "uptime_seconds": round(self.uptime, 1),
                 "listeners": [str(one) for one in listening],
                 "websocket": str(sockets[0]) if sockets else None,
-                "users": isinstance(self._broker.access.authenticate(nobody), Refuse),
+                "users": without and isinstance(self._broker.access.authenticate(nobody), Refuse),
                 "user": who.username,
                 "reloads": self.reloads,
             }
