@@ -46,7 +46,7 @@ users = ["ann"]
 publish = ["#"]
 subscribe = ["#", "$SYS/#"]
 pull = ["#"]
-manage = ["#"]
+admin = ["#"]
 
 [[access.rule]]
 groups = ["sensors"]
@@ -96,12 +96,12 @@ TOPICS = (
     "private",
 )
 ACTIONS = {
-    "mqtt": ("publish", "subscribe", "past", "list", "pull", "manage"),
-    "ws": ("publish", "subscribe", "past", "list", "pull", "manage"),
-    "line": ("publish", "subscribe", "past", "list", "pull", "manage"),
-    "udp": ("publish", "subscribe", "past", "list", "pull", "manage"),
+    "mqtt": ("publish", "subscribe", "past", "list", "pull", "admin"),
+    "ws": ("publish", "subscribe", "past", "list", "pull", "admin"),
+    "line": ("publish", "subscribe", "past", "list", "pull", "admin"),
+    "udp": ("publish", "subscribe", "past", "list", "pull", "admin"),
     "flight": ("publish", "pull"),
-    "http": ("publish", "list", "pull", "manage"),
+    "http": ("publish", "list", "pull", "admin"),
 }
 MAY = {
     ("bob", "publish"): ("sensors/bob/t",),
@@ -189,7 +189,7 @@ def mqtt(broker: BrokerProcess, url: str, name: str | None, action: str, topic: 
             assert [one.name for one in client.topics(topic)] == [topic]
         elif action == "pull":
             client.consumer(f"{name}-{topic.replace('/', '-')}", topic)
-        elif action == "manage":
+        elif action == "admin":
             client.create_topic(f"{topic}/new")
             client.delete_topic(f"{topic}/new")
 
@@ -210,7 +210,7 @@ def line(broker: BrokerProcess, url: str, name: str | None, action: str, topic: 
             assert [one for one, _ in client.topics(topic)] == [topic]
         elif action == "pull":
             client.register(f"line-{name}-{topic.replace('/', '-')}", topic)
-        elif action == "manage":
+        elif action == "admin":
             client.create(f"{topic}/new")
             client.delete(f"{topic}/new")
 
@@ -252,7 +252,7 @@ def http(broker: BrokerProcess, url: str, name: str | None, action: str, topic: 
             answer = client.get("/api/v1/streams/default/messages", params={"filter": topic})
             consumer = f"/api/v1/consumers/http-{name}-{topic}/pull"
             assert client.post(consumer, json={"filter": topic}).status_code == answer.status_code
-        elif action == "manage":
+        elif action == "admin":
             answer = client.put(f"/api/v1/topics/{topic}/new")
             gone = client.delete(f"/api/v1/topics/{topic}/new")
             assert (gone.status_code == 403) is (answer.status_code == 403)
@@ -277,7 +277,7 @@ WAYS: dict[str, Callable[[BrokerProcess, str, str | None, str, str], None]] = {
 }
 REFUSALS = (ClientError, LineError, PermissionError, QueryError)
 NOT_AUTHORIZED = {"mqtt": 0x87, "ws": 0x87, "line": "not-authorized", "udp": "not-authorized", "http": 403}
-ANSWERS = ("list", "pull", "manage")
+ANSWERS = ("list", "pull", "admin")
 """What is asked for in MQTT by messages, and answered by such, without a code."""
 
 

@@ -62,7 +62,7 @@ def test_rules() -> None:
             Rule(users=["ann"], publish=["a/#"], subscribe=["#"]),
             Rule(users=["*"], publish=["users/%u/#"], pull=["clients/%c"]),
             Rule(users=["anonymous"], subscribe=["news"]),
-            Rule(groups=["ops"], manage=["#"]),
+            Rule(groups=["ops"], admin=["#"]),
         ]
     )
     none: frozenset[str] = frozenset()
@@ -86,8 +86,8 @@ def test_rules() -> None:
     assert may("subscribe", None, b"news")
     assert not may("subscribe", "anonymous", b"news"), "a token may say any name, but not that it has none"
     assert not may("publish", None, b"users//x")
-    assert may("manage", "bob", b"any", groups=frozenset({"ops"}))
-    assert not may("manage", "bob", b"any")
+    assert may("admin", "bob", b"any", groups=frozenset({"ops"}))
+    assert not may("admin", "bob", b"any")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ users = ["ann"]
 publish = ["#"]
 subscribe = ["#", "$SYS/#", "$pipelines/#"]
 pull = ["#"]
-manage = ["#"]
+admin = ["#"]
 
 [[access.rule]]
 users = ["bob"]

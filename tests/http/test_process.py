@@ -37,7 +37,7 @@ users = ["ann"]
 publish = ["#"]
 subscribe = ["#"]
 pull = ["#"]
-manage = ["#"]
+admin = ["#"]
 
 [[access.rule]]
 users = ["bob"]
@@ -145,7 +145,7 @@ def test_passwords_and_tokens(api: httpx.Client) -> None:
 def test_what_is_refused_is_named(api: httpx.Client) -> None:
     bob = ("bob", "word-of-bob")
     answer = api.get("/api/v1/clients", auth=bob)
-    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: manage '#'")
+    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: admin '#'")
     answer = api.post("/api/v1/publish", json={"topic": "ann", "payload": ""}, auth=bob)
     assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: publish 'ann'")
     assert api.post("/api/v1/publish", json={"topic": "bob/x", "payload": ""}, auth=bob).status_code == 200

@@ -97,7 +97,7 @@ groups = ["ops"]
 publish = ["a/%u/#"]
 subscribe = ["#", "$SYS/#"]
 pull = ["a/%c"]
-manage = ["+/b"]
+admin = ["+/b"]
 
 [[stream]]
 name = "sensors"

@@ -97,9 +97,9 @@ class Guard(Access):
         """Tell whether a client may read a filter from the log."""
         return self._may("pull", credentials, topic_filter)
 
-    def may_manage(self, credentials: Credentials, topic_filter: str) -> bool:
+    def may_admin(self, credentials: Credentials, topic_filter: str) -> bool:
         """Tell whether a client may create and delete topics."""
-        return self._may("manage", credentials, topic_filter)
+        return self._may("admin", credentials, topic_filter)
 
     def _may(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
         name = credentials.username

@@ -13,7 +13,7 @@ EVERYONE = "*"
 ANONYMOUS = "anonymous"
 """Stands for whoever has come in without one."""
 _MARK = re.compile("%[uc]")
-ACTIONS = ("publish", "subscribe", "pull", "manage")
+ACTIONS = ("publish", "subscribe", "pull", "admin")
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Rule:
     pull: list[str] = field(default_factory=list)
     """The same for what they may read from the log: by pull, with HTTP, Flight and Spark; and to subscribe
     to the past."""
-    manage: list[str] = field(default_factory=list)
+    admin: list[str] = field(default_factory=list)
     """The same for topics that they may create and delete; with #, also for seeing who is connected."""
 
 

@@ -133,6 +133,6 @@ class Access:
         to the past."""
         return self.may_subscribe(credentials, topic_filter)
 
-    def may_manage(self, credentials: Credentials, topic_filter: str) -> bool:
+    def may_admin(self, credentials: Credentials, topic_filter: str) -> bool:
         """Tell whether the client may create and delete topics, and see who is connected."""
         return self.may_publish(credentials, topic_filter)

@@ -109,7 +109,7 @@ METRICS = [INFO, *FIGURES.values(), *STREAMS.values(), HTTP_CPU]
 
 
 async def metrics(request: Request) -> Response:
-    """Return all figures; to who is on this machine, or may manage the broker."""
+    """Return all figures; to who is on this machine, or has the right of admin on all topics."""
     parameters(request)
     state = state_of(request)
     if request.client is not None and is_loopback(request.client.host) and not is_proxied(request):

@@ -608,7 +608,7 @@ class LineConnection(Conversation):
         check_topic(topic, self.broker.limits.max_topic_levels)
         asked.options(1, ())
         access = self.broker.access
-        if access.checks_topics and not access.may_manage(self.credentials, name):
+        if access.checks_topics and not access.may_admin(self.credentials, name):
             raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
         refusal = change(self.broker, topic)
         if refusal:

@@ -120,7 +120,7 @@ class Request:
             self._listed(broker.topics_for(name.encode()))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
-            if access.checks_topics and not access.may_manage(connection.credentials, name):
+            if access.checks_topics and not access.may_admin(connection.credentials, name):
                 raise Wrong("not authorized for the topic")
             change = broker.create_topic if action == "create" else broker.delete_topic
             refusal = change(payload)

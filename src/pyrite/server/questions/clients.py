@@ -74,8 +74,8 @@ class Clients:
 
     def _check(self, who: Credentials) -> None:
         access = self._broker.access
-        if access.checks_topics and not access.may_manage(who, "#"):
-            raise refused("manage", "#")
+        if access.checks_topics and not access.may_admin(who, "#"):
+            raise refused("admin", "#")
 
     def _connected(self, who: Credentials, message: Message) -> tuple[Session, Conversation]:
         self._check(who)

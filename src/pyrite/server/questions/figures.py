@@ -60,8 +60,8 @@ class Log:
     def figures(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell all figures."""
         access = self._broker.access
-        if access.checks_topics and not access.may_manage(who, "#"):
-            raise refused("manage", "#")
+        if access.checks_topics and not access.may_admin(who, "#"):
+            raise refused("admin", "#")
         self.all_figures(message, reply)
 
     def all_figures(self, message: Message, reply: Reply) -> None:

@@ -169,8 +169,8 @@ class Topics:
     def _managed(self, who: Credentials, message: Message) -> bytes:
         access, name = self._broker.access, message["topic"]
         topic = checked_topic(self._broker, name)
-        if access.checks_topics and not access.may_manage(who, name):
-            raise refused("manage", name)
+        if access.checks_topics and not access.may_admin(who, name):
+            raise refused("admin", name)
         return topic
 
     def _change(
