@@ -74,11 +74,11 @@ class Readings:
             if now - self._last > PAUSE:
                 self._updated = now
             self._last = now
-        self._figures[topic.removeprefix(PREFIX)] = _printable(payload.decode("utf-8", "replace"))
+        self._figures[topic.removeprefix(PREFIX)] = printable(payload.decode("utf-8", "replace"))
 
     def take_pipeline(self, topic: str, payload: bytes) -> None:
         """Note what a pipeline says of itself; what is no object in JSON takes it away."""
-        name = _printable(topic.removeprefix(PIPELINES))
+        name = printable(topic.removeprefix(PIPELINES))
         try:
             said = json.loads(payload)
         except ValueError:
@@ -119,7 +119,8 @@ class Readings:
         return found
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text that changes nothing on a terminal: what cannot be printed is a question mark."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 

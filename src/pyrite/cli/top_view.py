@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from pyrite.cli.top_figures import Reading
+from pyrite.cli.top_figures import Reading, printable
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TRAFFIC = (
@@ -173,7 +173,7 @@ def _pipelines(pipelines: dict[str, dict[str, object]]) -> list[RenderableType]:
 def _told(value: object) -> str:
     if isinstance(value, (int, float)):
         return count(value)
-    return "-" if value is None else "".join(one if one.isprintable() else "?" for one in str(value))
+    return "-" if value is None else printable(str(value))
 
 
 def _pairs() -> Table:
