@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from classic.distributed import broker as functions
-from classic.distributed.broker import Publisher, Subscriber
 
+from pyrite.classic.distributed import broker as functions
+from pyrite.classic.distributed.broker import Publisher, Subscriber
 from pyrite.client.line import LineError
 from tests.classic.programs import CLASSIC, Program, Start
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from classic.newsroom.client import Client
-from classic.newsroom.server import Server
 
+from pyrite.classic.newsroom.client import Client
+from pyrite.classic.newsroom.server import Server
 from tests.classic.programs import CLASSIC
 
 MAX_AGE = 1.0

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic.distributed.broker import HOST, PORT, Subscriber
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic.distributed.broker import HOST, PORT, Subscriber
 from pyrite.client.line import LineError
 
 PAUSE = 0.2

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic import common  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import common  # noqa: F401
 from pyrite.client.line import LineClient, LineError, LineMessage
 
 TIMEOUT = 10.0

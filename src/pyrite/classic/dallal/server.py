@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic import common
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import common
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic.distributed.broker import HOST, PORT, Publisher
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic.distributed.broker import HOST, PORT, Publisher
 from pyrite.client.line import LineError
 
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from classic import common  # noqa: F401
-from classic.distributed.broker import HOST, PORT, Publisher
+from pyrite.classic import common  # noqa: F401
+from pyrite.classic.distributed.broker import HOST, PORT, Publisher
 from pyrite.client.line import LineError
 
 PIECE = 5_000

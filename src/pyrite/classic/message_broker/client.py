@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic.dallal.client import main
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic.dallal.client import main
 
 if __name__ == "__main__":
     sys.exit(main())

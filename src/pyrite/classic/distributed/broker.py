@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic import common  # noqa: F401
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import common  # noqa: F401
 from pyrite.client.line import LineClient
 
 HOST, PORT = "localhost", 5555

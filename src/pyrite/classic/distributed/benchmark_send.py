@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic.distributed.benchmark import run
-from classic.distributed.broker import Publisher
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic.distributed.benchmark import run
+from pyrite.classic.distributed.broker import Publisher
 
 
 def send(publisher: Publisher, number: int, start: int, count: int) -> None:

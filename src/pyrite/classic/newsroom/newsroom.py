@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic.newsroom.client import Client
-from classic.newsroom.server import MAX_AGE, Server
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic.newsroom.client import Client
+from pyrite.classic.newsroom.server import MAX_AGE, Server
 
 
 def sequence(port: int, max_age: float) -> bool:

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from prompt_toolkit import PromptSession
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from classic import common  # noqa: F401
+from pyrite.classic import common  # noqa: F401
 
 PROMPT = "enter with format <type@topic@contents@flag>: "
 

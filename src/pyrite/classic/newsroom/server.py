@@ -16,9 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic import common  # noqa: F401
-from classic.translating import TranslatingConnection
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.broker import session as sessions
 from pyrite.broker.catalog import LISTED, TopicOptions
 from pyrite.broker.core import Broker
@@ -26,6 +24,8 @@ from pyrite.broker.journal import Fault
 from pyrite.broker.link import Transport
 from pyrite.broker.message import Batch, Properties
 from pyrite.broker.subscriptions import Subscription
+from pyrite.classic import common  # noqa: F401
+from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames
 from pyrite.protocols.line.frames import Line

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 try:
-    import pyrite  # noqa: F401
+    import uvloop  # noqa: F401
 except ImportError:
     python = ROOT / ".venv" / "bin" / "python"
     if not python.exists() or python.parents[1] == Path(sys.prefix):

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from classic import common  # noqa: F401
-from classic.translating import TranslatingConnection
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.broker.catalog import TopicOptions
 from pyrite.broker.link import Transport
+from pyrite.classic import common  # noqa: F401
+from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames
 from pyrite.protocols.line.frames import Line
