@@ -500,12 +500,11 @@ async def serve(
     """
     raise_file_limit()
     keep_pages_small()
-    loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        _on_signal(number, stopped.set)
     hung_up = asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # what comes while it starts waits until it has
+    _on_signal(signal.SIGHUP, hung_up.set)  # a reload during the start waits for its end
     server = Server(config, reread)
     for line in server.found():
         say(line)
@@ -513,7 +512,7 @@ async def serve(
         say(f"listening on {listener}")
     say("pyrite ready")
     notify(READY)
-    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    _on_signal(signal.SIGHUP, server.reload)
     if hung_up.is_set():
         server.reload()
     # Everything loaded by now stays; and few of the objects that messages make are in cycles. So the
@@ -526,8 +525,22 @@ async def serve(
         await stopped.wait()
     finally:
         notify(STOPPING)
-        loop.add_signal_handler(signal.SIGHUP, bool)  # there is no one left to read it again for
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a stopping broker has nothing to reload
         await server.stop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # one more has nothing left to stop
-            loop.remove_signal_handler(number)
+        for number in (signal.SIGTERM, signal.SIGINT):  # the stop is over: another signal changes nothing
             signal.signal(number, signal.SIG_IGN)
+
+
+def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
+    """Make the event loop call `call` at each signal `number`.
+
+    `loop.add_signal_handler` is no choice: taking its handler away restores the default action for a moment, in
+    which a SIGHUP ends the process.
+    """
+    loop = asyncio.get_running_loop()
+
+    def handle(*_: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    signal.signal(number, handle)
