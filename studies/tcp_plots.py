@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pyrite.study.report import BLUE, GREEN, GREY, ORANGE, RED, drawing, save, thinned
-from pyrite.study.tcp_flow_control import TOPIC, Experiment, Hop
+from studies.report import BLUE, GREEN, GREY, ORANGE, RED, drawing, save, thinned
+from studies.tcp_flow_control import TOPIC, Experiment, Hop
 
 _SHADES = {"slow": "#f5e6c8", "stopped": "#f3d3d0"}
 

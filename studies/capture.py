@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from pyrite.study.machine import StudyError
+from studies.machine import StudyError
 
 SNAPSHOT = 160
 """Bytes kept of each packet: its headers, and the line that a frame begins with."""

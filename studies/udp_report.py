@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyrite.study import machine
-from pyrite.study.report import BLUE, GREEN, GREY, ORANGE, RED, Report, drawing, number, save, size
-from pyrite.study.udp_loss import FLOOD, TOPIC, Options, Run, Say, measure
-from pyrite.study.udp_raw import Raw
+from studies import machine
+from studies.report import BLUE, GREEN, GREY, ORANGE, RED, Report, drawing, number, save, size
+from studies.udp_loss import FLOOD, TOPIC, Options, Run, Say, measure
+from studies.udp_raw import Raw
 
 NAME = "udp-loss"
 TITLES = {

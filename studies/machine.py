@@ -36,7 +36,7 @@ def require(*tools: str) -> None:
             package = _PACKAGES[tool]
             raise StudyError(f"{tool} is not installed: install it, as with `apt install {package}`")
     if importlib.util.find_spec("matplotlib") is None:
-        raise StudyError("matplotlib is not installed: install it, as with `pip install 'pyrite[study]'`")
+        raise StudyError("matplotlib is not installed: run `make test` once, or `pip install matplotlib`")
 
 
 def require_root(why: str) -> None:

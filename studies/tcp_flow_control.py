@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyrite.client.line import LineClient
-from pyrite.study import machine
-from pyrite.study.broker import Broker, dial
-from pyrite.study.capture import Capture
-from pyrite.study.load import SMALLEST, Publisher, Reader, Timeline, subscribe
-from pyrite.study.machine import StudyError
-from pyrite.study.namespace import Namespace, slow_link
+from studies import machine
+from studies.broker import Broker, dial
+from studies.capture import Capture
+from studies.load import SMALLEST, Publisher, Reader, Timeline, subscribe
+from studies.machine import StudyError
+from studies.namespace import Namespace, slow_link
 
 TOPIC = "flow-control-tcp"
 PHASES = (("fast", 0.2), ("slow", 0.3), ("stopped", 0.3), ("fast again", 0.2))

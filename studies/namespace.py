@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from pyrite.study.machine import StudyError
+from studies.machine import StudyError
 
 _CLONE_NEWNET = 0x4000_0000
 _COMMAND_TIME = 20.0

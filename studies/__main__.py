@@ -1,10 +1,11 @@
-"""`pyrite study`: run an experiment with the real broker on this machine, and write a report of it."""
+"""`python -m studies`: run an experiment with a real broker on this machine and write a report."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -15,28 +16,27 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyrite.study.report import Report
+    from studies.report import Report
 
 FOLDER = "docs/studies"
 
 _EXAMPLES = """\
 examples:
-  pyrite study tcp-flow-control                  what the windows do when a subscriber reads slowly
-  pyrite study connections                       how many clients can be connected, and what stops them
-  pyrite study udp-loss                          where datagrams are lost when a subscriber never reads
-  pyrite study udp-loss --seconds 3 --out /tmp   a short run, its report elsewhere
+  python -m studies tcp-flow-control                  what the windows do when a subscriber reads slowly
+  python -m studies connections                       how many clients can be connected, and what stops them
+  python -m studies udp-loss                          where datagrams are lost when a subscriber never reads
+  python -m studies udp-loss --seconds 3 --out /tmp   a short run, its report elsewhere
 
-Each takes root, tshark and matplotlib (`pip install 'pyrite[study]'`), starts brokers of its own on free
-ports, changes nothing on the machine, and writes DIR/STUDY.md with pictures, and DIR/STUDY.json.
+Each needs root, tshark and matplotlib (`make lint` installs it into .venv), starts its own brokers on free
+ports, changes nothing on the machine, and writes DIR/STUDY.md with plots and DIR/STUDY.json.
 """
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
-    parser = commands.add_parser(
-        "study",
-        help="run an experiment with the broker on this machine, and write a report of it",
-        description="Run an experiment with a real broker on this machine, and write a report with pictures.",
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the study that the command line names, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m studies",
+        description="Run an experiment with a real broker on this machine and write a report with plots.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -44,6 +44,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _register_tcp(studies)
     _register_connections(studies)
     _register_udp(studies)
+    args = parser.parse_args(arguments)
+    exit_code: int = args.run(args)
+    return exit_code
 
 
 def _add(
@@ -75,7 +78,8 @@ def _register_tcp(studies: argparse._SubParsersAction[argparse.ArgumentParser]) 
         studies,
         "tcp-flow-control",
         "TCP's windows when a subscriber reads slowly, or not at all",
-        "  pyrite study tcp-flow-control\n  pyrite study tcp-flow-control --seconds 5 --speed 200000\n",
+        "  python -m studies tcp-flow-control\n"
+        "  python -m studies tcp-flow-control --seconds 5 --speed 200000\n",
         10,
         "how long each of its three experiments publishes",
     )
@@ -95,7 +99,7 @@ def _register_connections(studies: argparse._SubParsersAction[argparse.ArgumentP
         studies,
         "connections",
         "how many TCP clients can be connected at once, and what sets the limit",
-        "  pyrite study connections\n  pyrite study connections --clients 5000 --limit 200\n",
+        "  python -m studies connections\n  python -m studies connections --clients 5000 --limit 200\n",
         60,
         "how long the largest crowd has to come in",
     )
@@ -113,7 +117,7 @@ def _register_udp(studies: argparse._SubParsersAction[argparse.ArgumentParser]) 
         studies,
         "udp-loss",
         "where datagrams are lost when a subscriber never reads, and TCP beside it",
-        "  pyrite study udp-loss\n  pyrite study udp-loss --seconds 3 --rate 20000\n",
+        "  python -m studies udp-loss\n  python -m studies udp-loss --seconds 3 --rate 20000\n",
         5,
         "how long each of its eight experiments publishes",
     )
@@ -139,32 +143,32 @@ def _count(text: str) -> int:
 
 
 def _tcp_flow_control(args: argparse.Namespace) -> int:
-    from pyrite.study.tcp_flow_control import Options
-    from pyrite.study.tcp_report import study
+    from studies.tcp_flow_control import Options
+    from studies.tcp_report import study
 
     options = Options(args.seconds, args.size, args.rate, args.speed)
     return _run(args.out, lambda say: study(options, args.out, say))
 
 
 def _connections(args: argparse.Namespace) -> int:
-    from pyrite.study.connections import Options
-    from pyrite.study.connections_report import study
+    from studies.connections import Options
+    from studies.connections_report import study
 
     options = Options(args.seconds, args.clients, args.limit)
     return _run(args.out, lambda say: study(options, args.out, say))
 
 
 def _udp_loss(args: argparse.Namespace) -> int:
-    from pyrite.study.udp_loss import Options
-    from pyrite.study.udp_report import study
+    from studies.udp_loss import Options
+    from studies.udp_report import study
 
     options = Options(args.seconds, args.size, args.rate)
     return _run(args.out, lambda say: study(options, args.out, say))
 
 
 def _run(folder: Path, study: Callable[[Callable[[str], None]], Report]) -> int:
-    """Run a study, say what it is at, and at the end what was found."""
-    from pyrite.study.machine import StudyError
+    """Run a study with its progress, then print its findings."""
+    from studies.machine import StudyError
 
     console = Console(stderr=True)
     signal.signal(signal.SIGTERM, _interrupted)
@@ -179,7 +183,7 @@ def _run(folder: Path, study: Callable[[Callable[[str], None]], Report]) -> int:
 
             report = study(say)
     except (StudyError, OSError) as error:
-        print(f"pyrite study: {error}", file=sys.stderr)
+        print(f"studies: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -194,3 +198,7 @@ def _run(folder: Path, study: Callable[[Callable[[str], None]], Report]) -> int:
 def _interrupted(_: int, __: FrameType | None) -> None:
     """End as Ctrl-C does, so that processes and namespaces are cleaned up."""
     raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`pyrite study`: each study, run for real with small bounds; what it measured, and what it wrote."""
+"""Each study, run for real with small bounds: its measurements and its report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_PICTURE = 150_000
 
 def study(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pyrite", "study", *words],
+        [sys.executable, "-m", "studies", *words],
         capture_output=True,
         text=True,
         timeout=280,
@@ -150,8 +150,8 @@ def test_who_is_not_root_is_told(tmp_path: Path) -> None:
     # Someone else, who may read root's files all the same: Python may be among them.
     code = (
         "import ctypes, os, sys; os.seteuid(65534); ctypes.CDLL(None).setfsuid(0);"
-        "from pyrite.cli.main import main;"
-        f"sys.exit(main(['study', 'connections', '--out', {str(tmp_path)!r}]))"
+        "from studies.__main__ import main;"
+        f"sys.exit(main(['connections', '--out', {str(tmp_path)!r}]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_done(tmp_path: Path)
 @needs_namespaces
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pyrite", "study", "connections", "--out", str(tmp_path), "--limit", "200"],
+        [sys.executable, "-m", "studies", "connections", "--out", str(tmp_path), "--limit", "200"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

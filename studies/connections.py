@@ -16,12 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from pyrite.client.line import LineClient, LineError
-from pyrite.study import machine
-from pyrite.study.broker import SETTINGS, Broker
-from pyrite.study.capture import Capture
-from pyrite.study.machine import StudyError
-from pyrite.study.namespace import Namespace, set_here
+from studies import machine
+from studies.broker import SETTINGS, Broker
+from studies.capture import Capture
+from studies.machine import StudyError
+from studies.namespace import Namespace, set_here
 
+CROWD = Path(__file__).with_name("crowd.py")
 BROKER_DESCRIPTORS = "descriptors of the broker"
 CLIENT_DESCRIPTORS = "descriptors of the client"
 ALL_DESCRIPTORS = "descriptors of the machine"
@@ -99,7 +100,7 @@ class Crowd:
     stopped_by: str = ""
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "pyrite.study.crowd", "127.0.0.1", str(self.port), str(self.count)]
+        command = [sys.executable, str(CROWD), "127.0.0.1", str(self.port), str(self.count)]
         self._process = subprocess.Popen(  # noqa: S603
             [*command, str(self.seconds), *self.sources],
             stdin=subprocess.PIPE,

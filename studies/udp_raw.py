@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyrite.study import machine
-from pyrite.study.capture import Capture
-from pyrite.study.load import STEP, Timeline, publish_frames
+from studies import machine
+from studies.capture import Capture
+from studies.load import STEP, Timeline, publish_frames
 
 HEAD = b"Raw"
 PIECES_AT_ONCE = 2_000

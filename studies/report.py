@@ -30,7 +30,7 @@ class Report:
     def title(self, text: str) -> None:
         """Add the title, and how the report came about."""
         self._parts.append(f"# {text}")
-        self.say(f"Written by `pyrite study {self.name}` from what it measured; the figures are in "
+        self.say(f"Written by `python -m studies {self.name}` from what it measured; the figures are in "
                  f"[{self.name}.json]({self.name}.json).")  # fmt: skip
 
     def section(self, text: str) -> None:

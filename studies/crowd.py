@@ -1,6 +1,6 @@
 """A crowd of clients in a process of its own: opens connections until something stops it, and holds them.
 
-    python -m pyrite.study.crowd HOST PORT COUNT SECONDS SOURCE...
+    python -m studies.crowd HOST PORT COUNT SECONDS SOURCE...
 
 A client counts when its Ping was answered: then it is one of the broker, and not only in the kernel's queue.
 What stopped it is printed as one line of JSON; the connections last until standard input ends.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pyrite.study import machine
-from pyrite.study.report import Report, number, size
-from pyrite.study.tcp_flow_control import RECEIVE_BUFFER, TOPIC, Experiment, Hop, Options, Say, measure
-from pyrite.study.tcp_plots import draw_broker, draw_link, draw_windows
+from studies import machine
+from studies.report import Report, number, size
+from studies.tcp_flow_control import RECEIVE_BUFFER, TOPIC, Experiment, Hop, Options, Say, measure
+from studies.tcp_plots import draw_broker, draw_link, draw_windows
 
 NAME = "tcp-flow-control"
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from pyrite.client.line import LineClient
-from pyrite.study.machine import StudyError
+from studies.machine import StudyError
 
 SETTINGS: dict[str, dict[str, Any]] = {"mqtt": {"sys_interval": 0.2}}
 """Settings of every broker under study: its figures are to be fresh."""

@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyrite.client.line import LineClient
-from pyrite.study import machine
-from pyrite.study.broker import Broker, dial
-from pyrite.study.capture import Capture
-from pyrite.study.load import SMALLEST, STEP, Publisher, Reader, Timeline, publish_frames, subscribe
-from pyrite.study.machine import StudyError
-from pyrite.study.udp_raw import PIECES_AT_ONCE, Raw, raw_tcp, raw_udp
+from studies import machine
+from studies.broker import Broker, dial
+from studies.capture import Capture
+from studies.load import SMALLEST, STEP, Publisher, Reader, Timeline, publish_frames, subscribe
+from studies.machine import StudyError
+from studies.udp_raw import PIECES_AT_ONCE, Raw, raw_tcp, raw_udp
 
 TOPIC = "udp-loss"
 LARGEST = 60_000

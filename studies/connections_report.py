@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyrite.study import machine
-from pyrite.study.connections import (
+from studies import machine
+from studies.connections import (
     BROKER_DESCRIPTORS,
     CLIENT_DESCRIPTORS,
     DEFAULT_MAX_CONNECTIONS,
@@ -20,7 +20,7 @@ from pyrite.study.connections import (
     Say,
     measure,
 )
-from pyrite.study.report import BLUE, GREEN, GREY, Report, drawing, number, save, size
+from studies.report import BLUE, GREEN, GREY, Report, drawing, number, save, size
 
 NAME = "connections"
 
