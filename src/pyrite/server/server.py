@@ -534,8 +534,8 @@ async def serve(
 def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
     """Make the event loop call `call` at each signal `number`.
 
-    `loop.add_signal_handler` is not used: removing its handler restores the default action for a moment, and a
-    SIGHUP in that moment kills the process.
+    Not `loop.add_signal_handler`: removing its handler restores the default action for a moment, and a SIGHUP
+    in that moment kills the process.
     """
     loop = asyncio.get_running_loop()
 
