@@ -1,0 +1,30 @@
+"""Run the tests that failed in the last run once more, one after the other."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+MAX_RETRIED = 5
+FAILED = Path(".pytest_cache/v/cache/lastfailed")
+
+
+def main() -> int:
+    """Return 0 if all tests that failed pass alone."""
+    if not FAILED.exists():
+        print("retry: the suite did not get as far as its tests")
+        return 1
+    # pytest-xdist adds the group of a test to its name: test_name@group.
+    names = [re.sub(r"@[\w-]+$", "", name) for name in json.loads(FAILED.read_text())]
+    if not 0 < len(names) <= MAX_RETRIED:
+        print(f"retry: {len(names)} tests failed; at most {MAX_RETRIED} are run again")
+        return 1
+    print("retry: running alone what failed under load:", *names, sep="\n  ", flush=True)
+    return subprocess.run([sys.executable, "-m", "pytest", "-n0", *names], check=False).returncode  # noqa: S603
+
+
+if __name__ == "__main__":
+    sys.exit(main())
