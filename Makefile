@@ -6,11 +6,14 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help run demo test lint bench soak fuzz clean
+# What `make test-fast` and `make coverage` run: no Spark, browser or other brokers, and nothing that takes minutes.
+FAST := $(addprefix tests/,access broker classic cli client conformance line log mqtt)
+
+.PHONY: help run demo test test-fast coverage lint bench soak fuzz clean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 run: $(VENV)/.run-ready   ## set up and start the broker on its defaults (ARGS="--listen mqtt://127.0.0.1:0" to change)
 	$(BIN)/pyrite serve $(ARGS)
@@ -20,6 +23,12 @@ demo: $(VENV)/.demo-ready ## broker, 50 devices with faults, Spark pipeline and 
 
 test: lint       ## set up, check style, types and dependency direction, and run the whole suite
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test-fast: $(VENV)/.test-ready ## the quick part of the suite, in under two minutes
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS) $(FAST)
+
+coverage: $(VENV)/.test-ready ## which lines the quick part of the suite runs; the page is htmlcov/index.html
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov=pyrite --cov-report=html --cov-report=term:skip-covered $(ARGS) $(FAST)
 
 lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
@@ -38,7 +47,7 @@ fuzz: $(VENV)/.dev-ready  ## fuzz the MQTT connection for a minute (ARGS="-max_t
 	$(BIN)/python fuzz/fuzz_mqtt.py -max_total_time=60 $(ARGS) fuzz/corpus
 
 clean:           ## remove everything that make made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/node/node_modules
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov tests/node/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian keeps venv in a package of its own; virtualenv, which pip alone can bring, does as well.
@@ -53,6 +62,10 @@ $(VENV)/.demo-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[classic,spark]"
 	touch $@ $(VENV)/.run-ready
 
+$(VENV)/.test-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[test]"
+	touch $@ $(VENV)/.run-ready
+
 $(VENV)/.dev-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[dev]"
-	touch $@ $(VENV)/.run-ready $(VENV)/.demo-ready
+	touch $@ $(VENV)/.run-ready $(VENV)/.demo-ready $(VENV)/.test-ready
