@@ -200,7 +200,7 @@ EVERY = schema(
 def test_at_once_or_one_by_one_json_is_the_same(payloads: list[bytes]) -> None:
     quick = decode(EVERY, "json", payloads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "FEW", 2**60)
+        patch.setattr(decoding, "MAX_ONE_BY_ONE", 2**60)
         assert quick == decode(EVERY, "json", payloads)
     assert len(quick) == len(payloads)
     assert all(row["_corrupt"] in (None, payload) for row, payload in zip(quick, payloads, strict=True))
@@ -248,14 +248,14 @@ def test_text() -> None:
 @pytest.mark.parametrize(
     ("wanted", "payload_format", "said"),
     [
-        (schema(temp=DoubleType()), None, "a column 'temp', which the log has not"),
+        (schema(temp=DoubleType()), None, "a column 'temp', which the log does not have"),
         (schema(a=StringType(), b=StringType()), "text", "text is one column"),
-        (schema(offset=StringType()), None, "the column offset of the log is of type bigint, not string"),
-        (schema(a=StringType(), _corrupt=LongType()), "json", "_corrupt is of type string or binary"),
+        (schema(offset=StringType()), None, "the column offset of the log has type bigint, not string"),
+        (schema(a=StringType(), _corrupt=LongType()), "json", "_corrupt must have type string or binary"),
         (schema(a=ArrayType(LongType())), "csv", "cannot be read from csv"),
         (schema(a=BinaryType()), "json", "cannot be read from JSON"),
-        (StructType([StructField("a", LongType(), False)]), "json", "must not say NOT NULL"),
-        (StructType([StructField("client_id", StringType(), False)]), None, "must not say NOT NULL"),
+        (StructType([StructField("a", LongType(), False)]), "json", "must not be NOT NULL"),
+        (StructType([StructField("client_id", StringType(), False)]), None, "must not be NOT NULL"),
     ],
 )
 def test_a_schema_that_cannot_be_had(wanted: StructType, payload_format: str | None, said: str) -> None:

@@ -78,16 +78,16 @@ PAIR = StructType([StructField("key", TEXT), StructField("value", TEXT)])
 @pytest.mark.parametrize(
     ("columns", "topic", "said"),
     [
-        ({"topic": TEXT}, None, "no column payload"),
-        ({"payload": TEXT}, None, "neither a column topic nor the option topic"),
-        ({"payload": TEXT, "topic": TEXT}, "t", "both a column topic and the option topic"),
-        ({"payload": LongType()}, "t", "the column payload is of type bigint, not string or binary"),
+        ({"topic": TEXT}, None, "the column payload is missing"),
+        ({"payload": TEXT}, None, "give a column topic or the option topic"),
+        ({"payload": TEXT, "topic": TEXT}, "t", "either a column topic or the option topic, not both"),
+        ({"payload": LongType()}, "t", "the column payload has type bigint, expected string or binary"),
         ({"payload": TEXT, "offset": LongType()}, "t", "a message has no column 'offset'"),
         *(
             (
                 {"payload": TEXT, "user_properties": kind},
                 "t",
-                f"of type {kind.simpleString()}, not map<string,s",
+                f"has type {kind.simpleString()}, expected map<string,s",
             )
             for kind in (
                 ArrayType(TEXT),

@@ -146,7 +146,7 @@ def test_a_schema_decodes_the_payload(spark: SparkSession, folder: Path) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"startingOffset": "1"}, "no option 'startingoffset'; did you mean startingOffsets?"),
+        ({"startingOffset": "1"}, "unknown option 'startingoffset'; did you mean startingOffsets?"),
         ({"maxMessagesPerTrigger": "many"}, "option maxMessagesPerTrigger: expected a number"),
         ({"stream": "other"}, "there is no stream 'other'; there are: default"),
     ],
@@ -190,7 +190,7 @@ def test_what_retention_has_dropped_is_an_error_unless_it_is_allowed(
     tiering.remove(FILES, first)
     reader = spark.read.format("pyrite").option("path", str(folder.parents[1]))
     assert shown(reader.load()) == utc(rows)[kept:], "from the earliest that is kept, nothing is missing"
-    with pytest.raises(PySparkException, match=f"offsets 0 to {kept - 1} are not kept any longer"):
+    with pytest.raises(PySparkException, match=f"offsets 0 to {kept - 1} were dropped by retention"):
         reader.option("startingOffsets", "0").load().count()
     reader.options(startingOffsets="0", failOnDataLoss="false")
     assert shown(reader.load()) == utc(rows)[kept:]
@@ -219,7 +219,7 @@ def test_a_table_needs_no_python(spark: SparkSession, folder: Path, rows: Rows) 
     assert shown(history) == utc(rows)
 
 
-@pytest.mark.parametrize("limit", ["LITTLE", "SMALL"])
+@pytest.mark.parametrize("limit", ["MAX_COPIED_MESSAGES", "MAX_COPIED_BYTES"])
 def test_what_is_much_and_not_parquet_yet_is_read_by_the_source(
     spark: SparkSession, folder: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -265,7 +265,7 @@ def plan_of(frame: DataFrame) -> str:
 
 
 def test_a_folder_without_a_log_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    said = f"option path: there is no log in {tmp_path}"
+    said = f"option path: no log in {tmp_path}"
     with pytest.raises(PySparkException, match=re.escape(said)):
         spark.read.format("pyrite").load(str(tmp_path)).count()
     with pytest.raises(QueryError, match=re.escape(said)):
@@ -361,7 +361,7 @@ def test_copies_that_no_one_uses_do_not_pile_up(
     data = folder.parents[1]
     used = table(spark, path=data)
     (copy,) = copies(data)
-    monkeypatch.setattr(sys.modules["pyrite.spark.table"], "UNUSED", 3 * copy.stat().st_size)
+    monkeypatch.setattr(sys.modules["pyrite.spark.table"], "MAX_COPIES", 3 * copy.stat().st_size)
     for _ in range(20):
         table(spark, path=data)
 

@@ -118,7 +118,7 @@ def begin_anew(log: Log) -> int:
 
 
 @pytest.mark.parametrize(
-    ("happens", "said"), [(drop_what_is_unread, "are not kept any longer"), (begin_anew, "was read up to")]
+    ("happens", "said"), [(drop_what_is_unread, "were dropped by retention"), (begin_anew, "was read up to")]
 )
 def test_what_was_never_read_and_is_gone_is_an_error_or_a_warning(
     log: Log, spark_log: Path, happens: Callable[[Log], int], said: str
@@ -145,5 +145,5 @@ def test_a_stream_does_not_begin_where_the_log_has_not_come(log: Log, fail: str)
 
 
 def test_a_stream_has_no_end(log: Log) -> None:
-    with pytest.raises(PySparkException, match=r"option endingOffsets is for spark\.read"):
+    with pytest.raises(PySparkException, match=r"option endingOffsets works with spark\.read"):
         log.run(endingOffsets="latest")

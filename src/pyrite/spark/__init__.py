@@ -1,4 +1,4 @@
-"""Spark: `format("pyrite")` for reading the log and publishing to it, and a session that is set up for both.
+"""Spark: `format("pyrite")` reads the log and publishes to it; `session()` returns a session set up for both.
 
 from pyrite.spark import session, table
 

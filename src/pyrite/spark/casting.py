@@ -1,4 +1,4 @@
-"""Columns of text as columns of another type: as Arrow casts them, and null where it cannot."""
+"""Cast columns of text to other types; a value that Arrow cannot cast becomes null."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 PIECES = 8
-"""So many pieces are made of what is refused."""
+"""Pieces into which a rejected batch is split."""
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Cast what can be cast, and tell where something could not, and is null."""
+    """Return the cast column, with null for what cannot be cast, and a mask of those rows."""
     try:
         return cast_all(array, kind), np.zeros(len(array), np.bool_)
     except pa.ArrowInvalid:
@@ -28,7 +28,7 @@ def cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
 
 
 def cast_all(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast, or raise ArrowInvalid. A time without a zone is UTC."""
+    """Cast, or raise ArrowInvalid. A time without a time zone is UTC."""
     if pa.types.is_timestamp(kind):
         return _within(_times(array, kind), datetime.min, datetime.max)
     if pa.types.is_date(kind):
@@ -46,11 +46,11 @@ def _times(array: pa.Array, kind: pa.TimestampType) -> pa.Array:
 
 
 def _within(array: pa.Array, least: date, most: date) -> pa.Array:
-    """Refuse what is not in the years 1 to 9999: neither Spark's types nor Python's go further."""
+    """Reject times outside the years 1 to 9999, the range of Spark's and Python's types."""
     kind = array.type
     plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind
     low, high = (pa.scalar(limit, plain).cast(kind) for limit in (least, most))
     found = pc.min_max(array)
     if found["min"].is_valid and (found["min"].value < low.value or found["max"].value > high.value):
-        raise pa.ArrowInvalid("it is not in the years 1 to 9999")
+        raise pa.ArrowInvalid("time outside the years 1 to 9999")
     return array

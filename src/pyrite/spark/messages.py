@@ -1,4 +1,4 @@
-"""The rows of a DataFrame as messages to publish: which columns they may have, and of which types."""
+"""Rows of a DataFrame as messages to publish: allowed columns and their types."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ KINDS: dict[str, tuple[type[DataType], ...]] = {
     "correlation_data": (StringType, BinaryType),
     "user_properties": (ArrayType, MapType),
 }
-"""The columns that a message may have, and the types that each may be of."""
+"""Columns of a message, and the types that each accepts."""
 
 EXPECTED = {"user_properties": "map<string,string> or array<struct<key:string,value:string>>"}
-"""How to name the types that are made of others."""
+"""Names of nested types in errors."""
 
 DEFAULTS = {"qos": 1, "retain": False}
-"""What null stands for, and a column that is missing."""
+"""Values for null and for missing columns."""
 
 
 class Messages:
-    """Makes what the broker takes of what Spark gives."""
+    """Turn rows of Spark into rows that the broker accepts."""
 
     def __init__(self, schema: StructType, topic: str | None) -> None:
         for field in schema.fields:
             kinds = KINDS.get(field.name)
             if kinds is None:
-                raise OptionError(f"a message has no column {field.name!r}; it may have: {', '.join(KINDS)}")
+                raise OptionError(f"a message has no column {field.name!r}; allowed: {', '.join(KINDS)}")
             if not isinstance(field.dataType, kinds) or not _fits(field.dataType):
                 expected = EXPECTED.get(field.name) or " or ".join(kind.typeName() for kind in kinds)
                 raise OptionError(
-                    f"the column {field.name} is of type {field.dataType.simpleString()}, not {expected}"
+                    f"the column {field.name} has type {field.dataType.simpleString()}, expected {expected}"
                 )
         if "payload" not in schema.names:
-            raise OptionError("there is no column payload to publish")
+            raise OptionError("the column payload is missing")
         if topic is not None and "topic" in schema.names:
-            raise OptionError("there are both a column topic and the option topic: which is it to be?")
+            raise OptionError("give either a column topic or the option topic, not both")
         if topic is None and "topic" not in schema.names:
-            raise OptionError("there is neither a column topic nor the option topic")
+            raise OptionError("give a column topic or the option topic")
         self._topic = topic
         names = [name for name in KINDS if name in schema.names or name == "topic"]
         self.schema = pa.schema([SCHEMA.field(name) for name in names])
-        """The columns as they are staged."""
+        """Schema of the staged rows."""
 
     def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows as messages; ValueError if one cannot be published."""
+        """Return rows as messages; raise ValueError for a row that cannot be published."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if self._topic is not None:
             columns["topic"] = pa.repeat(self._topic, batch.num_rows)
@@ -86,7 +86,7 @@ class Messages:
 
 
 def _fits(kind: DataType) -> bool:
-    """Tell whether what a type is made of is what pairs of texts are made of."""
+    """True unless the type is a map or list of something other than pairs of strings."""
     if isinstance(kind, MapType):
         return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
     if isinstance(kind, ArrayType):

@@ -1,4 +1,4 @@
-"""The options of `format("pyrite")`: what they are called, what they may be, and what was meant."""
+"""Options of `format("pyrite")`: names, allowed values and errors."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ SPARKS_OWN = (
     "asyncprogresstrackingenabled",
     "asyncprogresstrackingcheckpointintervalms",
 )
-"""What Spark itself passes on to a sink."""
+"""Options that Spark itself passes to a sink."""
 FORMATS = ("json", "csv", "text")
 LEVELS = 65_536
-"""No topic has more levels: its length is two bytes on the wire."""
+"""Upper bound of a topic's levels: its length is two bytes on the wire."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class OptionError(ValueError):
-    """An option that does not exist, or a value that it cannot have; the text names it."""
+    """Unknown option or invalid value; the text names the option."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the log is: at a broker, or in a folder."""
+    """Where the log is: a broker or a folder."""
 
     broker: str | None = None
     path: Path | None = None
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read, and how much at a time."""
+    """What to read, and how much per trigger."""
 
     place: Place
     stream: str = "default"
@@ -86,7 +86,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Take the options of a reader, or raise an OptionError that says which is wrong."""
+    """Return the options of a reader; raise OptionError for an invalid one."""
     _check_names(given, READING, "reading")
     options = _Given(given)
     return ReadOptions(
@@ -104,11 +104,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Take the options of a writer, or raise an OptionError that says which is wrong."""
+    """Return the options of a writer; raise OptionError for an invalid one."""
     _check_names(given, WRITING, "writing")
     options = _Given(given)
     if options.get("path") is not None:
-        raise OptionError("option path: a folder can only be read; to write, name the broker (option broker)")
+        raise OptionError("option path: a folder is read-only; to write, give the option broker")
     topic = options.get("topic")
     if topic is not None:
         try:
@@ -124,12 +124,12 @@ def _check_names(given: Mapping[str, str], known: tuple[str, ...], doing: str) -
         if name.lower() in names or name.lower() in SPARKS_OWN:
             continue
         near = difflib.get_close_matches(name.lower(), names, 1)
-        hint = f"did you mean {names[near[0]]}?" if near else f"for {doing} there are: {', '.join(known)}"
-        raise OptionError(f"there is no option {name!r}; {hint}")
+        hint = f"did you mean {names[near[0]]}?" if near else f"options for {doing}: {', '.join(known)}"
+        raise OptionError(f"unknown option {name!r}; {hint}")
 
 
 class _Given:
-    """The options as they were given, each to be had as what it stands for."""
+    """Options as given, with a method for each type of value."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -141,12 +141,12 @@ class _Given:
         broker, path = self.get("broker"), self.get("path")
         if (broker is None) == (path is None):
             raise OptionError(
-                "give one of the options broker (as in flight://127.0.0.1:8815) and path (the log's folder)"
+                "give either the option broker (such as flight://127.0.0.1:8815) or path (the log's folder)"
             )
         names = CONNECTING[2:]
         credentials = [self.get(name) for name in names]
         if path is not None and any(each is not None for each in credentials):
-            raise OptionError(f"options {', '.join(names)} go with broker, not with path")
+            raise OptionError(f"options {', '.join(names)} work with broker, not with path")
         if broker is not None:
             _check_url(broker)
             self._check_credentials(broker)
@@ -239,7 +239,7 @@ class _Given:
 
 
 def _check_url(text: str) -> None:
-    from pyrite.client.log import location_of  # who reads a folder need not wait for it
+    from pyrite.client.log import location_of  # imported late: reading a folder does not need it
 
     try:
         location_of(text)
@@ -248,12 +248,12 @@ def _check_url(text: str) -> None:
 
 
 def folder_of(text: str) -> Path:
-    """Return the folder, absolute: Python's workers may have another current folder."""
+    """Return the absolute folder: Spark's Python workers may have another current folder."""
     path = text
     if text.startswith("file:"):
         path = text.removeprefix("file:").removeprefix("//").removeprefix("localhost")
         if not path.startswith("/"):
             raise OptionError(f"option path: expected file:///FOLDER, not {text!r}")
     elif not text or _URL.match(text):
-        raise OptionError(f"option path: expected a folder that this machine can see, not {text!r}")
+        raise OptionError(f"option path: expected a folder on this machine, not {text!r}")
     return Path(path).absolute()

@@ -1,4 +1,4 @@
-"""The log as Spark's processes see it: a folder, or a broker that is asked through Arrow Flight."""
+"""The log as Spark's processes see it: a folder, or a broker reached through Arrow Flight."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Log: TypeAlias = Union[LogFolder, "FlightLog"]
 
 @lru_cache(maxsize=16)
 def open_log(place: Place) -> Log:
-    """Return the log at a place; a process that is asked again uses what it has."""
+    """Return the log at a place; each process keeps it for the next call."""
     return open_folder(place.path) if place.path is not None else open_broker(place)
 
 
 def check_stream(place: Place, stream: str) -> None:
-    """Raise a QueryError if there is no such stream; of a broker that does not answer, no one knows."""
+    """Raise QueryError for an unknown stream; a broker that does not answer is not an error here."""
     if place.path is not None:
         open_folder(place.path).bounds(stream)
         return
@@ -31,27 +31,27 @@ def check_stream(place: Place, stream: str) -> None:
         with connect(place, retry=0.0) as broker:
             broker.bounds(stream)
     except ConnectionError:
-        pass  # a query waits for it
+        pass  # the query waits for the broker
 
 
 def open_folder(path: Path) -> LogFolder:
-    """Return the log in a folder; QueryError if there is none."""
+    """Return the log in a folder; raise QueryError if there is none."""
     if not (path / "streams").is_dir():
-        raise QueryError(f"option path: there is no log in {path}; expected the data folder of a broker")
+        raise QueryError(f"option path: no log in {path}; expected the data folder of a broker")
     return LogFolder(path)
 
 
 @lru_cache(maxsize=16)
 def open_broker(place: Place) -> FlightLog:
-    """Return a broker, to read from or to publish to."""
+    """Return a broker to read from or to publish to."""
     from pyrite.client.log import RETRY
 
     return connect(place, RETRY)
 
 
 def connect(place: Place, retry: float) -> FlightLog:
-    """Return a broker that is asked again for so many seconds if it does not answer."""
-    from pyrite.client.log import FlightLog  # who reads a folder need not wait for it
+    """Return a broker; `retry` is how many seconds to retry if it does not answer."""
+    from pyrite.client.log import FlightLog  # imported late: reading a folder does not need it
 
     assert place.broker is not None
     return FlightLog(

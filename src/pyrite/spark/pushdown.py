@@ -1,4 +1,4 @@
-"""Spark's filters as a query of the log: what it can tell by its index, or by topic, is never read."""
+"""Turn Spark's filters on offset, timestamp and topic into a narrower query of the log."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pyrite.queries import FOREVER, SCHEMA, Query
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_LONGEST = 65_535
-"""Bytes of a topic at most: its length is two bytes on the wire."""
+_MAX_TOPIC = 65_535
+"""Bytes of the longest topic: its length is two bytes on the wire."""
 _Comparison = EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
 
 def push(query: Query, filters: Sequence[Filter]) -> tuple[Query | None, list[Filter]]:
-    """Narrow a query by filters; return it, None if nothing can pass, and what is left for Spark to do."""
+    """Narrow a query by filters. Return it, or None if no row can pass, and the filters left for Spark."""
     narrowed: Query | None = query
     left = []
     for one in filters:
@@ -43,7 +43,7 @@ def push(query: Query, filters: Sequence[Filter]) -> tuple[Query | None, list[Fi
 
 
 def _narrow(query: Query, one: Filter) -> tuple[Query | None, bool]:
-    """Narrow a query by a filter, and tell whether Spark need not look at it any more."""
+    """Narrow a query by one filter; also return whether the query now covers the filter exactly."""
     if isinstance(one, IsNotNull):
         return query, one.attribute[0] in SCHEMA.names and not SCHEMA.field(one.attribute[0]).nullable
     if isinstance(one, _Comparison) and one.attribute in (("offset",), ("timestamp",)):
@@ -58,7 +58,7 @@ def _narrow(query: Query, one: Filter) -> tuple[Query | None, bool]:
 
 
 def _between(query: Query, one: _Comparison) -> tuple[Query | None, bool]:
-    """Narrow the range of offsets, or of times: whole numbers both."""
+    """Narrow the range of offsets or timestamps; both are integers."""
     value = one.value
     is_time = one.attribute == ("timestamp",)
     if is_time and isinstance(value, datetime) and value.tzinfo is not None:
@@ -79,7 +79,7 @@ def _between(query: Query, one: _Comparison) -> tuple[Query | None, bool]:
 
 
 def _among(query: Query, topics: Sequence[object]) -> tuple[Query | None, bool]:
-    """Narrow to certain topics; what is none is in no log."""
+    """Narrow to these topics; an invalid topic is in no log."""
     wanted = [
         topic
         for topic in topics
@@ -91,7 +91,7 @@ def _among(query: Query, topics: Sequence[object]) -> tuple[Query | None, bool]:
 
 
 def _below(query: Query, prefix: str) -> Query:
-    """Narrow to the topics below the last whole level of a prefix; that may be some too many."""
+    """Narrow to the topics below the last whole level of a prefix; Spark removes the surplus."""
     level, slash, _ = prefix.rpartition("/")
     if query.topics or not slash or not level or not _is_topic(f"{level}/x"):
         return query
@@ -99,5 +99,5 @@ def _below(query: Query, prefix: str) -> Query:
 
 
 def _is_topic(text: str) -> bool:
-    """Tell whether messages can have this topic. With a wildcard, as a filter it would match others."""
-    return 0 < len(text.encode()) <= _LONGEST and not {"+", "#", "\0"} & set(text)
+    """True for a valid topic name without wildcards, which would match other topics as a filter."""
+    return 0 < len(text.encode()) <= _MAX_TOPIC and not {"+", "#", "\0"} & set(text)

@@ -1,4 +1,4 @@
-"""Reading a range of the log as a DataFrame: in parts, each an iterator of Arrow record batches."""
+"""Read a range of the log as a DataFrame, in partitions of Arrow record batches."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from pyrite.spark.options import OptionError, ReadOptions
 from pyrite.spark.places import Log, open_log
 from pyrite.spark.pushdown import push
 
-SMALL = 50_000
-"""Messages that are not worth a part of their own."""
-LARGE = 2_000_000
-"""Messages that are too many for one part."""
+MIN_PART = 50_000
+"""Messages below which another partition does not pay."""
+MAX_PART = 2_000_000
+"""Messages above which a partition is split again."""
 
 _logger = logging.getLogger("pyrite.spark")
 
 
 @dataclass
 class Part(InputPartition):
-    """A range of offsets, to be read by a task."""
+    """Range of offsets for one task."""
 
     start: int
     stop: int
 
 
 def parts_of(log: Log, options: ReadOptions, start: int, stop: int) -> list[Part]:
-    """Split a range: a part for each core here, or several for each if it is large; few if it is small."""
+    """Split a range: few parts if it is small, one a core, or several a core if it is large."""
     messages = stop - start
     cores = os.cpu_count() or 1
-    parts = min(ceil(messages / SMALL), cores * ceil(messages / cores / LARGE))
+    parts = min(ceil(messages / MIN_PART), cores * ceil(messages / cores / MAX_PART))
     parts = min(max(parts, options.min_partitions), MAX_PARTS)
     return [Part(*part) for part in log.split(options.stream, start, stop, parts)]
 
 
 def start_of(log: Log, options: ReadOptions, default: str) -> int:
-    """Return the offset to begin at; OptionError if the stream has not come so far."""
+    """Return the first offset to read; raise OptionError if it is beyond the end of the stream."""
     start = log.offset(options.stream, options.starting or default)
     end = log.bounds(options.stream).end
     if start > end:
         ends = f"stream {options.stream} ends at offset {end}"
-        raise OptionError(f"option startingOffsets: {ends}, there is no offset {start} yet")
+        raise OptionError(f"option startingOffsets: {ends}, before offset {start}")
     return start
 
 
 def query_of(options: ReadOptions, columns: Columns) -> Query:
-    """Return what is asked of the log by the options alone."""
+    """Return the query that the options describe."""
     return Query(
         options.stream,
         topics=() if options.topic is None else (options.topic,),
@@ -64,25 +64,25 @@ def query_of(options: ReadOptions, columns: Columns) -> Query:
 
 
 def read(options: ReadOptions, columns: Columns, query: Query) -> Iterator[pa.RecordBatch]:
-    """Yield what a query asks for, as Spark wants it."""
+    """Yield the rows of a query in the columns that Spark asked for."""
     for batch in open_log(options.place).read(query, warn):
         yield columns.shape(batch)
 
 
 def lost(options: ReadOptions, what: str) -> None:
-    """Raise or warn, as the options say, because something is not there any more."""
+    """Report lost messages: raise DataLoss, or warn if the options allow loss."""
     if options.fail_on_data_loss:
         raise DataLoss(f"{what} (with the option failOnDataLoss=false this is a warning)")
     warn(what)
 
 
 def warn(what: str) -> None:
-    """Say on standard error what was lost."""
+    """Log lost messages as a warning."""
     _logger.warning("data loss: %s", what)
 
 
 class BatchReader(DataSourceReader):
-    """What `spark.read` reads: all of the stream, or what the options leave of it."""
+    """Reader of `spark.read`: the whole stream, or the part that the options select."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):
         self._query: Query | None = query_of(options, self._columns)
 
     def partitions(self) -> list[Part]:
-        """Split what is to be read; positions become offsets here, once for all parts."""
+        """Split the range; positions become offsets here, once for all partitions."""
         options, query = self._options, self._query
         log = open_log(options.place)
         start = start_of(log, options, "earliest")
@@ -105,21 +105,21 @@ class BatchReader(DataSourceReader):
         return parts_of(log, options, start, stop) if start < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a part."""
+        """Yield the messages of a partition."""
         if self._query is None or not isinstance(partition, Part):
-            return  # Spark makes a partition of its own if there is none
+            return  # Spark makes an empty partition if there is none
         yield from read(self._options, self._columns, self._query.part(partition.start, partition.stop))
 
 
 class FilteringReader(BatchReader):
-    """One that takes filters. Spark uses it for all queries of a DataFrame, also those with other filters.
+    """Reader that accepts filters. Only for `filterPushdown=true`.
 
-    (PythonDataSourceV2 keeps the first reader, or the last to which filters were pushed.) So it is for who
-    asks for it, and is told so in docs/spark.md.
+    Spark keeps one reader for all queries of a DataFrame (PythonDataSourceV2 holds the first, or the last one
+    to which filters were pushed), so another query of it would get these filters too. See docs/spark.md.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take what the log can do of the filters; return what Spark has to do."""
+        """Accept the filters that the log can apply; return the rest."""
         if self._query is None:
             return []
         self._query, left = push(self._query, filters)

@@ -1,4 +1,4 @@
-"""A SparkSession with what Pyrite's source and sink work best with."""
+"""A SparkSession with the settings that suit Pyrite's source and sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyrite.spark.java import use_java
 
 SETTINGS = {
-    "spark.sql.python.filterPushdown.enabled": "true",  # so that the log reads only what a filter leaves
+    "spark.sql.python.filterPushdown.enabled": "true",  # lets the log skip what a filter removes
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -17,10 +17,10 @@ SETTINGS = {
 def session(
     master: str | None = None, name: str = "pyrite", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """Return the SparkSession there is, or a new one.
+    """Return the active SparkSession, or a new one.
 
-    `master` is where to run, as in local[2]; by default what spark-submit says, or all cores here.
-    `settings` are of Spark's, and win over ours.
+    `master` says where to run, such as local[2]; the default is spark-submit's choice, or all local cores.
+    `settings` are Spark settings, which override ours.
     """
     is_new = SparkSession.getActiveSession() is None
     if is_new:

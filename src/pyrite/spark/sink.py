@@ -1,7 +1,7 @@
-"""Publishing what a DataFrame holds: tasks stage rows with the broker, the driver's commit publishes them.
+"""Publish a DataFrame: tasks stage rows at the broker, the driver's commit publishes them.
 
-What is staged is on the broker's disk, but no one sees it. A commit has the id of the query and of the
-micro-batch, and the broker remembers these: what is done again after a restart is published once.
+Staged rows are on the broker's disk, but invisible. A commit carries the ids of the query and of the
+micro-batch. The broker remembers both, so a micro-batch repeated after a restart is published once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pyrite.spark.places import open_broker
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
-"""Local properties that Spark gives the tasks of a micro-batch."""
+"""Local properties that Spark sets for the tasks of a micro-batch."""
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged."""
+    """Parts that a task has staged."""
 
     sink: str
     parts: list[str]
@@ -40,7 +40,7 @@ def stage(options: WriteOptions, messages: Messages, sink: str, batches: Iterato
     """Stage the rows of a task."""
     task = TaskContext.get()
     assert task is not None
-    # Every attempt has a name of its own, so that one which was given up, and still runs, spoils nothing.
+    # Each attempt has its own name: an abandoned attempt that still runs changes no other.
     name = f"{task.getLocalProperty(BATCH) or 0}-{task.partitionId()}-{uuid4().hex}"
     shaped = (messages.shape(batch) for batch in batches if batch.num_rows)
     staged = open_broker(options.place).stage(sink, name, messages.schema, shaped)
@@ -48,19 +48,19 @@ def stage(options: WriteOptions, messages: Messages, sink: str, batches: Iterato
 
 
 def commit(options: WriteOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Publish what the tasks of a batch have staged, unless that was done before."""
+    """Publish the staged parts of a batch, unless they were published before."""
     for sink, parts in _by_sink(messages).items():
         open_broker(options.place).commit(sink, batch, parts)
 
 
 def abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Forget what the tasks of a batch have staged."""
+    """Delete the staged parts of a batch."""
     for sink, parts in _by_sink(messages).items():
         open_broker(options.place).abort(sink, parts)
 
 
 def _by_sink(messages: Sequence[WriterCommitMessage | None]) -> dict[str, list[str]]:
-    """Return all parts, in the order of the tasks, under the name of their sink; {} if there are none."""
+    """Return the parts by sink, in the order of the tasks."""
     staged: dict[str, list[str]] = {}
     for message in messages:
         if isinstance(message, Staged) and message.parts:
@@ -69,11 +69,11 @@ def _by_sink(messages: Sequence[WriterCommitMessage | None]) -> dict[str, list[s
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """What `df.write` writes: everything is published, or nothing."""
+    """Writer of `df.write`: publishes all rows or none."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise OptionError("what was published cannot be overwritten: use mode('append')")
+            raise OptionError("published messages cannot be overwritten: use mode('append')")
         self._options = options
         self._messages = Messages(schema, options.topic)
         self._sink = f"batch-{uuid4()}"
@@ -83,30 +83,30 @@ class BatchWriter(DataSourceArrowWriter):
         return stage(self._options, self._messages, self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what is staged."""
+        """Publish the staged rows."""
         commit(self._options, 0, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget what is staged, also by tasks of which there is no message, or that go on: it is over.
+        """Delete the whole sink, with the rows of tasks that sent no message or still run.
 
-        This is no way for a stream: its batch is to be done again.
+        A stream must not do this: its batch is repeated.
         """
         open_broker(self._options.place).abort(self._sink)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """What `df.writeStream` writes: each micro-batch is published exactly once, or not at all."""
+    """Writer of `df.writeStream`: publishes each micro-batch exactly once, or not at all."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._messages = Messages(schema, options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of a task, under the id of the query, which is in its checkpoint."""
+        """Stage the rows of a task under the query's id, which its checkpoint keeps."""
         task = TaskContext.get()
         query = None if task is None else task.getLocalProperty(QUERY)
         if query is None:
-            raise RuntimeError("Spark does not tell the query's id to its tasks; PySpark 4.2 and later do")
+            raise RuntimeError("this Spark hides the query's id from its tasks: use PySpark 4.2 or later")
         return stage(self._options, self._messages, query, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -114,5 +114,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit(self._options, batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Forget a micro-batch."""
+        """Delete a staged micro-batch."""
         abort(self._options, messages)

@@ -1,11 +1,10 @@
-"""A stream as Parquet files, which stay for as long as Spark may read them.
+"""Snapshot of a stream as Parquet files that stay while Spark may read them.
 
-Spark lists files when a DataFrame is made, and opens them when it is used; the broker merges and drops
-segments whenever it likes. So the sealed segments get a second name (a hard link) in a folder of this
-process, under `snapshots` in the data folder. What is not Parquet yet is copied there as Parquet, if it is
-little, as a rule: on two cores, to have Spark read it once through Python takes longer. The folder goes when
-the process ends. Should it be killed, the next one that makes a snapshot removes what it left: each holds a
-lock while it lives.
+Spark lists files when a DataFrame is made and opens them when it is used; in between, the broker merges and
+drops segments. So sealed segments get a hard link in a folder of this process, under `snapshots` in the data
+folder. Messages that are not Parquet yet are copied there as Parquet if they are few: on two cores, reading
+them once through Python takes longer. The folder is removed when the process ends. Each process holds a lock
+on its folder; the next snapshot removes folders of processes that were killed.
 """
 
 from __future__ import annotations
@@ -29,40 +28,40 @@ from pyrite.log.stream import StreamReader
 from pyrite.queries import Query
 
 COPY = "rest.parquet"
-"""What is not Parquet yet, copied."""
-LITTLE = 2_000_000
-SMALL = 128 * 1024 * 1024
-"""Messages, and bytes in the log, up to which it is: more takes its time, and room on the broker's disk."""
+"""Copy of the messages that are not Parquet yet."""
+MAX_COPIED_MESSAGES = 2_000_000
+MAX_COPIED_BYTES = 128 * 1024 * 1024
+"""Limits of that copy, which takes time and room on the broker's disk."""
 _REPEATED = ["topic", "client_id", "content_type", "response_topic"]
 _FILTERED = ["offset", "timestamp", "topic"]
-"""The columns by which row groups are passed over."""
+"""Columns with statistics, which let readers skip row groups."""
 
 _logger = logging.getLogger("pyrite.spark")
 
 
 class Snapshot(NamedTuple):
-    """The Parquet files with what a stream had when it was taken."""
+    """Parquet files of a stream at one moment."""
 
     folder: Path
     files: list[Path]
     end: int
-    """The offset up to which they have it."""
+    """Offset after the last message in the files."""
 
     @property
     def copied(self) -> int:
-        """Bytes that only this snapshot has."""
+        """Bytes that exist only in this snapshot."""
         copy = self.folder / COPY
         return copy.stat().st_size if copy in self.files else 0
 
     def remove(self) -> None:
-        """Remove it: no one reads it any more."""
+        """Remove the files, which nobody reads any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
-    """Return what a stream has up to an offset, or as much of it as can be had as Parquet soon.
+    """Return a stream up to an offset, or as much of it as is quickly available as Parquet.
 
-    None if that is nothing, or cannot be kept. DataLoss if some of what is copied is damaged.
+    None if that is nothing, or the files cannot be made. Raise DataLoss if a copied message is damaged.
     """
     try:
         snapshot = Snapshot(_folder(log.data) / str(uuid4()), [], 0)
@@ -73,7 +72,7 @@ def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
             snapshot.remove()
             raise
     except OSError as error:
-        _logger.warning("no snapshot can be made in %s, so all is read through Python: %s", log.data, error)
+        _logger.warning("cannot make a snapshot in %s, so Python reads the log: %s", log.data, error)
         return None
     if snapshot.files:
         return snapshot
@@ -82,19 +81,19 @@ def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
 
 
 def _fill(log: LogFolder, stream: str, end: int, snapshot: Snapshot) -> int:
-    """Put what a stream has up to an offset into a snapshot; return up to where it is there."""
+    """Fill a snapshot up to an offset; return the offset reached."""
     reader = StreamReader(log.data / "streams" / stream)
     start = _link(reader, snapshot)
     if start >= end and snapshot.files:
         return start
-    if end - start > LITTLE or _unsealed(reader) > SMALL:
+    if end - start > MAX_COPIED_MESSAGES or _unsealed(reader) > MAX_COPIED_BYTES:
         return start
     _copy(log, Query(stream, start, max(start, end)), snapshot)
     return max(start, end)
 
 
 def _unsealed(reader: StreamReader) -> int:
-    """Return how many bytes of a stream are not Parquet."""
+    """Return how many bytes of a stream are not Parquet yet."""
     sizes = 0
     for segment in reader.segments():
         if not isinstance(segment, ParquetSegment):
@@ -106,7 +105,7 @@ def _unsealed(reader: StreamReader) -> int:
 
 
 def _link(reader: StreamReader, snapshot: Snapshot) -> int:
-    """Link the Parquet files that a stream begins with; return the offset from which on there is none."""
+    """Link the Parquet files at the beginning of a stream; return the offset after them."""
     while True:
         segments = list(takewhile(lambda one: isinstance(one, ParquetSegment), reader.segments()))
         links = [snapshot.folder / segment.path.name for segment in segments]
@@ -116,16 +115,16 @@ def _link(reader: StreamReader, snapshot: Snapshot) -> int:
             end = segments[-1].end() if segments else reader.first
         except FileNotFoundError as gone:
             if Path(gone.filename).exists():
-                raise  # so it is the folder that is gone
+                raise  # the snapshot's own folder is gone
             for link in links:
                 link.unlink(missing_ok=True)
-            continue  # one of them was merged with others, or dropped
+            continue  # the broker merged or dropped a segment meanwhile
         snapshot.files.extend(links)
         return end
 
 
 def _copy(log: LogFolder, query: Query, snapshot: Snapshot) -> None:
-    """Write what a query asks for as Parquet, as fast as can be: it does not live long."""
+    """Write the rows of a query as Parquet, with fast compression as the file is short-lived."""
     path = snapshot.folder / COPY
     with pq.ParquetWriter(
         path, query.schema, compression="snappy", use_dictionary=_REPEATED, write_statistics=_FILTERED
@@ -137,7 +136,7 @@ def _copy(log: LogFolder, query: Query, snapshot: Snapshot) -> None:
 
 @cache
 def _folder(data: Path) -> Path:
-    """Return this process's own folder for the segments of a data folder."""
+    """Return this process's folder for snapshots of a data folder."""
     snapshots = data / "snapshots"
     snapshots.mkdir(exist_ok=True)
     for other in snapshots.iterdir():
@@ -157,11 +156,11 @@ def _remove_unless_used(folder: Path) -> None:
     try:
         descriptor = os.open(folder / "lock", os.O_RDWR)
     except OSError:
-        return  # another is removing it
+        return  # another process is removing it
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
     except OSError:
-        pass  # whoever made it lives
+        pass  # its process is alive
     finally:
         os.close(descriptor)

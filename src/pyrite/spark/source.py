@@ -1,4 +1,4 @@
-"""`format("pyrite")`: the log as a data source of Spark's, and the broker as a sink."""
+"""`format("pyrite")`: the log as a data source of Spark, and the broker as a sink."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from pyrite.spark.streaming import StreamReader
 
 
 class PyriteSource(DataSource):
-    """What Spark calls by the name `pyrite`."""
+    """Data source that Spark knows as `pyrite`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        read_options(options)  # what is good for writing is good for reading, too
+        read_options(options)  # valid options for writing are valid for reading as well
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` is called with."""
+        """Return the name for `format`."""
         return "pyrite"
 
     def schema(self) -> StructType:
-        """Return the columns of the log, for who does not ask for others; Spark asks when it loads."""
+        """Return the columns of the log: the schema unless the query gives one."""
         options = read_options(self.options)
         check_stream(options.place, options.stream)
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads for `spark.read`."""
+        """Return the reader for `spark.read`."""
         options = read_options(self.options)
         return (FilteringReader if options.filter_pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what reads for `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         return StreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes for `df.write`."""
+        """Return the writer for `df.write`."""
         return BatchWriter(write_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what writes for `df.writeStream`; every output mode means that its rows are published."""
+        """Return the writer for `df.writeStream`; every output mode publishes its rows."""
         return StreamWriter(write_options(self.options), schema)

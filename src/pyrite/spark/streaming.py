@@ -1,4 +1,4 @@
-"""Reading the log as it grows: what `spark.readStream` reads. An offset of Spark's is one of the log's."""
+"""Read the log as it grows, for `spark.readStream`. Spark's offsets are the log's offsets."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Offset = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads micro-batches: ranges of offsets that Spark notes in its checkpoint before it reads them."""
+    """Reader of micro-batches: ranges of offsets, which Spark checkpoints before it reads them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.ending is not None:
-            raise OptionError("option endingOffsets is for spark.read; a stream has no end")
+            raise OptionError("option endingOffsets works with spark.read; a stream has no end")
         self._options = options
         self._columns = Columns(schema, options.payload_format)
         self._query = query_of(options, self._columns)
         self._target: int | None = None
 
     def initialOffset(self) -> Offset:
-        """Return where a query begins that has no checkpoint yet."""
+        """Return where a query without a checkpoint begins."""
         return {"offset": start_of(open_log(self._options.place), self._options, "latest")}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how much a micro-batch may have."""
+        """Return the largest size of a micro-batch."""
         if self._options.messages_per_trigger is not None:
             return ReadMaxRows(self._options.messages_per_trigger)
         if self._options.bytes_per_trigger is not None:
@@ -47,7 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where the query is to end."""
+        """Record where the query ends."""
         self._target = open_log(self._options.place).bounds(self._options.stream).end
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -76,15 +76,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = start["offset"], end["offset"]
         log = open_log(self._options.place)
         first = log.bounds(self._options.stream).first
-        if begin > stop:  # of a log that began anew, everything is new
+        if begin > stop:  # the log was started anew: every message is new
             begin = first
         if begin < min(first, stop):
             stream, last = self._options.stream, min(first, stop) - 1
-            lost(self._options, f"stream {stream}: offsets {begin} to {last} are not kept any longer")
+            lost(self._options, f"stream {stream}: offsets {begin} to {last} were dropped by retention")
             begin = min(first, stop)
         return parts_of(log, self._options, begin, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a part."""
+        """Yield the messages of a partition."""
         assert isinstance(partition, Part)
         return read(self._options, self._columns, self._query.part(partition.start, partition.stop))

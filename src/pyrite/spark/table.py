@@ -1,4 +1,4 @@
-"""History without Python: Spark's own Parquet reader reads a stream, and ours what is yet to be Parquet."""
+"""History without Python: Spark's Parquet reader reads sealed segments, Pyrite's source the rest."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from pyrite.spark.options import folder_of
 from pyrite.spark.places import open_folder
 from pyrite.spark.snapshot import Snapshot, take
 
-UNUSED = 512 * 1024 * 1024
-"""Bytes of copies after which Java has to look which of them are not used any more."""
+MAX_COPIES = 512 * 1024 * 1024
+"""Bytes of copies after which Java collects garbage, to find the copies that are not used any more."""
 
 _copied: list[int] = []
-"""Bytes of each copy since Java looked last."""
+"""Bytes of each copy since the last collection."""
 _kept: list[tuple[Any, Snapshot]] = []
-"""Weak references to what knows the files in Spark, and the files."""
+"""Weak references to Spark's file indexes, and the snapshot of each."""
 
 
 def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "pyrite-data") -> DataFrame:
-    """Return all messages that a stream has now, as a DataFrame; `path` is the log's folder.
+    """Return all messages that a stream holds now, as a DataFrame; `path` is the log's folder.
 
-    What comes later is not in it; what retention drops later still is. The last messages, which are not
-    Parquet yet, are copied now; if they are many, which is so when the broker had no time to make them
-    Parquet, they are read by the source. A session of Spark Connect does not tell for how long files are
-    needed: with it, all is read by the source.
+    Later messages are not in it; messages that retention drops later still are. The last messages, which are
+    not Parquet yet, are copied now; if they are many, the source reads them instead. Spark Connect does not
+    tell how long files are needed, so with it the source reads everything.
     """
     _remove_unused(spark)
     data = folder_of(str(path))
@@ -49,12 +48,12 @@ def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "p
 
 
 def _literal(path: Path) -> str:
-    """Return a path as Spark wants it, which takes some characters for patterns of names."""
+    """Return a path with the characters escaped that Spark takes for patterns."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", str(path))
 
 
 def _keep(spark: SparkSession, frame: DataFrame, snapshot: Snapshot) -> None:
-    """Note which snapshot a DataFrame needs, and with it all that are made of it; only Java knows which."""
+    """Keep a snapshot while this DataFrame, or one derived from it, is in use in Java."""
     files = frame._jdf.queryExecution().analyzed().collectLeaves().head().relation().location()
     jvm: Any = spark._jvm
     _kept.append((jvm.java.lang.ref.WeakReference(files), snapshot))
@@ -62,21 +61,21 @@ def _keep(spark: SparkSession, frame: DataFrame, snapshot: Snapshot) -> None:
 
 
 def _remove_unused(spark: SparkSession) -> None:
-    """Remove the snapshots that nothing in Spark knows any more.
+    """Remove the snapshots that Spark does not reference any more.
 
-    Java notices that when it needs memory, which may be long after the disk has become full of copies.
+    Java notices that when it collects garbage, which may be long after copies have filled the disk.
     """
-    if sum(_copied) > UNUSED and isinstance(spark, SparkSession):
+    if sum(_copied) > MAX_COPIES and isinstance(spark, SparkSession):
         jvm: Any = spark._jvm
-        gc.collect()  # what Python still knows, Java does, too
+        gc.collect()  # objects that Python references stay alive in Java
         jvm.java.lang.System.gc()
         _copied.clear()
     for pair in list(_kept):
         reference, snapshot = pair
         try:
-            used = not reference.refersTo(None)  # to get it would keep it for a while
+            used = not reference.refersTo(None)  # get() would keep it alive for a while
         except Py4JError:
-            used = False  # it was a Java before this one
+            used = False  # it belonged to an earlier Java process
         if not used:
             _kept.remove(pair)
             snapshot.remove()
