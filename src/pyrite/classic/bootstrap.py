@@ -27,7 +27,7 @@ def find_dependencies(module: str) -> None:
         return
     python = VENV / "bin" / "python"
     installed = VENV / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
-    if not python.exists() or Path(sys.prefix).resolve() == VENV:
+    if not python.exists() or Path(sys.prefix).resolve() == VENV.resolve():
         if (CHECKOUT / "Makefile").exists():
             problem = f"Pyrite is not set up: run `make run` once in {CHECKOUT}"
         else:

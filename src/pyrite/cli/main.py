@@ -10,7 +10,20 @@ from importlib import import_module
 
 from pyrite import __version__
 
-COMMANDS = ("serve", "pub", "sub", "pull", "topics", "top", "log", "passwd", "pipeline", "simulate", "study")
+COMMANDS = (
+    "serve",
+    "pub",
+    "sub",
+    "pull",
+    "topics",
+    "top",
+    "log",
+    "passwd",
+    "pipeline",
+    "simulate",
+    "study",
+    "classic",
+)
 """The modules of this package that register them."""
 
 _EXAMPLES = """\
@@ -25,6 +38,7 @@ examples:
   pyrite pipeline init plant                    a Spark pipeline over the log, ready to run
   pyrite simulate --devices 50 --seconds 30     devices that publish, for trying things out
   pyrite study udp-loss                         an experiment with the broker, and a report of it
+  pyrite classic                                the programs of the five classic systems
 
 `pyrite COMMAND --help` tells more about each command.
 """
