@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import signal
 import socket
@@ -49,7 +50,8 @@ def functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(publishing, "_registered", [])
     monkeypatch.setattr(subscribing, "_registered", [])
     yield
-    for one in (*publishing._registered, *subscribing._registered):
+    everyone: list[Publisher | Subscriber] = [*publishing._registered, *subscribing._registered]
+    for one in everyone:
         one.close()
 
 
@@ -259,6 +261,16 @@ def test_a_message_that_is_too_long_is_refused(functions: None, server: str) -> 
     publishing.createTopic("too-long")
     with pytest.raises(LineError, match=r"a payload has at most \d+ bytes here"):
         publishing.send("too-long", "x" * (16 * 1024 * 1024 + 1))
+
+
+def test_every_component_is_explained_in_the_code() -> None:
+    for file in (CLASSIC / "distributed").glob("*.py"):
+        tree = ast.parse(file.read_text())
+        named = (ast.FunctionDef, ast.ClassDef)
+        for node in [tree, *(node for node in ast.walk(tree) if isinstance(node, named))]:
+            name = getattr(node, "name", "")
+            if not name.startswith("_"):
+                assert ast.get_docstring(node), f"{file.name}: {name}"
 
 
 @pytest.mark.parametrize(("name", "unit"), [("createTopic", "topics"), ("send", "messages")])

@@ -26,7 +26,7 @@ def find_dependencies(module: str) -> None:
     if not missing:
         return
     python = VENV / "bin" / "python"
-    installed = VENV / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+    installed = VENV / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
     if not python.exists() or Path(sys.prefix).resolve() == VENV.resolve():
         if (CHECKOUT / "Makefile").exists():
             problem = f"Pyrite is not set up: run `make run` once in {CHECKOUT}"
@@ -38,7 +38,7 @@ def find_dependencies(module: str) -> None:
         _add_packages(str(installed))
         return
     else:
-        problem = "Python {}.{} lacks Pyrite's packages: run {} instead".format(*sys.version_info, python)
+        problem = "Python {}.{} lacks Pyrite's packages: run {} instead".format(*sys.version_info[:2], python)
     if module == "__main__":
         sys.exit(problem)
     raise ImportError(problem)

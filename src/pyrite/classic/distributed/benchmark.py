@@ -21,8 +21,8 @@ from pyrite.classic.distributed.server import HOST, PORT
 
 PIECE = 500
 """Operations between two reports of a client's progress."""
-REPORT_WITHIN = 60
-"""Seconds within which some client must report."""
+LOOK_AFTER = 1.0
+"""Seconds without a report after which the clients are looked at: one may have been killed."""
 
 
 class Benchmark(NamedTuple):
@@ -104,9 +104,11 @@ def _measure(
         task = bar.add_task(f"{benchmark.unit}, {variant}", total=asked.clients * asked.count)
         while len(ended) < asked.clients:
             try:
-                report = reports.get(timeout=REPORT_WITHIN)
+                report = reports.get(timeout=LOOK_AFTER)
             except Empty:
-                raise BenchmarkError(f"no client has reported for {REPORT_WITHIN} s") from None
+                if any(client.exitcode for client in clients):
+                    raise BenchmarkError("a client process has died") from None
+                continue
             if report.problem:
                 raise BenchmarkError(f"client {report.client}: {report.problem}")
             began.setdefault(report.client, report.at)
@@ -115,7 +117,7 @@ def _measure(
             if report.done == asked.count:
                 ended[report.client] = report.at
     for client in clients:
-        client.join(REPORT_WITHIN)
+        client.join()
     return began, ended
 
 
