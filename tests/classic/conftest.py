@@ -23,7 +23,7 @@ def start() -> Iterator[Start]:
 
     yield make
     for program in started:
-        if program.process.poll() is None:
+        if not program.ended:
             program.process.kill()
             program.end()
 

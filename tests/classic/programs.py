@@ -43,6 +43,8 @@ class Program:
             assert self.process.stdin is not None
             self.process.stdin.write(typed)
             self.process.stdin.close()
+        self.ended = False
+        """Whether its end was waited for, and its files closed."""
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -71,6 +73,7 @@ class Program:
         assert self.process.stderr is not None
         assert self.process.stdout is not None
         errors = self.process.stderr.read()
+        self.ended = True
         self.process.stderr.close()
         self.process.stdout.close()
         return code, rest, errors
