@@ -89,13 +89,13 @@ def _measure(
         )
         for number in range(asked.clients)
     ]
-    # Ctrl-C reaches the clients too; they ignore it from their first instruction, and end with this process.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal sends Ctrl-C to the clients too. They start with it blocked, and end with this process.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         for client in clients:
             client.start()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
     done = dict.fromkeys(range(asked.clients), 0)
