@@ -101,5 +101,4 @@ def serve(
     config = Config(listen=list(listeners), ephemeral=data is None, log_level="warning")
     config.data = data or config.data
     config.topics = topics or config.topics
-    config.access.anonymous = True
     return start(config, say or partial(print, flush=True), program=name())
