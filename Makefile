@@ -55,11 +55,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m pip install --user --quiet virtualenv && $(PYTHON) -m virtualenv --quiet $(VENV); }
 
 $(VENV)/.run-ready: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable ".[classic]"
+	$(PIP) --editable .
 	touch $@
 
 $(VENV)/.demo-ready: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable ".[classic,spark]"
+	$(PIP) --editable ".[spark]"
 	touch $@ $(VENV)/.run-ready
 
 $(VENV)/.test-ready: $(BIN)/python pyproject.toml constraints.txt

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-CLASSIC = Path(__file__).parents[2] / "classic"
+CHECKOUT = Path(__file__).parents[2]
+CLASSIC = CHECKOUT / "classic"
+PROGRAMS = sorted(
+    f"{file.parent.name}/{file.name}"
+    for file in CLASSIC.glob("*/*.py")
+    if 'if __name__ == "__main__":' in file.read_text()
+)
 
 
 class Program:
     """A classic program, started in a process of its own."""
 
-    def __init__(self, *arguments: str, python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        *arguments: str | bytes,
+        python: str = sys.executable,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        typed: str | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
-            [python, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [python, *arguments],
+            stdin=subprocess.DEVNULL if typed is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=os.environ | dict(environment or {}),
         )
+        if typed is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.write(typed)
+            self.process.stdin.close()
+        self.ended = False
+        """Whether its end was waited for, and its files closed."""
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -36,7 +62,7 @@ class Program:
         """Wait for its end, after a signal if there is one; return its exit code and what it printed."""
         if number is not None:
             self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         self._reader.join(10)
         rest = ""
         while True:
@@ -47,6 +73,7 @@ class Program:
         assert self.process.stderr is not None
         assert self.process.stdout is not None
         errors = self.process.stderr.read()
+        self.ended = True
         self.process.stderr.close()
         self.process.stdout.close()
         return code, rest, errors

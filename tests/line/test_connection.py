@@ -441,6 +441,11 @@ def test_topics_that_were_not_created_are_refused() -> None:
             "PubAck sport",
             "SubAck sport",
         ]
+        assert texts(client.say("Create sport", "Create sport new", "Create golf new")) == [
+            "Ack Create sport",
+            "Error exists Create: topic 'sport' already exists",
+            "Ack Create golf",
+        ]
         assert texts(client.say("Delete sport", "Publish sport 1", "x", "Delete news")) == [
             "Ack Delete sport",
             "Error no-topic Publish: there is no topic 'sport': create it first",

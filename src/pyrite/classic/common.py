@@ -1,31 +1,90 @@
-"""What the classic programs share: finding Pyrite, and starting a broker on the classic ports.
-
-Importing it from a program that was started with any Python starts that program again with the one in which
-`make run` has installed Pyrite.
-"""
+"""What the classic programs share: arguments, connecting, starting a broker, ending without a traceback."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[3]
-
-try:
-    import uvloop  # noqa: F401
-except ImportError:
-    python = ROOT / ".venv" / "bin" / "python"
-    if not python.exists() or python.parents[1] == Path(sys.prefix):
-        sys.exit(f"Pyrite is not set up: run `make run` once in {ROOT}")
-    os.execv(python, [str(python), *sys.argv])  # noqa: S606
-
+from typing import Protocol
 
 from pyrite.broker.catalog import TopicOptions
+from pyrite.cli.errors import reason_of, with_name
 from pyrite.cli.serve import start
+from pyrite.client.line import LineClient, LineError
 from pyrite.server.config import Config
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as a shell reports it."""
+
+
+class Main(Protocol):
+    """The entry point of a program."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Run with these arguments, or with those of the process, and return the exit code."""
+
+
+def name() -> str:
+    """Return the words that started this program, for its usage and its errors."""
+    return Path(sys.argv[0]).name
+
+
+def fail(problem: object) -> int:
+    """Print one sentence on standard error, and return the exit code of a failure."""
+    print(f"{name()}: {problem}", file=sys.stderr)
+    return 1
+
+
+def program(main: Main) -> Main:
+    """Have a program end with one sentence and an exit code, never with a traceback."""
+
+    @wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # a terminal may not have every letter of a message
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            code = main(arguments)
+            sys.stdout.flush()
+            return code
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BrokenPipeError:  # the reader of a pipe is gone; Python must not flush into it at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return 1
+        except UnicodeEncodeError:
+            return fail("the topic or the message is not valid UTF-8")
+        except OSError as error:
+            return fail(with_name(error) if error.filename else reason_of(error))
+        except LineError as error:
+            return fail(error)
+
+    return run
+
+
+def port(text: str) -> int:
+    """Read the number of a port."""
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Read a number from 1 on."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 on, not {text!r}")
+    return int(text)
+
+
+def connect(host: str, port: int) -> LineClient:
+    """Connect to a server; raise ConnectionError with a sentence that names it if that fails."""
+    try:
+        return LineClient(host, port)
+    except OSError as error:
+        raise ConnectionError(f"cannot reach the server at {host}:{port}: {reason_of(error)}") from None
 
 
 def serve(
@@ -36,9 +95,10 @@ def serve(
 ) -> int:
     """Run a broker on some listeners until Ctrl-C, and return its exit code.
 
-    Without a data folder it keeps everything in memory; `say` is told what it would else print.
+    Without a data folder it keeps everything in memory; `say` gets the lines that it would else print. The
+    classic systems have no users: everyone who can reach a listener is let in.
     """
     config = Config(listen=list(listeners), ephemeral=data is None, log_level="warning")
     config.data = data or config.data
     config.topics = topics or config.topics
-    return start(config, say or partial(print, flush=True))
+    return start(config, say or partial(print, flush=True), program=name())

@@ -10,7 +10,19 @@ from importlib import import_module
 
 from pyrite import __version__
 
-COMMANDS = ("serve", "pub", "sub", "pull", "topics", "top", "log", "passwd", "pipeline", "simulate")
+COMMANDS = (
+    "serve",
+    "pub",
+    "sub",
+    "pull",
+    "topics",
+    "top",
+    "log",
+    "passwd",
+    "pipeline",
+    "simulate",
+    "classic",
+)
 """The modules of this package that register them."""
 
 _EXAMPLES = """\
@@ -24,6 +36,7 @@ examples:
   pyrite log cat --from -1h                     what came in the last hour
   pyrite pipeline init plant                    a Spark pipeline over the log, ready to run
   pyrite simulate --devices 50 --seconds 30     devices that publish, for trying things out
+  pyrite classic                                the programs of the five classic systems
 
 `pyrite COMMAND --help` tells more about each command.
 """

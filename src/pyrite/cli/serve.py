@@ -98,10 +98,11 @@ def start(
     config: configuration.Config,
     say: Callable[[str], None],
     reread: Callable[[], configuration.Config] | None = None,
+    program: str = "pyrite serve",
 ) -> int:
     """Run a broker until it is stopped, and return the exit code; `say` is told what happens.
 
-    At SIGHUP, `reread` is asked for the settings as they are then.
+    At SIGHUP, `reread` is asked for the settings as they are then. Errors begin with the name of the program.
     """
     # It ends no broker, and what it would have read again was just read.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -113,13 +114,13 @@ def start(
 
         uvloop.run(serve(config, say, reread))
     except configuration.ConfigError as error:
-        print(f"pyrite serve: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 2
     except FolderError as error:
-        print(f"pyrite serve: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"pyrite serve: {with_name(error)}", file=sys.stderr)
+        print(f"{program}: {with_name(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         pass

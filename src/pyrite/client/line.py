@@ -117,6 +117,10 @@ class LineClient:
         """Create topics, without waiting for each; return when all are there."""
         self._ask_many([frames.line("Create", topic) for topic in topics], "Ack")
 
+    def delete_many(self, topics: Sequence[str]) -> None:
+        """Delete topics, without waiting for each; return when all are gone."""
+        self._ask_many([frames.line("Delete", topic) for topic in topics], "Ack")
+
     def subscribe(
         self, topic_filter: str, ack: bool = False, latest: bool = False, start: str | None = None
     ) -> None:
@@ -128,9 +132,9 @@ class LineClient:
         """Unsubscribe from a filter."""
         self._ask(frames.line("Unsubscribe", topic_filter), "Ack", "Unsubscribe")
 
-    def create(self, topic: str) -> None:
-        """Create a topic."""
-        self._ask(frames.line("Create", topic), "Ack", "Create")
+    def create(self, topic: str, new: bool = False) -> None:
+        """Create a topic; with `new`, raise LineError with the code "exists" if it already exists."""
+        self._ask(frames.line("Create", topic, new=new), "Ack", "Create")
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and its kept value."""

@@ -5,18 +5,22 @@ client_host.py [--host HOST] [--port PORT]
 
 from __future__ import annotations
 
-import argparse
-import socket
 import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+import argparse
+import socket
+import threading
+from collections.abc import Sequence
+
 from prompt_toolkit import PromptSession
 from prompt_toolkit.patch_stdout import patch_stdout
-
-from pyrite.classic import common  # noqa: F401
 
 PROMPT = "enter with format <type@topic@contents@flag>: "
 

@@ -8,17 +8,22 @@ list and disconnect. Each is translated into the line protocol, and what that an
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
 import argparse
 import asyncio
 import signal
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.broker.catalog import TopicOptions
 from pyrite.broker.link import Transport
-from pyrite.classic import common  # noqa: F401
 from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames

@@ -6,15 +6,20 @@ client.py [--udp] HOST PORT subscribe TOPIC...
 
 from __future__ import annotations
 
-import argparse
 import sys
+from pathlib import Path
+
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+import argparse
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from queue import SimpleQueue
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-from pyrite.classic import common  # noqa: F401
 from pyrite.client.line import LineClient, LineError, LineMessage
 
 TIMEOUT = 10.0

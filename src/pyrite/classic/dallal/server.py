@@ -5,12 +5,18 @@ server.py [--host HOST] [--port PORT] [--udp-port PORT]
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+import argparse
+from collections.abc import Sequence
+
 from pyrite.classic import common
 
 

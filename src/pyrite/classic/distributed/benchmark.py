@@ -4,87 +4,153 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import sys
+import signal
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty
+from typing import NamedTuple
+from uuid import uuid4
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from pyrite.classic import common  # noqa: F401
-from pyrite.classic.distributed.broker import HOST, PORT, Publisher
-from pyrite.client.line import LineError
+from pyrite.classic import common
+from pyrite.classic.distributed.publisher import Publisher
+from pyrite.classic.distributed.server import HOST, PORT
 
-PIECE = 5_000
+PIECE = 500
 """Operations between two reports of a client's progress."""
+LOOK_AFTER = 1.0
+"""Seconds without a report after which the clients are looked at: one may have been killed."""
 
-Work = Callable[[Publisher, int, int, int], None]
-"""Do operations of a client: the publisher, the client's number, the first operation and how many."""
-Report = tuple[int, int, float, str]
-"""A client's number, how many operations it has done, when, and what went wrong."""
+
+class Benchmark(NamedTuple):
+    """An operation to measure. Each function gets the publisher and a prefix of its client's own."""
+
+    name: str
+    unit: str
+    """What is counted."""
+    prepare: Callable[[Publisher, str], None]
+    variants: Mapping[str, Callable[[Publisher, str, int, int], None]]
+    """Ways of doing it: given also the number of the first operation, and how many to do."""
+    clean: Callable[[Publisher, str, int], None]
+    """Remove what the client made; given also how many operations it did."""
+
+
+class Report(NamedTuple):
+    """A client's progress."""
+
+    client: int
+    done: int
+    at: float
+    problem: str = ""
 
 
 def _client(
-    work: Work, number: int, count: int, where: tuple[str, int], reports: multiprocessing.Queue[Report]
+    benchmark: Benchmark,
+    variant: str,
+    number: int,
+    count: int,
+    host: str,
+    port: int,
+    reports: multiprocessing.Queue[Report],
 ) -> None:
+    prefix = f"benchmark-{uuid4().hex}"
     try:
-        publisher = Publisher(*where)
-        reports.put((number, 0, time.time(), ""))
-        for start in range(0, count, PIECE):
-            size = min(PIECE, count - start)
-            work(publisher, number, start, size)
-            reports.put((number, start + size, time.time(), ""))
+        publisher = Publisher(host, port)
+        benchmark.prepare(publisher, prefix)
+        reports.put(Report(number, 0, time.time()))
+        for first in range(0, count, PIECE):
+            size = min(PIECE, count - first)
+            benchmark.variants[variant](publisher, prefix, first, size)
+            reports.put(Report(number, first + size, time.time()))
+        benchmark.clean(publisher, prefix, count)
         publisher.close()
-    except (OSError, LineError) as error:
-        reports.put((number, -1, time.time(), str(error)))
+    except Exception as error:  # whatever it is, the main process reports it
+        reports.put(Report(number, 0, time.time(), str(error)))
 
 
-def run(title: str, what: str, work: Work, arguments: Sequence[str] | None = None) -> int:
-    """Run a benchmark: `what` is counted."""
-    parser = argparse.ArgumentParser(prog=Path(sys.argv[0]).name, description=title)
-    parser.add_argument("--host", default=HOST)
-    parser.add_argument("--port", type=int, default=PORT)
-    parser.add_argument("--clients", type=int, default=4, help="client processes (default: 4)")
-    parser.add_argument("--count", type=int, default=50_000, help=f"{what} of each (default: 50000)")
-    asked = parser.parse_args(arguments)
+class BenchmarkError(OSError):
+    """A client failed."""
+
+
+def _measure(
+    benchmark: Benchmark, variant: str, asked: argparse.Namespace, console: Console
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Run all clients; return when each began and when it ended."""
     context = multiprocessing.get_context("spawn")
     reports: multiprocessing.Queue[Report] = context.Queue()
-    where = (asked.host, asked.port)
     clients = [
-        context.Process(target=_client, args=(work, number, asked.count, where, reports), daemon=True)
+        context.Process(
+            target=_client,
+            args=(benchmark, variant, number, asked.count, asked.host, asked.port, reports),
+            daemon=True,
+        )
         for number in range(asked.clients)
     ]
-    for client in clients:
-        client.start()
+    # A terminal sends Ctrl-C to the clients too. They start with it blocked, and end with this process.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for client in clients:
+            client.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
-    console = Console()
-    bar = Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=console)
-    with bar:
-        task = bar.add_task(what, total=asked.clients * asked.count)
-        done = dict.fromkeys(range(asked.clients), 0)
+    done = dict.fromkeys(range(asked.clients), 0)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(f"{benchmark.unit}, {variant}", total=asked.clients * asked.count)
         while len(ended) < asked.clients:
-            number, so_far, when, wrong = reports.get(timeout=60)
-            if wrong:
-                console.print(f"client {number}: {wrong}", style="red")
-                return 1
-            began.setdefault(number, when)
-            done[number] = so_far
+            try:
+                report = reports.get(timeout=LOOK_AFTER)
+            except Empty:
+                if any(client.exitcode for client in clients):
+                    raise BenchmarkError("a client process has died") from None
+                continue
+            if report.problem:
+                raise BenchmarkError(f"client {report.client}: {report.problem}")
+            began.setdefault(report.client, report.at)
+            done[report.client] = report.done
             bar.update(task, completed=sum(done.values()))
-            if so_far == asked.count:
-                ended[number] = when
+            if report.done == asked.count:
+                ended[report.client] = report.at
     for client in clients:
-        client.join(10)
-    table = Table(title=title)
-    for column in ("client", what, "seconds", f"{what}/s"):
-        table.add_column(column, justify="right")
-    for number in sorted(ended):
-        seconds = ended[number] - began[number]
-        table.add_row(str(number), f"{asked.count:,}", f"{seconds:.2f}", f"{asked.count / seconds:,.0f}")
-    total, seconds = asked.clients * asked.count, max(ended.values()) - min(began.values())
-    table.add_row("all", f"{total:,}", f"{seconds:.2f}", f"{total / seconds:,.0f}", style="bold")
+        client.join()
+    return began, ended
+
+
+def run(benchmark: Benchmark, arguments: Sequence[str] | None = None) -> int:
+    """Run a benchmark, print its results, and return the exit code."""
+    parser = argparse.ArgumentParser(prog=common.name(), description=f"the throughput of {benchmark.name}")
+    parser.add_argument("--host", default=HOST, help="where the server listens (default: %(default)s)")
+    parser.add_argument("--port", type=common.port, default=PORT, help="(default: %(default)s)")
+    parser.add_argument(
+        "--clients", type=common.positive, default=4, help="client processes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--count",
+        type=common.positive,
+        default=5_000,
+        help=f"{benchmark.unit} of each client, each way (default: %(default)s)",
+    )
+    asked = parser.parse_args(arguments)
+    console = Console()
+    table = Table(title=benchmark.name)
+    for column in ("how", "client", benchmark.unit, "seconds", f"{benchmark.unit}/s"):
+        table.add_column(column, justify="left" if column == "how" else "right")
+    for variant in benchmark.variants:
+        began, ended = _measure(benchmark, variant, asked, console)
+        for number in sorted(ended):
+            table.add_row(variant, str(number), *_figures(asked.count, ended[number] - began[number]))
+        seconds = max(ended.values()) - min(began.values())
+        table.add_row(
+            variant, "all", *_figures(asked.clients * asked.count, seconds), style="bold", end_section=True
+        )
     console.print(table)
     return 0
+
+
+def _figures(count: int, seconds: float) -> tuple[str, str, str]:
+    return f"{count:,}", f"{seconds:.2f}", f"{count / max(seconds, 1e-6):,.0f}"

@@ -1,6 +1,6 @@
-"""How many topics several clients create a second.
+"""How many topics several clients create a second, with createTopic() and in batches.
 
-benchmark_createTopic.py [--clients 4] [--count 50000]
+benchmark_createTopic.py [--host HOST] [--port PORT] [--clients 4] [--count 5000]
 """
 
 from __future__ import annotations
@@ -8,15 +8,49 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-from pyrite.classic.distributed.benchmark import run
-from pyrite.classic.distributed.broker import Publisher
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+from collections.abc import Sequence
+
+from pyrite.classic import common
+from pyrite.classic.distributed.benchmark import Benchmark, run
+from pyrite.classic.distributed.publisher import Publisher
 
 
-def create(publisher: Publisher, number: int, start: int, count: int) -> None:
-    """Create topics."""
-    publisher.createTopics([f"benchmark/{number}/{at}" for at in range(start, start + count)])
+def prepare(publisher: Publisher, prefix: str) -> None:
+    """Need nothing: every client creates topics of its own."""
+
+
+def create(publisher: Publisher, prefix: str, first: int, count: int) -> None:
+    """Create topics one after the other."""
+    for topic in _topics(prefix, first, count):
+        publisher.createTopic(topic)
+
+
+def create_batch(publisher: Publisher, prefix: str, first: int, count: int) -> None:
+    """Create topics without waiting for each."""
+    publisher.createTopics(_topics(prefix, first, count))
+
+
+def delete(publisher: Publisher, prefix: str, count: int) -> None:
+    """Delete the topics that were created."""
+    publisher.deleteTopics(_topics(prefix, 0, count))
+
+
+def _topics(prefix: str, first: int, count: int) -> list[str]:
+    return [f"{prefix}/{number}" for number in range(first, first + count)]
+
+
+@common.program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    ways = {"one at a time": create, "in batches": create_batch}
+    return run(Benchmark("createTopic", "topics", prepare, ways, delete), arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(run("createTopic", "topics", create))
+    sys.exit(main())

@@ -1,6 +1,6 @@
-"""How many messages several clients send a second, each acknowledged when it is on disk.
+"""How many messages several clients send a second, with send() and in batches; each is acknowledged on disk.
 
-benchmark_send.py [--clients 4] [--count 50000]
+benchmark_send.py [--host HOST] [--port PORT] [--clients 4] [--count 5000]
 """
 
 from __future__ import annotations
@@ -8,18 +8,46 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-from pyrite.classic.distributed.benchmark import run
-from pyrite.classic.distributed.broker import Publisher
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+from collections.abc import Sequence
+
+from pyrite.classic import common
+from pyrite.classic.distributed.benchmark import Benchmark, run
+from pyrite.classic.distributed.publisher import Publisher
 
 
-def send(publisher: Publisher, number: int, start: int, count: int) -> None:
-    """Send messages on a topic of this client's own."""
-    topic = f"benchmark-send-{number}"
-    if start == 0:
-        publisher.createTopic(topic)
-    publisher.sendAll(topic, [f"message {at} of client {number}" for at in range(start, start + count)])
+def prepare(publisher: Publisher, prefix: str) -> None:
+    """Create a topic of this client's own."""
+    publisher.createTopic(prefix)
+
+
+def send(publisher: Publisher, prefix: str, first: int, count: int) -> None:
+    """Send messages one after the other."""
+    for number in range(first, first + count):
+        publisher.send(prefix, f"message {number}")
+
+
+def send_batch(publisher: Publisher, prefix: str, first: int, count: int) -> None:
+    """Send messages without waiting for each."""
+    publisher.sendAll(prefix, [f"message {number}" for number in range(first, first + count)])
+
+
+def delete(publisher: Publisher, prefix: str, count: int) -> None:
+    """Delete the client's topic."""
+    publisher.deleteTopic(prefix)
+
+
+@common.program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    ways = {"one at a time": send, "in batches": send_batch}
+    return run(Benchmark("send", "messages", prepare, ways, delete), arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(run("send", "messages", send))
+    sys.exit(main())

@@ -5,33 +5,47 @@ server.py [--host HOST] [--port PORT] [--data DIR]
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+import argparse
+from collections.abc import Sequence
+
 from pyrite.broker.catalog import CREATED, TopicOptions
 from pyrite.classic import common
 
+HOST = "localhost"
+PORT = 5555
+"""Where the server listens and its clients connect to, unless an option says otherwise."""
 
+
+@common.program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(prog="server.py", description="the server of the distributed broker")
-    parser.add_argument("--host", default="localhost", help="where to listen (default: localhost)")
-    parser.add_argument("--port", type=int, default=5555, help="(default: 5555)")
-    parser.add_argument("--data", default="distributed-data", help="the folder for everything that lasts")
+    parser = argparse.ArgumentParser(prog=common.name(), description="the server of the distributed broker")
+    parser.add_argument(
+        "--host", default=HOST, help=f"where to listen (default: {HOST}); 0.0.0.0 for other machines too"
+    )
+    parser.add_argument("--port", type=common.port, default=PORT, help=f"(default: {PORT})")
+    parser.add_argument("--data", default="distributed-data", help="folder of the log (default: %(default)s)")
     asked = parser.parse_args(arguments)
-    listening = []
+    ports: list[str] = []
 
     def say(line: str) -> None:
+        """Print the one line that the server has, in place of the broker's own."""
         if line.startswith("listening on "):
-            listening.append(line.rpartition(":")[2])
+            ports.append(line.rpartition(":")[2])
         elif line == "pyrite ready":
-            print(f"Server started on {asked.host}:{listening[0]}", flush=True)
+            print(f"Server started on {asked.host}:{ports[0]}", flush=True)
 
-    listener = f"line://{asked.host}:{asked.port}"
-    return common.serve([listener], asked.data, TopicOptions(CREATED), say)
+    # A topic must be created before it is used.
+    return common.serve([f"line://{asked.host}:{asked.port}"], asked.data, TopicOptions(CREATED), say)
 
 
 if __name__ == "__main__":

@@ -1,50 +1,123 @@
-"""A subscriber of the distributed broker: pulls new messages and prints them.
+"""A subscriber of the distributed broker, as a program that prints new messages and as functions.
 
 subscriber.py --subscribe my_topic [--name NAME]
+
+    from subscriber import registerSubscriber, subscribe, pull
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-from pyrite.classic.distributed.broker import HOST, PORT, Subscriber
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+import argparse
+import hashlib
+import time
+from collections.abc import Sequence
+from uuid import uuid4
+
+from pyrite.classic import common
+from pyrite.classic.distributed.server import HOST, PORT
 from pyrite.client.line import LineError
 
+MAX_PULLED = 10_000
+"""Messages that one pull returns at most."""
+MAX_CONSUMER_NAME = 256
+"""Characters that the broker allows for the name under which it keeps a subscriber's place in a topic."""
 PAUSE = 0.2
-"""Seconds between two pulls when there was nothing new."""
+"""Seconds between two pulls of the program when there was nothing new."""
 
 
+class Subscriber:
+    """One subscriber. Under a name of its own it finds what came while it was away."""
+
+    def __init__(self, name: str = "", host: str = HOST, port: int = PORT) -> None:
+        self._name = name or uuid4().hex
+        self._client = common.connect(host, port)
+
+    def subscribe(self, topic: str) -> None:
+        """Subscribe to a topic: from now on its messages can be pulled."""
+        self._client.register(self._consumer(topic), topic, start="latest")
+
+    def pull(self, topic: str) -> list[str]:
+        """Return the messages of a topic that this subscriber has not pulled yet, each once.
+
+        Raise LineError if the topic was deleted, or is not subscribed to.
+        """
+        try:
+            pulled = self._client.pull(self._consumer(topic), MAX_PULLED)
+        except LineError as error:
+            if error.code == "no-topic":
+                raise LineError(error.code, f"Topic '{topic}' was deleted") from None
+            if error.code == "bad-consumer":
+                raise LineError(error.code, f"Not subscribed to '{topic}'") from None
+            raise
+        return [message.payload.decode("utf-8", "replace") for message in pulled]
+
+    def _consumer(self, topic: str) -> str:
+        """Return the name under which the broker keeps this subscriber's place in a topic."""
+        consumer = f"{self._name}/{topic}"
+        if len(consumer) > MAX_CONSUMER_NAME or not consumer.isprintable():
+            consumer = f"{self._name}/{hashlib.sha256(topic.encode()).hexdigest()}"
+        return consumer
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+
+# The page's functions work on the one subscriber that a process registered last.
+_registered: list[Subscriber] = []
+
+
+def registerSubscriber(name: str = "", host: str = HOST, port: int = PORT) -> None:
+    """Register this process as a subscriber."""
+    subscriber = Subscriber(name, host, port)
+    for earlier in _registered:
+        earlier.close()
+    _registered[:] = [subscriber]
+
+
+def subscribe(topic: str) -> None:
+    """Subscribe to a topic: from now on its messages can be pulled."""
+    _subscriber().subscribe(topic)
+
+
+def pull(topic: str) -> list[str]:
+    """Return new messages of a topic, each once; raise LineError if the topic was deleted."""
+    return _subscriber().pull(topic)
+
+
+def _subscriber() -> Subscriber:
+    if not _registered:
+        raise RuntimeError("call registerSubscriber() first")
+    return _registered[0]
+
+
+@common.program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(prog="subscriber.py", description="a subscriber")
-    parser.add_argument("--host", default=HOST)
-    parser.add_argument("--port", type=int, default=PORT)
+    parser = argparse.ArgumentParser(prog=common.name(), description="a subscriber of the distributed broker")
+    parser.add_argument("--host", default=HOST, help="where the server listens (default: %(default)s)")
+    parser.add_argument("--port", type=common.port, default=PORT, help="(default: %(default)s)")
     parser.add_argument("--subscribe", required=True, metavar="TOPIC", help="print the messages of a topic")
-    parser.add_argument("--name", default="", help="to find what came while away, under the same name")
+    parser.add_argument("--name", default="", help="receive what came while away under the same name")
     asked = parser.parse_args(arguments)
-    try:
-        subscriber = Subscriber(asked.name, asked.host, asked.port)
-        try:
-            subscriber.subscribe(asked.subscribe)
-            print(f"Subscribed to '{asked.subscribe}'", flush=True)
-            while True:
-                messages = subscriber.pull(asked.subscribe)
-                for message in messages:
-                    print(message, flush=True)
-                if not messages:
-                    time.sleep(PAUSE)
-        finally:
-            subscriber.close()
-    except (OSError, LineError) as error:
-        print(f"subscriber.py: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    registerSubscriber(asked.name, asked.host, asked.port)
+    subscribe(asked.subscribe)
+    print(f"Subscribed to '{asked.subscribe}'", flush=True)
+    while True:
+        messages = pull(asked.subscribe)
+        for message in messages:
+            print(message, flush=True)
+        if not messages:
+            time.sleep(PAUSE)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,19 @@ newsroom.py [--port PORT] [--max-age SECONDS]
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+import argparse
+import time
+from collections.abc import Sequence
+
 from pyrite.classic.newsroom.client import Client
 from pyrite.classic.newsroom.server import MAX_AGE, Server
 

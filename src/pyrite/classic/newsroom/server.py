@@ -7,16 +7,22 @@ DISC_ACK, or ERROR with a text.
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from pathlib import Path
+
+if not __name__.startswith("pyrite."):  # started or imported as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import bootstrap
+
+bootstrap.find_dependencies(__name__)
+
+import asyncio
 import tempfile
 import threading
 import time
 from functools import partial
-from pathlib import Path
 from typing import Self
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.broker import session as sessions
 from pyrite.broker.catalog import LISTED, TopicOptions
 from pyrite.broker.core import Broker
@@ -24,7 +30,6 @@ from pyrite.broker.journal import Fault
 from pyrite.broker.link import Transport
 from pyrite.broker.message import Batch, Properties
 from pyrite.broker.subscriptions import Subscription
-from pyrite.classic import common  # noqa: F401
 from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames

@@ -598,7 +598,20 @@ class LineConnection(Conversation):
         payload = b"\n".join(lines)
         self.say(line("List", len(payload)) + payload + b"\n")
 
-    def _change_topic(self, change: Callable[[Broker, bytes], str], asked: Line) -> None:
+    def _create(self, asked: Line) -> None:
+        topic = self._topic_to_change(asked)
+        new = "new" in asked.options(1, ("new",))
+        if new and topic in self.broker.catalog.created.values:
+            raise FrameError("exists", f"Create: topic {topic.decode()!r} already exists")
+        self._changed_topic(asked, topic, self.broker.create_topic(topic))
+
+    def _delete(self, asked: Line) -> None:
+        topic = self._topic_to_change(asked)
+        asked.options(1, ())
+        self._changed_topic(asked, topic, self.broker.delete_topic(topic))
+
+    def _topic_to_change(self, asked: Line) -> bytes:
+        """Return the topic of a command, once it is known that the client may create and delete it."""
         self._opened()
         topic = asked.word(0, "a topic")
         try:
@@ -606,11 +619,13 @@ class LineConnection(Conversation):
         except UnicodeDecodeError:
             raise InvalidTopic("a topic is UTF-8") from None
         check_topic(topic, self.broker.limits.max_topic_levels)
-        asked.options(1, ())
         access = self.broker.access
         if access.checks_topics and not access.may_admin(self.credentials, name):
             raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
-        refusal = change(self.broker, topic)
+        return topic
+
+    def _changed_topic(self, asked: Line, topic: bytes, refusal: str) -> None:
+        """Answer a command that changed a topic, or was refused."""
         if refusal:
             raise FrameError("no-topic", f"{asked.command}: {refusal}")
         self._when_kept(partial(self._answer, self._opened(), line("Ack", asked.command, topic)))
@@ -660,7 +675,10 @@ class LineConnection(Conversation):
     def _pulled(self, session: Session, consumer: Consumer, count: int) -> None:
         self._pulling -= 1
         if self.session is session:
-            self.say(line("Ack", "Pull", consumer.name, count))
+            # A topic that was deleted has nothing more to give: the client would pull in vain for ever.
+            refusal = "" if count else self.broker.catalog.filter_refusal(consumer.topic_filter)
+            answer = error("no-topic", f"Pull: {refusal}") if refusal else None
+            self.say(answer or line("Ack", "Pull", consumer.name, count))
             self._answered()
 
     def count(self, waits: Pulled | bytes) -> int:
@@ -820,8 +838,8 @@ _COMMANDS: dict[str, Callable[[LineConnection, Line], None]] = {
     "Ping": LineConnection._ping,
     "Pong": LineConnection._pong,
     "List": LineConnection._list,
-    "Create": lambda self, asked: self._change_topic(lambda broker, topic: broker.create_topic(topic), asked),
-    "Delete": lambda self, asked: self._change_topic(lambda broker, topic: broker.delete_topic(topic), asked),
+    "Create": LineConnection._create,
+    "Delete": LineConnection._delete,
     "Register": LineConnection._register,
     "Pull": LineConnection._pull,
     "Disconnect": LineConnection._disconnect,

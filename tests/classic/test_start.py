@@ -1,0 +1,432 @@
+"""Every way to start the classic programs: any Python in their own folder, an import, an installed wheel."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyrite.cli.classic import SYSTEMS
+from tests.classic.programs import CHECKOUT, CLASSIC, PROGRAMS, Program, Start
+
+IMPORTS = {
+    "message_broker": "from client import main",
+    "at_sign": "import server_host, client_host",
+    "newsroom": "from server import Server; from client import Client",
+    "dallal": "from client import main",
+    "distributed": "from publisher import registerPublisher; from subscriber import registerSubscriber",
+}
+NAMED_AS_STARTED = ("distributed",)
+"""Systems whose programs call themselves by the words that started them."""
+CONSOLE_SCRIPT = """\
+import sys
+
+from pyrite.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+WHEEL = pytest.mark.xdist_group("wheel")  # so that one worker builds it
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Make a Python that has no packages, and return its path."""
+    folder = tmp_path_factory.mktemp("bare") / "python"
+    venv.create(folder, symlinks=True)
+    return str(folder / "bin/python")
+
+
+# In its own folder
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_python_without_packages_runs_each_program_in_its_folder(
+    start: Start, bare: str, program: str
+) -> None:
+    folder, _, name = program.partition("/")
+    code, printed, errors = Program(name, "--help", python=bare, cwd=CLASSIC / folder).end()
+    assert (code, errors) == (0, "")
+    assert printed.startswith(f"usage: {name} ")
+
+
+def test_a_python_without_packages_runs_a_session_and_a_benchmark(
+    start: Start, bare: str, tmp_path: Path
+) -> None:
+    folder = CLASSIC / "distributed"
+    server = start("distributed/server.py", "--port", "0", "--data", str(tmp_path / "data"), python=bare)
+    port = server.line().rstrip().rpartition(":")[2]
+    for arguments in (
+        ("publisher.py", "--create", "news"),
+        ("publisher.py", "--publish", "news", "hello"),
+        ("benchmark_createTopic.py", "--clients", "2", "--count", "10"),
+    ):
+        program, *options = arguments
+        code, _, errors = start(
+            str(folder / program), "--port", port, *options, python=bare, cwd=folder
+        ).end()
+        assert (code, errors) == (0, ""), arguments
+    assert server.end(signal.SIGINT)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("folder", "way"), [*((folder, "-c") for folder in IMPORTS), ("distributed", "standard input")]
+)
+def test_an_import_works_with_a_python_without_packages_and_does_not_restart_it(
+    bare: str, folder: str, way: str
+) -> None:
+    code = f"print('once')\n{IMPORTS[folder]}\nimport sys; print(sys.prefix)\n"
+    done = subprocess.run(
+        [bare, "-c", code] if way == "-c" else [bare],
+        input=None if way == "-c" else code,
+        cwd=CLASSIC / folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"once\n{Path(bare).parents[1]}\n"
+
+
+def test_the_classic_folder_is_a_package_of_the_checkout(bare: str) -> None:
+    code = "from classic.newsroom.server import Server; from classic.distributed.publisher import send"
+    done = subprocess.run([bare, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_folder_called_pyrite_does_not_take_the_place_of_the_package(
+    start: Start, checkout: Path, bare: str
+) -> None:
+    """Neither beside the program nor in the current directory."""
+    folder = checkout / "classic/distributed"
+    (folder / "pyrite").mkdir()
+    try:
+        (folder / "pyrite/__init__.py").write_text("raise SystemExit('the wrong pyrite')")
+        for python in (bare, sys.executable):
+            done = start(str(folder / "publisher.py"), "--help", python=python, cwd=folder).end()
+            assert (done[0], done[2]) == (0, "")
+            imported = subprocess.run(
+                [python, "-c", "import publisher"], cwd=folder, capture_output=True, text=True, timeout=60
+            )
+            assert (imported.returncode, imported.stderr) == (0, "")
+        program = start(
+            "distributed/benchmark_send.py", "--port", "1", "--clients", "1", python=bare, cwd=folder
+        )
+        assert "Connection refused" in program.end()[2]
+    finally:
+        shutil.rmtree(folder / "pyrite")
+
+
+@pytest.mark.parametrize("program", ["distributed/publisher.py", "at_sign/client_host.py"])
+def test_without_the_setup_one_sentence_says_what_to_run(
+    start: Start, bare: str, tmp_path: Path, program: str
+) -> None:
+    folder = _bootstrap_alone(tmp_path)
+    (folder / Path(program).name).write_text((CLASSIC / program).read_text())
+    sentence = f"Pyrite is not set up: run `make run` once in {tmp_path}"
+    found = start(str(folder / Path(program).name), python=bare).end()
+    assert found == (1, "", sentence + "\n")
+    imported = subprocess.run(
+        [bare, "-c", f"import {Path(program).stem}"], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert imported.returncode == 1
+    assert imported.stderr.endswith(f"\nImportError: {sentence}\n")
+
+
+def test_an_import_with_another_version_of_python_says_what_to_run(bare: str, tmp_path: Path) -> None:
+    folder = _bootstrap_alone(tmp_path)
+    (folder / "publisher.py").write_text((CLASSIC / "distributed/publisher.py").read_text())
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    (tmp_path / ".venv/lib/python3.1/site-packages").mkdir(parents=True)
+    imported = subprocess.run(
+        [bare, "-c", "import publisher"], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python = tmp_path / ".venv/bin/python"
+    assert imported.stderr.endswith(
+        f"\nImportError: Python {version} lacks Pyrite's packages: run {python} instead\n"
+    )
+
+
+def _bootstrap_alone(checkout: Path) -> Path:
+    """Make a checkout that was never set up; return a folder for a program."""
+    package = checkout / "src/pyrite/classic"
+    (package / "one").mkdir(parents=True)
+    for name in ("__init__.py", "classic/__init__.py", "classic/bootstrap.py"):
+        shutil.copy(CHECKOUT / "src/pyrite" / name, package.parent / name)
+    (checkout / "Makefile").touch()
+    return package / "one"
+
+
+@pytest.mark.parametrize("file", ["bootstrap.py", *(one for one in PROGRAMS if one.startswith("dist"))])
+def test_old_versions_of_python_get_as_far_as_the_bootstrap(file: str) -> None:
+    ast.parse((CLASSIC / file).read_text(), feature_version=(3, 8))
+
+
+# From an installed wheel
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel, and unpack it as pip would; return the folder, with a `pyrite` command beside it."""
+    built = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    installed = built / "installed"
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as packed:
+        packed.extractall(installed)
+    (built / "pyrite").write_text(CONSOLE_SCRIPT)
+    return installed
+
+
+@WHEEL
+def test_the_wheel_holds_every_program(wheel: Path) -> None:
+    for program in PROGRAMS:
+        assert (wheel / "pyrite/classic" / program).is_file()
+    assert not (wheel / "classic").exists()
+
+
+@pytest.fixture
+def classic(start: Start, wheel: Path, tmp_path: Path) -> Start:
+    """Start `pyrite classic` of the wheel, in a folder that holds another `pyrite`."""
+    (tmp_path / "pyrite").mkdir()
+    (tmp_path / "pyrite/__init__.py").write_text("raise SystemExit('the wrong pyrite')")
+
+    def make(*arguments: str) -> Program:
+        path = {"PYTHONPATH": str(wheel)}
+        return start(str(wheel.parent / "pyrite"), "classic", *arguments, cwd=tmp_path, environment=path)
+
+    return make
+
+
+def test_every_program_is_listed() -> None:
+    listed = {
+        f"{system.replace('-', '_')}/{program}.py"
+        for system, (_, programs) in SYSTEMS.items()
+        for program in programs
+    }
+    assert listed >= set(PROGRAMS)
+
+
+@WHEEL
+def test_the_list_shows_the_five_systems_and_their_programs(classic: Start) -> None:
+    code, printed, errors = classic().end()
+    assert (code, errors) == (0, "")
+    assert re.findall(r"^(\S+):", printed, re.MULTILINE) == list(SYSTEMS)
+    for system, (_, programs) in SYSTEMS.items():
+        for program in programs:
+            assert f"  pyrite classic {system} {program} " in printed
+    code, printed, _ = classic("dallal").end()
+    assert code == 0
+    assert re.findall(r"^(\S+):", printed, re.MULTILINE) == ["dallal"]
+
+
+@WHEEL
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_wheel_runs_each_program(classic: Start, program: str) -> None:
+    system, _, name = program.removesuffix(".py").partition("/")
+    code, printed, errors = classic(system, name, "--help").end()
+    assert (code, errors) == (0, "")
+    assert printed.startswith("usage: ")
+    if system in NAMED_AS_STARTED:
+        assert printed.startswith(f"usage: pyrite classic {system} {name} ")
+
+
+@WHEEL
+def test_a_session_with_the_wheel(classic: Start, tmp_path: Path) -> None:
+    server = classic("dallal", "server", "--port", "0", "--udp-port", "0")
+    port = ""
+    while "ready" not in (said := server.line()):
+        port = port or said.rstrip().rpartition(":")[2]
+    subscriber = classic("dallal", "client", "localhost", port, "subscribe", "news")
+    assert subscriber.line() == "subscribing on news\n"
+    publisher = classic("dallal", "client", "localhost", port, "publish", "news", "hello")
+    assert publisher.end() == (0, "your message published successfully\n", "")
+    assert subscriber.line() == "news: hello\n"
+    assert subscriber.end(signal.SIGINT)[0] == 130
+    assert server.end(signal.SIGINT)[0] == 0
+
+
+@WHEEL
+def test_a_benchmark_with_the_wheel(classic: Start) -> None:
+    server = classic("distributed", "server", "--port", "0")
+    port = server.line().rstrip().rpartition(":")[2]
+    code, printed, errors = classic(
+        "distributed", "benchmark_send", "--port", port, "--clients", "2", "--count", "10"
+    ).end()
+    assert (code, errors) == (0, "")
+    assert "in batches" in printed
+    assert server.end(signal.SIGINT) == (0, "", "")
+
+
+@WHEEL
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["dalal"], "there is no system 'dalal': did you mean 'dallal'?"),
+        (
+            ["distributed", "Publsher"],
+            "there is no program of distributed 'Publsher': did you mean 'publisher'?",
+        ),
+        (
+            ["zzz"],
+            "there is no system 'zzz': expected message-broker, at-sign, newsroom, dallal, distributed",
+        ),
+    ],
+)
+def test_a_wrong_name_gets_the_closest_one(classic: Start, words: list[str], answer: str) -> None:
+    assert classic(*words).end() == (2, "", f"pyrite classic: {answer}\n")
+
+
+@WHEEL
+@pytest.mark.parametrize("words", [["message_broker", "client"], ["Message-Broker", "client.py"]])
+def test_names_may_be_written_like_the_files(classic: Start, words: list[str]) -> None:
+    code, printed, _ = classic(*words, "--help").end()
+    assert code == 0
+    assert "publish" in printed
+
+
+@WHEEL
+def test_the_help_has_examples(classic: Start) -> None:
+    code, printed, _ = classic("--help").end()
+    assert code == 0
+    assert "pyrite classic dallal client localhost 1373 publish news hello" in printed
+
+
+@WHEEL
+def test_a_missing_package_is_one_sentence(wheel: Path, bare: str) -> None:
+    path = wheel / "pyrite/classic/at_sign/client_host.py"
+    done = subprocess.run([bare, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert re.fullmatch(r"Pyrite needs the package \w+: install it with pip\n", done.stderr)
+
+
+# What goes wrong
+
+
+@pytest.fixture
+def refused() -> Iterator[str]:
+    """Give the number of a port that is bound, so that nobody takes it, and does not listen."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield str(taken.getsockname()[1])
+
+
+CLIENTS = {
+    "message_broker/client.py publish": "127.0.0.1 PORT publish a b",
+    "message_broker/client.py subscribe": "127.0.0.1 PORT subscribe a",
+    "dallal/client.py publish": "127.0.0.1 PORT publish a b",
+    "dallal/client.py subscribe": "127.0.0.1 PORT subscribe a",
+    "at_sign/client_host.py": "--port PORT",
+    "distributed/publisher.py": "--host 127.0.0.1 --port PORT --create a",
+    "distributed/subscriber.py": "--host 127.0.0.1 --port PORT --subscribe a",
+    "distributed/benchmark_createTopic.py": "--host 127.0.0.1 --port PORT --count 1",
+    "distributed/benchmark_send.py": "--host 127.0.0.1 --port PORT --count 1",
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_refused_connection_is_one_sentence(start: Start, refused: str, client: str) -> None:
+    arguments = CLIENTS[client].replace("PORT", refused).split()
+    code, _, errors = start(client.split()[0], *arguments).end()
+    assert code == 1
+    assert len(errors.splitlines()) == 1
+    assert "Connection refused" in errors
+
+
+SERVERS = {
+    "message_broker/server.py": "--host 127.0.0.1 --port PORT",
+    "dallal/server.py": "--host 127.0.0.1 --port PORT --udp-port 0",
+    "at_sign/server_host.py": "--host 127.0.0.1 --port PORT",
+    "newsroom/newsroom.py": "--port PORT",
+    "distributed/server.py": "--host 127.0.0.1 --port PORT",
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_port_in_use_is_one_sentence(start: Start, tmp_path: Path, server: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        arguments = SERVERS[server].replace("PORT", str(taken.getsockname()[1])).split()
+        typed = "Y\n" if server.startswith("newsroom") else None
+        code, _, errors = start(server, *arguments, cwd=tmp_path, typed=typed).end()
+    assert code == 1
+    assert len(errors.splitlines()) == 1
+    assert "in use" in errors
+    assert not errors.startswith("pyrite")
+
+
+@pytest.mark.parametrize("server", [name for name in SERVERS if not name.startswith("newsroom")])
+def test_ctrl_c_ends_a_server_without_a_word(start: Start, tmp_path: Path, server: str) -> None:
+    program = start(server, *SERVERS[server].replace("PORT", "0").split(), cwd=tmp_path)
+    program.line()
+    code, _, errors = program.end(signal.SIGINT)
+    assert (code, errors) == (0, "")
+
+
+@pytest.fixture
+def distributed(start: Start, tmp_path: Path) -> Iterator[str]:
+    """Run the distributed broker, and return its port."""
+    server = start("distributed/server.py", "--port", "0", "--data", str(tmp_path / "data"))
+    yield server.line().rstrip().rpartition(":")[2]
+    assert server.end(signal.SIGINT) == (0, "", "")
+
+
+def test_ctrl_c_ends_a_benchmark_and_its_clients(start: Start, distributed: str) -> None:
+    program = start("distributed/benchmark_send.py", "--port", distributed, "--count", "1000000")
+    children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children")
+    while len(clients := children.read_text().split()) < 5:  # four clients, and Python's resource tracker
+        assert program.process.poll() is None
+    for client in clients:  # as a terminal does, to the whole group
+        subprocess.run(["kill", "-INT", client], check=True)
+    assert program.end(signal.SIGINT)[::2] == (130, "")
+
+
+@pytest.mark.parametrize("text", ["größer, 大きい, 🙂", "x" * 120_000])
+def test_letters_of_all_languages_and_long_messages(start: Start, distributed: str, text: str) -> None:
+    where = ("--port", distributed)
+    start("distributed/publisher.py", *where, "--create", "text").end()
+    subscriber = start("distributed/subscriber.py", *where, "--subscribe", "text")
+    subscriber.line()
+    published = start("distributed/publisher.py", *where, "--publish", "text", text)
+    assert published.end() == (0, "Message sent to 'text'\n", "")
+    assert subscriber.line() == text + "\n"
+
+
+def test_a_terminal_without_the_letters_of_a_message_shows_their_codes(
+    start: Start, distributed: str
+) -> None:
+    where, ascii_only = ("--port", distributed), {"PYTHONIOENCODING": "ascii"}
+    start("distributed/publisher.py", *where, "--create", "text").end()
+    subscriber = start("distributed/subscriber.py", *where, "--subscribe", "text", environment=ascii_only)
+    subscriber.line()
+    start("distributed/publisher.py", *where, "--publish", "text", "größer").end()
+    assert subscriber.line() == "gr\\xf6\\xdfer\n"
+
+
+def test_bytes_that_are_no_text_are_one_sentence(start: Start, distributed: str) -> None:
+    code, printed, errors = start(
+        "distributed/publisher.py", "--port", distributed, "--publish", "text", b"\xff"
+    ).end()
+    assert (code, printed) == (1, "")
+    assert errors == "publisher.py: the topic or the message is not valid UTF-8\n"
+
+
+@pytest.mark.parametrize("port", ["65536", "-1", "x"])
+def test_a_port_that_is_none_is_explained(start: Start, port: str) -> None:
+    code, printed, errors = start("distributed/publisher.py", f"--port={port}", "--create", "a").end()
+    assert (code, printed) == (2, "")
+    assert errors.endswith(f"expected a port from 0 to 65535, not '{port}'\n")
