@@ -25,6 +25,7 @@ except ImportError:
 
 from pyrite.broker.catalog import TopicOptions
 from pyrite.cli.serve import start
+from pyrite.protocols.line.options import LineOptions
 from pyrite.server.config import Config
 
 
@@ -33,6 +34,7 @@ def serve(
     data: str | None = None,
     topics: TopicOptions | None = None,
     say: Callable[[str], None] | None = None,
+    line: LineOptions | None = None,
 ) -> int:
     """Run a broker on some listeners until Ctrl-C, and return its exit code.
 
@@ -41,4 +43,5 @@ def serve(
     config = Config(listen=list(listeners), ephemeral=data is None, log_level="warning")
     config.data = data or config.data
     config.topics = topics or config.topics
+    config.line = line or config.line
     return start(config, say or partial(print, flush=True))

@@ -12,6 +12,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import common
+from pyrite.protocols.line.options import LineOptions
+
+
+def tell(event: str, peer: str) -> None:
+    """Print that a client connected or disconnected, with its address as Python shows it."""
+    host, _, port = peer.rpartition(":")
+    try:
+        print(f"{event} by", (host, int(port)), flush=True)
+    except OSError:
+        pass  # whoever read the output has ended; the clients have not
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,9 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
     parser.add_argument("--port", type=int, default=1373, help="for TCP (default: 1373)")
     parser.add_argument("--udp-port", type=int, default=1234, help="for UDP (default: 1234)")
+    parser.add_argument("--ping-interval", type=float, default=10.0, help=argparse.SUPPRESS)
+    parser.add_argument("--udp-timeout", type=float, default=10.0, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     listeners = [f"line://{asked.host}:{asked.port}", f"udp://{asked.host}:{asked.udp_port}"]
-    return common.serve(listeners)
+    options = LineOptions(ping_interval=asked.ping_interval, udp_timeout=asked.udp_timeout, watch=tell)
+    return common.serve(listeners, line=options)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
 """The server of the message broker: the line protocol over TCP (1370).
 
 server.py [--host HOST] [--port PORT]
+
+It pings its clients, and closes no connection. What a slow subscriber has not taken yet waits on disk, in a
+folder that is deleted when the server ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import common
+from pyrite.protocols.line.options import LineOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,8 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="server.py", description="the server of the message broker")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
     parser.add_argument("--port", type=int, default=1370, help="for TCP (default: 1370)")
+    parser.add_argument("--ping-interval", type=float, default=10.0, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    return common.serve([f"line://{asked.host}:{asked.port}"])
+    options = LineOptions(ping_interval=asked.ping_interval, missed_rounds=0)
+    with tempfile.TemporaryDirectory(prefix="message-broker-") as folder:
+        return common.serve([f"line://{asked.host}:{asked.port}"], folder, line=options)
 
 
 if __name__ == "__main__":
