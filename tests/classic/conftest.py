@@ -15,8 +15,9 @@ def start() -> Iterator[Start]:
     """Start programs that end with the test."""
     started: list[Program] = []
 
-    def make(*arguments: str, python: str = sys.executable) -> Program:
-        started.append(Program(str(CLASSIC / arguments[0]), *arguments[1:], python=python))
+    def make(*arguments: str, python: str = sys.executable, merged: bool = False) -> Program:
+        program = str(CLASSIC / arguments[0])
+        started.append(Program(program, *arguments[1:], python=python, merged=merged))
         return started[-1]
 
     yield make

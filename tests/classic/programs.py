@@ -13,11 +13,14 @@ CLASSIC = Path(__file__).parents[2] / "classic"
 
 
 class Program:
-    """A classic program, started in a process of its own."""
+    """A classic program, started in a process of its own; `merged`: with its errors among its output."""
 
-    def __init__(self, *arguments: str, python: str = sys.executable) -> None:
+    def __init__(self, *arguments: str, python: str = sys.executable, merged: bool = False) -> None:
         self.process = subprocess.Popen(
-            [python, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [python, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            text=True,
         )
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -44,10 +47,11 @@ class Program:
                 rest += self._lines.get_nowait()
             except Empty:
                 break
-        assert self.process.stderr is not None
+        errors = ""
+        if self.process.stderr is not None:
+            errors = self.process.stderr.read()
+            self.process.stderr.close()
         assert self.process.stdout is not None
-        errors = self.process.stderr.read()
-        self.process.stderr.close()
         self.process.stdout.close()
         return code, rest, errors
 

@@ -17,6 +17,7 @@ from queue import Queue
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import common  # noqa: F401
+from pyrite.classic.ports import port
 from pyrite.cli.errors import reason_of
 from pyrite.client.line import PING, TIMEOUT, LineClient, LineError, LineMessage
 
@@ -81,14 +82,7 @@ def _reason(error: Exception) -> str:
     return "this is not valid text" if isinstance(error, UnicodeError) else str(error)
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 < port < 65_536:
-        raise ValueError
-    return port
-
-
-def run(arguments: Sequence[str] | None, *, port: int, latest: bool, udp: bool) -> int:
+def run(arguments: Sequence[str] | None, *, usual_port: int, latest: bool, udp: bool) -> int:
     """Run a client of Dallal or of the message broker.
 
     With `latest`, a newer message of a topic replaces one that waits; without it, every message comes.
@@ -96,18 +90,21 @@ def run(arguments: Sequence[str] | None, *, port: int, latest: bool, udp: bool) 
     parser = argparse.ArgumentParser(
         prog="client.py",
         description="publish and subscribe",
-        epilog=f"example: client.py localhost {port} publish news hello",
+        epilog=f"example: client.py localhost {usual_port} publish news hello",
     )
     if udp:
         parser.add_argument("--udp", action="store_true", help="speak UDP (port 1234) instead of TCP")
     parser.add_argument("--ping-interval", type=float, default=PING, help=argparse.SUPPRESS)
     parser.add_argument("host")
-    parser.add_argument("port", type=_port, help=f"{port} by default for the server")
+    parser.add_argument("port", type=port)
     commands = parser.add_subparsers(dest="command", required=True)
-    publishing = commands.add_parser("publish", help="publish a message")
+    # Whatever comes after the command is text, even if it begins with a dash.
+    publishing = commands.add_parser("publish", help="publish a message", prefix_chars="\0", add_help=False)
     publishing.add_argument("topic")
     publishing.add_argument("message")
-    subscribing = commands.add_parser("subscribe", help="print the messages of topics")
+    subscribing = commands.add_parser(
+        "subscribe", help="print the messages of topics", prefix_chars="\0", add_help=False
+    )
     subscribing.add_argument("topics", nargs="+", metavar="topic")
     asked = parser.parse_args(arguments)
     over_udp = udp and asked.udp
@@ -136,7 +133,7 @@ def run(arguments: Sequence[str] | None, *, port: int, latest: bool, udp: bool) 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    return run(arguments, port=1373, latest=True, udp=True)
+    return run(arguments, usual_port=1373, latest=True, udp=True)
 
 
 if __name__ == "__main__":

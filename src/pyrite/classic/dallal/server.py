@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import common
+from pyrite.classic.ports import port
 from pyrite.protocols.line.options import LineOptions
 
 
@@ -28,14 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
     parser = argparse.ArgumentParser(prog="server.py", description="the server of Dallal")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    parser.add_argument("--port", type=int, default=1373, help="for TCP (default: 1373)")
-    parser.add_argument("--udp-port", type=int, default=1234, help="for UDP (default: 1234)")
+    parser.add_argument("--port", type=port, default=1373, help="for TCP (default: 1373)")
+    parser.add_argument("--udp-port", type=port, default=1234, help="for UDP (default: 1234)")
     parser.add_argument("--ping-interval", type=float, default=10.0, help=argparse.SUPPRESS)
     parser.add_argument("--udp-timeout", type=float, default=10.0, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     listeners = [f"line://{asked.host}:{asked.port}", f"udp://{asked.host}:{asked.udp_port}"]
     options = LineOptions(ping_interval=asked.ping_interval, udp_timeout=asked.udp_timeout, watch=tell)
-    return common.serve(listeners, line=options)
+    code = common.serve(listeners, line=options)
+    if not code:
+        print("stopped", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pyrite.classic.dallal.client import run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    return run(arguments, port=1370, latest=False, udp=False)
+    return run(arguments, usual_port=1370, latest=False, udp=False)
 
 
 if __name__ == "__main__":

@@ -16,19 +16,29 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import common
+from pyrite.classic.ports import port
 from pyrite.protocols.line.options import LineOptions
+
+
+def say(line: str) -> None:
+    """Print what the broker reports, but not what it found in its folder, which is new."""
+    if not line.startswith("stream "):
+        print(line, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
     parser = argparse.ArgumentParser(prog="server.py", description="the server of the message broker")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    parser.add_argument("--port", type=int, default=1370, help="for TCP (default: 1370)")
+    parser.add_argument("--port", type=port, default=1370, help="for TCP (default: 1370)")
     parser.add_argument("--ping-interval", type=float, default=10.0, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     options = LineOptions(ping_interval=asked.ping_interval, missed_rounds=0)
     with tempfile.TemporaryDirectory(prefix="message-broker-") as folder:
-        return common.serve([f"line://{asked.host}:{asked.port}"], folder, line=options)
+        code = common.serve([f"line://{asked.host}:{asked.port}"], folder, say=say, line=options)
+    if not code:
+        print("stopped", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":
