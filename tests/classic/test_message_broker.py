@@ -71,15 +71,17 @@ def test_every_subscriber_gets_every_message_of_a_burst_in_order(start: Start, p
 
 
 def test_a_subscriber_that_reads_slowly_gets_every_message(start: Start, port: str) -> None:
-    """More than the server keeps in memory for one client."""
-    payload = b"x" * 1_000_000
+    """More of them than may be under way to a client or wait for it in memory."""
+    payload, small = b"x" * 1_000_000, 5_000
     subscriber = start(CLIENT, "127.0.0.1", port, "subscribe", "slow")
     assert subscriber.line() == "subscribing on slow\n"
     subscriber.process.send_signal(signal.SIGSTOP)
     with LineClient("127.0.0.1", int(port), timeout=60) as publisher:
+        publisher.publish_many("slow", [b"%d" % number for number in range(small)])
         for number in range(80):
             publisher.publish("slow", b"%d %s" % (number, payload))
     subscriber.process.send_signal(signal.SIGCONT)
+    assert [subscriber.line(60) for _ in range(small)] == [f"slow: {number}\n" for number in range(small)]
     for number in range(80):
         assert subscriber.line(60).startswith(f"slow: {number} xxx")
 

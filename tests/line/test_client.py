@@ -123,6 +123,8 @@ def test_over_udp_a_client_that_was_forgotten_takes_up_its_subscriptions(
                     writer.publish(topic, b"x")
                 received |= {message.topic for message in islice(reader.messages(1), 2)}
             assert received == {"a b", "c"}
+            if client_id:
+                assert reader.connect(client_id, resume=True, ttl=60), "it has its name again, too"
 
 
 def test_an_empty_topic_is_told(broker: BrokerProcess) -> None:
