@@ -260,6 +260,8 @@ class LineClient:
         with self._asking:
             while not self._answers.empty():
                 self._answers.get()  # to what was given up, or sent twice
+            if self.closed:
+                raise LineError("closed", self.last_error or "the broker ended the connection")
             deadline = time.monotonic() + self.timeout
             while True:
                 try:
