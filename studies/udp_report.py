@@ -258,7 +258,7 @@ def _runs(report: Report, options: Options, runs: list[Run], by_name: dict[tuple
         f"{number(never.datagrams_read + never.datagrams_dropped)}; {number(never.datagrams)} were on the "
         "wire.",
         "The subscriber that never reads still says now and then that it is there; one that does not is "
-        "forgotten after 15 s (`line.udp_timeout`).",
+        "forgotten after 12 s (`line.udp_timeout`, and 2 s).",
         f"The flood lasts {min(FLOOD, options.seconds):g} s and is sent with `noack`; all others are "
         "acknowledged.",
     )

@@ -20,7 +20,7 @@ PROGRAMS = sorted(
 
 
 class Program:
-    """A classic program, started in a process of its own."""
+    """A classic program, started in a process of its own; `merged`: with its errors among its output."""
 
     def __init__(
         self,
@@ -29,12 +29,13 @@ class Program:
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
         typed: str | None = None,
+        merged: bool = False,
     ) -> None:
         self.process = subprocess.Popen(
             [python, *arguments],
             stdin=subprocess.DEVNULL if typed is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
             text=True,
             cwd=cwd,
             env=os.environ | dict(environment or {}),
@@ -70,11 +71,12 @@ class Program:
                 rest += self._lines.get_nowait()
             except Empty:
                 break
-        assert self.process.stderr is not None
+        errors = ""
+        if self.process.stderr is not None:
+            errors = self.process.stderr.read()
+            self.process.stderr.close()
         assert self.process.stdout is not None
-        errors = self.process.stderr.read()
         self.ended = True
-        self.process.stderr.close()
         self.process.stdout.close()
         return code, rest, errors
 

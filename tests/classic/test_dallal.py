@@ -1,7 +1,9 @@
-"""Dallal and the message broker: the words on the screen, exit codes, and time-outs."""
+"""Dallal: the sessions of its page, and what the page says, through its own programs."""
 
 from __future__ import annotations
 
+import re
+import os
 import signal
 import socket
 import time
@@ -10,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.classic.programs import Start
+from pyrite.client.line import PING, LineClient
+from pyrite.protocols.line.options import LineOptions
+from tests.classic.line_programs import (
+    ClassicServer,
+    a_port_in_use_is_one_sentence,
+    client_answers_pings,
+    client_pings,
+    failures_are_one_sentence,
+)
+from tests.classic.programs import Program, Start
 from tests.support.process import BrokerProcess
 
 BOTH = pytest.mark.parametrize("udp", [False, True], ids=["tcp", "udp"])
@@ -26,6 +37,56 @@ def address(broker: BrokerProcess, udp: bool) -> list[str]:
     return [*(["--udp"] if udp else []), "127.0.0.1", str(broker.port(1 if udp else 0))]
 
 
+def lines_until(program: Program, last: str) -> list[str]:
+    """Return what a program prints up to a line that begins so."""
+    lines = [program.line(60)]
+    while not lines[-1].startswith(last):
+        lines.append(program.line(60))
+    return lines
+
+
+# The sessions of the page
+
+
+def played(line: str) -> str:
+    """Return a line that the server printed, without its port, which differs each time."""
+    return re.sub(r"(by \('127\.0\.0\.1', )\d+\)$", r"\g<1>40226)", line.rstrip("\n"))
+
+
+def test_the_session_of_the_page(start: Start) -> None:
+    server = ClassicServer(start, "dallal")
+    where = ["127.0.0.1", str(server.ports[0])]
+    subscriber = start("dallal/client.py", *where, "subscribe", "topic-1", "topic-2")
+    assert subscriber.line() == "subscribing on topic-1 topic-2\n"
+    connected = [server.program.line() for _ in range(2)]
+    assert [played(line) for line in connected] == ["Connected by ('127.0.0.1', 40226)"] * 2
+    for topic in ("topic-1", "topic-2", "topic-1"):
+        publisher = start("dallal/client.py", *where, "publish", topic, "message")
+        assert publisher.end() == (0, "your message published successfully\n", "")
+        assert subscriber.line() == f"{topic}: message\n"
+        came, went = server.program.line(), server.program.line()
+        assert played(came) == "Connected by ('127.0.0.1', 40226)"
+        assert played(went) == "Disconnected by ('127.0.0.1', 40226)"
+        assert went == came.replace("Connected", "Disconnected")
+    subscriber.end(signal.SIGINT)
+    gone = {server.program.line() for _ in range(2)}
+    assert gone == {line.replace("Connected", "Disconnected") for line in connected}
+    assert server.program.end(signal.SIGINT) == (0, "stopped\n", "")
+
+
+def test_the_session_of_the_page_over_udp(start: Start) -> None:
+    server = ClassicServer(start, "dallal")
+    where = ["--udp", "127.0.0.1", str(server.ports[1])]
+    subscriber = start("dallal/client.py", *where, "subscribe", "topic-1", "topic-2", merged=True)
+    assert subscriber.line() == "subscribing on topic-1 topic-2\n"
+    for topic in ("topic-1", "topic-2", "topic-1"):
+        publisher = start("dallal/client.py", *where, "publish", topic, "message")
+        assert publisher.end() == (0, "your message published successfully\n", "")
+        assert subscriber.line() == f"{topic}: message\n"
+    assert server.program.end(signal.SIGINT) == (0, "stopped\n", ""), "no connections over UDP"
+    assert subscriber.line() == "the broker is shutting down\n"
+
+
 @BOTH
 def test_a_message_is_published_and_printed(broker: BrokerProcess, start: Start, udp: bool) -> None:
     where = address(broker, udp)
@@ -35,9 +96,7 @@ def test_a_message_is_published_and_printed(broker: BrokerProcess, start: Start,
         publisher = start("dallal/client.py", *where, "publish", topic, message)
         assert publisher.end() == (0, "your message published successfully\n", "")
         assert subscriber.line() == f"{topic}: {message}\n"
-    code, rest, errors = subscriber.end(signal.SIGINT)
-    assert (code, rest) == (130, "")
-    assert "Traceback" not in errors
+    assert subscriber.end(signal.SIGINT) == (130, "", "stopped\n")
 
 
 def test_one_connection_a_topic(broker: BrokerProcess, start: Start) -> None:
@@ -52,17 +111,6 @@ def test_one_connection_a_topic(broker: BrokerProcess, start: Start) -> None:
         if one.is_symlink()
     }
     assert sum(f"socket:[{inode}]" in sockets for inode in ends) == 3
-
-
-def test_no_one_listens(start: Start) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-        code, printed, errors = start("dallal/client.py", "127.0.0.1", port, "publish", "a", "b").end()
-        assert (code, printed) == (1, "your message publishing failed\n")
-        assert "refused" in errors
-        code, printed, _ = start("dallal/client.py", "127.0.0.1", port, "subscribe", "a").end()
-        assert (code, printed) == (1, "subscribing failed\n")
 
 
 def test_no_acknowledgement_comes(start: Start) -> None:
@@ -111,3 +159,106 @@ def test_wrong_arguments_are_explained(start: Start, arguments: list[str]) -> No
     code, printed, errors = start("dallal/client.py", *arguments).end()
     assert (code, printed) == (2, "")
     assert errors.startswith("usage: client.py")
+
+
+# What the server does
+
+
+def test_a_client_that_answers_no_ping_is_printed_and_closed_after_three_periods(start: Start) -> None:
+    server = ClassicServer(start, "dallal", "--ping-interval", "0.3")
+    with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=20) as silent:
+        port = silent.getsockname()[1]
+        received = silent.makefile("rb").read()
+    assert received == b"Ping\n" * 3 + b"Error silent no Pong came\n"
+    printed = lines_until(server.program, "Disconnected by")
+    assert printed.count(f"Connected by ('127.0.0.1', {port})\n") == 1
+    assert sum(f"127.0.0.1:{port} has not answered Ping" in line for line in printed) == 3
+    assert LineOptions().ping_interval == 10
+    assert LineOptions().missed_rounds == 3
+
+
+def test_a_newer_message_replaces_one_that_was_not_delivered(broker: BrokerProcess, start: Start) -> None:
+    subscriber = start("dallal/client.py", *address(broker, False), "subscribe", "newest")
+    assert subscriber.line() == "subscribing on newest\n"
+    subscriber.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, subscriber.process.pid, os.WSTOPPED)
+    with LineClient("127.0.0.1", broker.port(0)) as publisher:
+        for number in range(50):
+            publisher.publish("newest", b"%d" % number)
+    subscriber.process.send_signal(signal.SIGCONT)
+    assert [subscriber.line(), subscriber.line()] == ["newest: 0\n", "newest: 49\n"]
+
+
+# Ping and Pong
+
+
+def test_the_client_answers_ping_with_pong(start: Start) -> None:
+    client_answers_pings(start, "dallal")
+
+
+def test_the_client_sends_ping_every_10_s(start: Start) -> None:
+    client_pings(start, "dallal")
+    assert PING == 10
+
+
+def test_over_udp_a_client_says_that_pong_stays_away_and_recovers(start: Start) -> None:
+    server = ClassicServer(start, "dallal")
+    port = server.ports[1]
+    where = ["--udp", "--ping-interval", "1", "127.0.0.1", str(port)]
+    subscriber = start("dallal/client.py", *where, "subscribe", "news", "sport", merged=True)
+    assert subscriber.line() == "subscribing on news sport\n"
+    with LineClient("127.0.0.1", server.ports[0]) as publisher:
+        publisher.publish("news", b"before")
+    lines_until(subscriber, "news: before\n")
+    server.program.end(signal.SIGKILL)
+    lines_until(subscriber, f"no Pong came from 127.0.0.1:{port} within 1 s\n")
+    again = ClassicServer(start, "dallal", ports=(0, port))
+    lines_until(subscriber, f"127.0.0.1:{port} had forgotten this client: subscribed again\n")
+    with LineClient("127.0.0.1", again.ports[0]) as publisher:
+        for number in range(3):
+            for topic in ("news", "sport"):
+                publisher.publish(topic, b"%d" % number)
+                lines_until(subscriber, f"{topic}: {number}\n")
+
+
+def test_over_udp_a_client_recovers_from_a_restart_between_two_pings(start: Start) -> None:
+    server = ClassicServer(start, "dallal")
+    port = server.ports[1]
+    with LineClient("127.0.0.1", port, udp=True, ping_interval=4) as client:
+        client.subscribe("news", latest=True)
+        server.program.end(signal.SIGKILL)
+        again = ClassicServer(start, "dallal", ports=(0, port))
+        with LineClient("127.0.0.1", again.ports[0]) as publisher:
+            for _ in range(100):
+                publisher.publish("news", b"hello")
+                if message := next(client.messages(0.5), None):
+                    break
+        assert message is not None
+        assert message.payload == b"hello"
+
+
+# What may go wrong
+
+
+def test_what_is_wrong_is_one_sentence(start: Start) -> None:
+    failures_are_one_sentence(start, "dallal")
+    a_port_in_use_is_one_sentence(start, "dallal")
+
+
+@BOTH
+def test_an_empty_topic_is_an_error_that_says_so(broker: BrokerProcess, start: Start, udp: bool) -> None:
+    for command, failed in (
+        (["publish", "", "hello"], "your message publishing failed\n"),
+        (["subscribe", "news", ""], "subscribing failed\n"),
+    ):
+        client = start("dallal/client.py", *address(broker, udp), *command)
+        assert client.end() == (1, failed, "a topic must not be empty\n")
+
+
+def test_a_message_too_long_for_a_datagram_is_an_error_that_says_so(
+    broker: BrokerProcess, start: Start
+) -> None:
+    client = start("dallal/client.py", *address(broker, True), "publish", "news", "x" * 70_000)
+    code, printed, errors = client.end()
+    assert (code, printed) == (1, "your message publishing failed\n")
+    assert errors == "70025 bytes do not fit into a datagram of 65507\n"

@@ -26,7 +26,7 @@ IMPORTS = {
     "dallal": "from client import main",
     "distributed": "from publisher import registerPublisher; from subscriber import registerSubscriber",
 }
-NAMED_AS_STARTED = ("distributed",)
+NAMED_AS_STARTED = ("dallal", "distributed", "message_broker")
 """Systems whose programs call themselves by the words that started them."""
 CONSOLE_SCRIPT = """\
 import sys

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import socket
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +95,44 @@ def test_a_session_is_gone_on_with(broker: BrokerProcess) -> None:
     with client(broker) as one:
         assert one.connect("comes-back", resume=True, ttl=60)
         assert next(one.messages(10)).payload == b"x"
+
+
+@pytest.mark.parametrize("client_id", ["", "named"])
+def test_over_udp_a_client_that_was_forgotten_takes_up_its_subscriptions(
+    tmp_path: Path, client_id: str
+) -> None:
+    config = tmp_path / "pyrite.toml"
+    config.write_text("[line]\nudp_timeout = 0.1\n")
+    listeners = ("--listen=line://127.0.0.1:0", "--listen=udp://127.0.0.1:0")
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with BrokerProcess("--ephemeral", "--config", str(config), *listeners) as broker:
+        port = broker.port(1)
+        with (
+            LineClient("127.0.0.1", port, udp=True, ping_interval=3, notice=told.put) as reader,
+            client(broker) as writer,
+        ):
+            if client_id:
+                reader.connect(client_id, ttl=60)
+            for topic in ("a b", "c", "d"):
+                reader.subscribe(topic, ack=bool(client_id))
+            reader.unsubscribe("d")
+            assert told.get(timeout=20) == f"127.0.0.1:{port} had forgotten this client: subscribed again"
+            received: set[str] = set()
+            while len(received) < 2:  # it may be forgotten once more, with what was on its way
+                for topic in ("d", "c", "a b"):
+                    writer.publish(topic, b"x")
+                received |= {message.topic for message in islice(reader.messages(1), 2)}
+            assert received == {"a b", "c"}
+            if client_id:
+                assert reader.connect(client_id, resume=True, ttl=60), "it has its name again, too"
+
+
+def test_an_empty_topic_is_told(broker: BrokerProcess) -> None:
+    with client(broker) as one:
+        with pytest.raises(LineError, match="a topic must not be empty"):
+            one.publish("", b"x")
+        with pytest.raises(LineError, match="a topic must not be empty"):
+            one.subscribe("")
 
 
 @BOTH

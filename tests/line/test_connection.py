@@ -302,6 +302,26 @@ def test_a_client_that_does_not_answer_is_shown_and_then_closed(
     assert not core.broker.subscriptions.route(b"a").targets
 
 
+def test_with_no_rounds_to_miss_a_silent_client_is_pinged_and_never_closed(
+    core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    silent = LineClient(core, LineOptions(missed_rounds=0))
+    for _ in range(10):
+        core.tick(10.1)
+        assert texts(silent.came()) == ["Ping"]
+    assert [record.getMessage() for record in caplog.records] == ["127.0.0.1:5000 has not answered Ping"]
+    assert not silent.transport.closed
+
+
+def test_connections_can_be_watched(core: Core) -> None:
+    seen: list[tuple[str, str]] = []
+    client = LineClient(core, LineOptions(watch=lambda event, peer: seen.append((event, peer))))
+    assert seen == [("Connected", "127.0.0.1:5000")]
+    client.connection.lost()
+    assert seen == [("Connected", "127.0.0.1:5000"), ("Disconnected", "127.0.0.1:5000")]
+
+
 def test_whatever_comes_counts_as_an_answer(core: Core) -> None:
     client = LineClient(core, LineOptions(ping_interval=1, missed_rounds=1))
     for _ in range(5):

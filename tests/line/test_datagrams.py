@@ -288,6 +288,40 @@ def test_silence_and_signs_of_life(core: Core, network: Network) -> None:
     assert not core.broker.sessions
 
 
+def test_a_ping_keeps_a_client_alive_for_10_s(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    writer = LineClient(core)
+    assert network.send(HERE, b"Subscribe a latest\n", b"Ping\n") == [b"SubAck a\n", b"Pong\n"]
+    core.tick(9.8)
+    writer.say("Publish a 1", "1")
+    assert network.came(HERE) == [b"Message a 1 n=65536\n1\n"]
+    assert network.send(HERE, b"Ack 65536\n", b"Ping\n") == [b"Pong\n"]
+    core.tick(10.1)
+    writer.say("Publish a 1", "2")
+    assert network.came(HERE) == []
+    assert len(network.datagrams) == 1, "the next Ping may be a little late"
+    core.tick(0.5)
+    assert network.send(HERE, b"Ping\n") == [b"Message a 1 n=65537\n2\n", b"Pong\n"]
+    core.tick(12.1)
+    assert len(network.datagrams) == 0
+    writer.say("Publish a 1", "3")
+    assert network.came(HERE) == []
+
+
+def test_a_forgotten_client_learns_it_from_the_answer_to_its_ping(core: Core, network: Network) -> None:
+    network.prove(HERE)
+    network.send(HERE, b"Subscribe a\n")
+    assert network.send(HERE, b"Ping alive-1\n") == [b"Pong alive-1\n"]
+    core.tick(20)
+    (challenge,) = network.send(HERE, b"Ping alive-2\n")
+    assert challenge.startswith(b"Ping ")
+    assert network.send(HERE, challenge.replace(b"Ping", b"Pong")) == [b"Pong alive-2\n"]
+
+
+def test_a_stranger_whose_ping_is_shorter_than_the_challenge_gets_its_pong(network: Network) -> None:
+    assert network.send(HERE, b"Ping\n") == [b"Pong\n"]
+
+
 def test_a_datagram_holds_one_whole_frame(network: Network) -> None:
     network.prove(HERE)
     wrong = b"Error bad-frame a datagram holds one whole frame: is its length right?\n"

@@ -14,6 +14,7 @@ from pyrite.broker.catalog import TopicOptions
 from pyrite.cli.errors import reason_of, with_name
 from pyrite.cli.serve import start
 from pyrite.client.line import LineClient, LineError
+from pyrite.protocols.line.options import LineOptions
 from pyrite.server.config import Config
 
 INTERRUPTED = 130
@@ -92,6 +93,7 @@ def serve(
     data: str | None = None,
     topics: TopicOptions | None = None,
     say: Callable[[str], None] | None = None,
+    line: LineOptions | None = None,
 ) -> int:
     """Run a broker on some listeners until Ctrl-C, and return its exit code.
 
@@ -101,4 +103,5 @@ def serve(
     config = Config(listen=list(listeners), ephemeral=data is None, log_level="warning")
     config.data = data or config.data
     config.topics = topics or config.topics
+    config.line = line or config.line
     return start(config, say or partial(print, flush=True), program=name())

@@ -5,8 +5,9 @@
         client.publish("news", b"hello")
         print(next(client.messages()))
 
-A thread reads what comes: it answers Ping, and sorts answers from messages. Over UDP it sends Ping itself,
-and commands are sent again until they are answered.
+One thread reads: it answers Ping, and sorts answers from messages. Another sends Ping, and reports when Pong
+stays away. Over UDP a command is sent again until it is answered, and a broker that has forgotten the client,
+as after a restart, is given its subscriptions again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -25,7 +26,10 @@ from pyrite.protocols.line import frames
 TIMEOUT = 10.0
 """Seconds that an answer may take, unless said otherwise."""
 PING = 10.0
-"""Seconds between two Pings of a client over UDP."""
+"""Seconds between two Pings of a client, unless said otherwise."""
+ALIVE = b"alive-"
+"""Prefix of the word in these Pings. Over UDP, a broker that does not know the sender answers with a Ping of
+its own if that is not longer."""
 RETRY = 0.5
 """Seconds after which a command is sent again over UDP."""
 WINDOW = 2_000
@@ -53,15 +57,31 @@ class LineMessage(NamedTuple):
 
 
 class LineClient:
-    """One connection, or over UDP one address, of a client."""
+    """One connection, or over UDP one address, of a client.
+
+    `notice` is called, from a thread of the client's own, with what the broker said without being asked, and
+    with a line when Pong stays away and when it comes again.
+    """
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 1373, udp: bool = False, timeout: float = TIMEOUT
+        self,
+        host: str = "127.0.0.1",
+        port: int = 1373,
+        udp: bool = False,
+        timeout: float = TIMEOUT,
+        *,
+        ping_interval: float = PING,
+        notice: Callable[[str], object] | None = None,
     ) -> None:
         self.timeout = timeout
         self._udp = udp
+        self._broker = f"{host}:{port}"
+        self._ping_interval = ping_interval
+        self._notice = notice or (lambda _: None)
         if udp:
-            family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            # Nothing tells which of several addresses a broker listens on; it is rarely IPv6 alone.
+            family, kind, protocol, _, where = min(found, key=lambda one: one[0] != socket.AF_INET)
             self._socket = socket.socket(family, kind, protocol)
             self._socket.connect(where)
         else:
@@ -83,9 +103,20 @@ class LineClient:
         """What the broker said last that no one had asked for."""
         self.answered_at = time.monotonic()
         """When something came last."""
+        self._connect_frame: bytes | None = None
+        """The Connect that resumes the session, if the client has named itself."""
+        self._subscriptions: dict[str, bytes] = {}
+        """By filter, the Subscribe that takes it up again."""
+        self._forgotten = False
+        """Whether the broker has forgotten this client, and its subscriptions."""
+        self._away = False
+        """Whether the last Ping was not answered in time."""
+        self._ponged_at = 0.0
+        """When the last Pong to a Ping of the keep-alive came."""
+        self._wake = threading.Event()
+        """Set when the keep-alive has something to do before its next Ping."""
         threading.Thread(target=self._read, name="pyrite-line", daemon=True).start()
-        if udp:
-            threading.Thread(target=self._keep_alive, name="pyrite-ping", daemon=True).start()
+        threading.Thread(target=self._keep_alive, name="pyrite-ping", daemon=True).start()
 
     # Commands
 
@@ -98,12 +129,15 @@ class LineClient:
         password: str | None = None,
     ) -> bool:
         """Name the client; tell whether a session was there to be gone on with."""
-        how = {"resume" if resume else "clean": True}
-        asked = frames.line("Connect", client_id, **how, ttl=ttl, user=user, password=password)
-        return self._ask(asked, "Ack", "Connect").words[-1] == b"resumed"
+        who = {"ttl": ttl, "user": user, "password": password}
+        asked = frames.line("Connect", client_id, **{"resume" if resume else "clean": True}, **who)
+        resumed = self._ask(asked, "Ack", "Connect").words[-1] == b"resumed"
+        self._connect_frame = frames.line("Connect", client_id, resume=True, **who)
+        return resumed
 
     def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
         """Publish a message, and return when the broker has it on disk."""
+        _check_topic(topic)
         self._next_id += 1
         request = str(self._next_id)
         asked = frames.frame("Publish", topic, payload=payload, retain=retain, id=request)
@@ -125,12 +159,15 @@ class LineClient:
         self, topic_filter: str, ack: bool = False, latest: bool = False, start: str | None = None
     ) -> None:
         """Subscribe to a filter."""
+        _check_topic(topic_filter)
         asked = frames.line("Subscribe", topic_filter, **{"ack": ack, "latest": latest, "from": start})
         self._ask(asked, "SubAck")
+        self._subscriptions[topic_filter] = frames.line("Subscribe", topic_filter, ack=ack, latest=latest)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Unsubscribe from a filter."""
         self._ask(frames.line("Unsubscribe", topic_filter), "Ack", "Unsubscribe")
+        self._subscriptions.pop(topic_filter, None)
 
     def create(self, topic: str, new: bool = False) -> None:
         """Create a topic; with `new`, raise LineError with the code "exists" if it already exists."""
@@ -188,6 +225,7 @@ class LineClient:
     def close(self) -> None:
         """End the connection."""
         over, self.closed = self.closed, True
+        self._wake.set()
         try:
             if not over:
                 self._send(frames.line("Disconnect"))
@@ -226,6 +264,8 @@ class LineClient:
         with self._asking:
             while not self._answers.empty():
                 self._answers.get()  # to what was given up, or sent twice
+            if self.closed:
+                raise LineError("closed", self.last_error or "the broker ended the connection")
             deadline = time.monotonic() + self.timeout
             while True:
                 try:
@@ -307,6 +347,7 @@ class LineClient:
         except OSError:
             pass
         self.closed = True
+        self._wake.set()
         self._answers.put(None)
         self._messages.put(None)
 
@@ -336,7 +377,16 @@ class LineClient:
     def _handle(self, line: frames.Line, payload: bytes, count: int) -> None:
         match line.command:
             case "Ping":
+                if self._udp and (self._subscriptions or self._connect_frame):
+                    # Over UDP a broker sends Ping to an address that it does not know, and to no other.
+                    self._seen.clear()  # it will count from the beginning
+                    self._forgotten = True
+                    self._wake.set()
                 self._send(frames.line("Pong", *line.words))
+            case "Pong" if line.words[:1] and line.words[0].startswith(ALIVE):
+                self._ponged_at = time.monotonic()
+                if self._away:
+                    self._wake.set()
             case "Message":
                 self._came(line, payload)
             case "List":
@@ -344,6 +394,8 @@ class LineClient:
                 self._answers.put((line, 1))
             case "Error":
                 self.last_error = b" ".join(line.words[1:]).decode("utf-8", "replace")
+                if self._udp and not self._asking.locked():  # over TCP, it is why the connection ends
+                    self._notice(self.last_error)
                 self._answers.put((line, count))
             case _:
                 self._answers.put((line, count))
@@ -363,9 +415,50 @@ class LineClient:
             self._messages.put(message)
 
     def _keep_alive(self) -> None:
+        """Send Ping at its intervals, and handle what the reading thread found out in between."""
+        count, pinged_at = 0, 0.0
+        next_ping = time.monotonic() + self._ping_interval
         while not self.closed:
-            time.sleep(PING)
+            if self._wake.wait(max(0.0, next_ping - time.monotonic())):
+                self._wake.clear()
+                if not self.closed:
+                    self._answers_again()
+                continue
+            if not self._away and self._ponged_at < pinged_at:
+                self._away = True
+                self._notice(f"no Pong came from {self._broker} within {self._ping_interval:g} s")
+            if self._forgotten:
+                self._wake.set()  # it could not be subscribed to again before
+            count += 1
+            pinged_at = time.monotonic()
+            next_ping = pinged_at + self._ping_interval
             try:
-                self._send(frames.line("Ping"))
+                self._send(frames.line("Ping", ALIVE + b"%d" % count))
             except OSError:
-                pass  # the next may find someone
+                pass  # over UDP, the next may be received
+
+    def _answers_again(self) -> None:
+        """Subscribe again if the broker has forgotten the client; report that it is back."""
+        if self._forgotten:
+            self._forgotten = False
+            try:
+                if self._connect_frame is not None:
+                    self._ask(self._connect_frame, "Ack", "Connect")
+                for topic_filter, asked in list(self._subscriptions.items()):
+                    if topic_filter in self._subscriptions:
+                        self._ask(asked, "SubAck")
+            except (LineError, TimeoutError) as error:
+                self._forgotten = True
+                if not self.closed:
+                    self._notice(f"subscribing again on {self._broker} failed: {error}")
+                return
+            self._away = False
+            self._notice(f"{self._broker} had forgotten this client: subscribed again")
+        elif self._away:
+            self._away = False
+            self._notice(f"{self._broker} answers again")
+
+
+def _check_topic(topic: str) -> None:
+    if not topic:  # a word of the protocol cannot be empty, so the broker could not tell what is wrong
+        raise LineError("bad-topic", "a topic must not be empty")

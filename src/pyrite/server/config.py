@@ -123,7 +123,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "mqtt.max_session_expiry": (0, 4_294_967_295),
     "mqtt.sys_interval": (0, 86_400),
     "line.ping_interval": (0.01, 86_400),
-    "line.missed_rounds": (1, 1_000),
+    "line.missed_rounds": (0, 1_000),
     "line.udp_timeout": (0.1, 86_400),
     "line.max_session_expiry": (0, 4_294_967_295),
     "stream.retention_age": (0, 2**63 - 1),

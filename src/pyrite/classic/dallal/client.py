@@ -1,4 +1,4 @@
-"""The client of Dallal, and of the message broker.
+"""The client of Dallal.
 
 client.py [--udp] HOST PORT publish TOPIC MESSAGE
 client.py [--udp] HOST PORT subscribe TOPIC...
@@ -17,82 +17,122 @@ bootstrap.find_dependencies(__name__)
 
 import argparse
 import threading
-from collections.abc import Sequence
-from queue import SimpleQueue
+from collections.abc import Callable, Sequence
+from queue import Queue
 
-from pyrite.client.line import LineClient, LineError, LineMessage
+from pyrite.classic import common
+from pyrite.cli.errors import reason_of
+from pyrite.client.line import PING, TIMEOUT, LineClient, LineError, LineMessage
 
-TIMEOUT = 10.0
-"""Seconds that PubAck and SubAck may take."""
+FAILURES = (OSError, LineError, UnicodeError)
+Connect = Callable[[], LineClient]
 
 
-def publish(host: str, port: int, udp: bool, topic: str, message: str) -> int:
-    """Publish a message, and say whether it was acknowledged."""
+def publish(connect: Connect, topic: str, message: str) -> int:
+    """Publish a message, and print whether it was acknowledged."""
     try:
-        with LineClient(host, port, udp, TIMEOUT) as client:
+        if not message.isascii():
+            raise LineError("bad-message", "a message is ASCII text, and this one has other characters")
+        with connect() as client:
             client.publish(topic, message.encode())
-    except (OSError, LineError) as error:
+    except FAILURES as error:
         print("your message publishing failed")
-        print(error, file=sys.stderr)
+        print(_reason(error), file=sys.stderr)
         return 1
     print("your message published successfully")
     return 0
 
 
-def subscribe(host: str, port: int, udp: bool, topics: Sequence[str]) -> int:
-    """Subscribe to topics, over a connection each, and print their messages until the broker ends."""
+def subscribe(connect: Connect, topics: Sequence[str], latest: bool, udp: bool) -> int:
+    """Subscribe to topics and print their messages until the server ends the connection.
+
+    Each topic has a connection of its own; over UDP, where there are none, one socket serves all.
+    """
     clients: list[LineClient] = []
     try:
         try:
             for topic in topics:
-                clients.append(LineClient(host, port, udp, TIMEOUT))
-                clients[-1].subscribe(topic, latest=True)
-        except (OSError, LineError) as error:
+                if not clients or not udp:
+                    clients.append(connect())
+                clients[-1].subscribe(topic, ack=not latest, latest=latest)
+        except FAILURES as error:
             print("subscribing failed")
-            print(error, file=sys.stderr)
+            print(_reason(error), file=sys.stderr)
             return 1
         print("subscribing on", *topics, flush=True)
-        came: SimpleQueue[LineMessage | None] = SimpleQueue()
+        received: Queue[LineMessage | None] = Queue(1)  # a message is acknowledged once there is room here
         for client in clients:
-            threading.Thread(target=_pass_on, args=(client, came), daemon=True).start()
-        while (message := came.get()) is not None:
-            print(f"{message.topic}: {message.payload.decode('ascii', 'replace')}", flush=True)
-        print(next((client.last_error for client in clients if client.closed), ""), file=sys.stderr)
+            threading.Thread(target=_pass_on, args=(client, received), daemon=True).start()
+        while (message := received.get()) is not None:
+            print(f"{message.topic}: {message.payload.decode('ascii', 'backslashreplace')}", flush=True)
+        last_words = next((client.last_error for client in clients if client.last_error), "")
+        print(last_words or "the server ended the connection", file=sys.stderr)
         return 1
     finally:
         for client in clients:
             client.close()
 
 
-def _pass_on(client: LineClient, came: SimpleQueue[LineMessage | None]) -> None:
+def _pass_on(client: LineClient, received: Queue[LineMessage | None]) -> None:
     for message in client.messages():
-        came.put(message)
-    came.put(None)
+        received.put(message)
+    received.put(None)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program."""
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"the server cannot be reached: {reason_of(error)}"
+    return "this is not valid text" if isinstance(error, UnicodeError) else str(error)
+
+
+def run(arguments: Sequence[str] | None, *, usual_port: int, latest: bool, udp: bool) -> int:
+    """Run a client of Dallal or of the message broker.
+
+    With `latest`, a newer message of a topic replaces one that waits; without it, every message comes.
+    """
     parser = argparse.ArgumentParser(
-        prog="client.py",
+        prog=common.name(),
         description="publish and subscribe",
-        epilog="example: client.py localhost 1373 publish news hello",
+        epilog=f"example: client.py localhost {usual_port} publish news hello",
     )
-    parser.add_argument("--udp", action="store_true", help="speak UDP (port 1234) instead of TCP (port 1373)")
+    if udp:
+        parser.add_argument("--udp", action="store_true", help="speak UDP (port 1234) instead of TCP")
+    parser.add_argument("--ping-interval", type=float, default=PING, help=argparse.SUPPRESS)
     parser.add_argument("host")
-    parser.add_argument("port", type=int)
+    parser.add_argument("port", type=common.port)
     commands = parser.add_subparsers(dest="command", required=True)
-    publishing = commands.add_parser("publish", help="publish a message")
+    # Whatever comes after the command is text, even if it begins with a dash.
+    publishing = commands.add_parser("publish", help="publish a message", prefix_chars="\0", add_help=False)
     publishing.add_argument("topic")
     publishing.add_argument("message")
-    subscribing = commands.add_parser("subscribe", help="print the messages of topics")
+    subscribing = commands.add_parser(
+        "subscribe", help="print the messages of topics", prefix_chars="\0", add_help=False
+    )
     subscribing.add_argument("topics", nargs="+", metavar="topic")
     asked = parser.parse_args(arguments)
+    over_udp = udp and asked.udp
+
+    def notice(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def connect() -> LineClient:
+        return LineClient(
+            asked.host, asked.port, over_udp, TIMEOUT, ping_interval=asked.ping_interval, notice=notice
+        )
+
     try:
         if asked.command == "publish":
-            return publish(asked.host, asked.port, asked.udp, asked.topic, asked.message)
-        return subscribe(asked.host, asked.port, asked.udp, asked.topics)
+            return publish(connect, asked.topic, asked.message)
+        return subscribe(connect, asked.topics, latest, over_udp)
     except KeyboardInterrupt:
-        return 130
+        print("stopped", file=sys.stderr)
+        return common.INTERRUPTED
+
+
+@common.program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    return run(arguments, usual_port=1373, latest=True, udp=True)
 
 
 if __name__ == "__main__":

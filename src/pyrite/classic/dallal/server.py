@@ -18,17 +18,34 @@ import argparse
 from collections.abc import Sequence
 
 from pyrite.classic import common
+from pyrite.protocols.line.options import LineOptions
 
 
+def tell(event: str, peer: str) -> None:
+    """Print that a client connected or disconnected, with its address as Python shows it."""
+    host, _, port = peer.rpartition(":")
+    try:
+        print(f"{event} by", (host, int(port)), flush=True)
+    except OSError:
+        pass  # whoever read the output has ended; the clients have not
+
+
+@common.program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(prog="server.py", description="the server of Dallal")
+    parser = argparse.ArgumentParser(prog=common.name(), description="the server of Dallal")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    parser.add_argument("--port", type=int, default=1373, help="for TCP (default: 1373)")
-    parser.add_argument("--udp-port", type=int, default=1234, help="for UDP (default: 1234)")
+    parser.add_argument("--port", type=common.port, default=1373, help="for TCP (default: 1373)")
+    parser.add_argument("--udp-port", type=common.port, default=1234, help="for UDP (default: 1234)")
+    parser.add_argument("--ping-interval", type=float, default=10.0, help=argparse.SUPPRESS)
+    parser.add_argument("--udp-timeout", type=float, default=10.0, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     listeners = [f"line://{asked.host}:{asked.port}", f"udp://{asked.host}:{asked.udp_port}"]
-    return common.serve(listeners)
+    options = LineOptions(ping_interval=asked.ping_interval, udp_timeout=asked.udp_timeout, watch=tell)
+    code = common.serve(listeners, line=options)
+    if not code:
+        print("stopped", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

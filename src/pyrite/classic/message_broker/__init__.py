@@ -1,1 +1,1 @@
-"""The message broker: the same client and protocol, on port 1370."""
+"""The message broker: publish and subscribe over TCP (1370), every message to every subscriber."""

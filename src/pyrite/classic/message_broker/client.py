@@ -1,4 +1,4 @@
-"""The client of the message broker, which is that of Dallal.
+"""The client of the message broker: that of Dallal over TCP, but every subscriber gets every message.
 
 client.py HOST PORT publish TOPIC MESSAGE
 client.py HOST PORT subscribe TOPIC...
@@ -15,7 +15,17 @@ from pyrite.classic import bootstrap
 
 bootstrap.find_dependencies(__name__)
 
-from pyrite.classic.dallal.client import main
+from collections.abc import Sequence
+
+from pyrite.classic import common
+from pyrite.classic.dallal.client import run
+
+
+@common.program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    return run(arguments, usual_port=1370, latest=False, udp=False)
+
 
 if __name__ == "__main__":
     sys.exit(main())

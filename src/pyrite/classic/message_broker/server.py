@@ -1,6 +1,9 @@
 """The server of the message broker: the line protocol over TCP (1370).
 
 server.py [--host HOST] [--port PORT]
+
+It pings its clients, and closes no connection. What a slow subscriber has not taken yet waits on disk, in a
+folder that is deleted when the server ends.
 """
 
 from __future__ import annotations
@@ -15,18 +18,33 @@ from pyrite.classic import bootstrap
 bootstrap.find_dependencies(__name__)
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 
 from pyrite.classic import common
+from pyrite.protocols.line.options import LineOptions
 
 
+def say(line: str) -> None:
+    """Print what the broker reports, but not what it found in its folder, which is new."""
+    if not line.startswith("stream "):
+        print(line, flush=True)
+
+
+@common.program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(prog="server.py", description="the server of the message broker")
+    parser = argparse.ArgumentParser(prog=common.name(), description="the server of the message broker")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    parser.add_argument("--port", type=int, default=1370, help="for TCP (default: 1370)")
+    parser.add_argument("--port", type=common.port, default=1370, help="for TCP (default: 1370)")
+    parser.add_argument("--ping-interval", type=float, default=10.0, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    return common.serve([f"line://{asked.host}:{asked.port}"])
+    options = LineOptions(ping_interval=asked.ping_interval, missed_rounds=0)
+    with tempfile.TemporaryDirectory(prefix="message-broker-") as folder:
+        code = common.serve([f"line://{asked.host}:{asked.port}"], folder, say=say, line=options)
+    if not code:
+        print("stopped", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

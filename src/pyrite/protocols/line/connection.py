@@ -113,6 +113,7 @@ class LineConnection(Conversation):
         self._farewell: bytes | None = None
         """What to say last, if the client said that nothing more comes."""
         broker.timers.set(self, broker.now + options.ping_interval)
+        self.watched("Connected")
 
     # Bytes in
 
@@ -795,13 +796,26 @@ class LineConnection(Conversation):
         if self._asked:
             self._missed += 1
             most = self.options.missed_rounds
-            logger.warning("%s has not answered Ping (%d of %d)", self.peer, self._missed, most)
-            if self._missed >= most:
+            if most:
+                logger.warning("%s has not answered Ping (%d of %d)", self.peer, self._missed, most)
+            elif self._missed == 1:
+                logger.warning("%s has not answered Ping", self.peer)
+            if most and self._missed >= most:
                 self.fail("silent", "no Pong came")
                 return
         self._asked = True
         self.say(line("Ping"))
         self.broker.timers.set(self, self.broker.now + self.options.ping_interval)
+
+    def watched(self, event: str) -> None:
+        """Tell whoever watches connections of an event."""
+        if self.options.watch is not None:
+            self.options.watch(event, self.peer)
+
+    def lost(self) -> None:
+        """Note that the transport is gone."""
+        super().lost()
+        self.watched("Disconnected")
 
     def fail(self, code: str, text: str) -> None:
         """End the connection for a fault, and say why."""

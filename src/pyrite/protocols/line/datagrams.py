@@ -35,6 +35,8 @@ WINDOW = 32
 FIRST_RETRY = 0.2
 LAST_RETRY = 5.0
 """Seconds after which a message is sent again, the first time and later on."""
+LATE = 2.0
+"""Seconds by which a sign of life may come too late: until then nothing is sent, and nothing is forgotten."""
 MAX_STRANGERS = 1_024
 """Addresses that have not shown that they receive what is sent to them, of which there is a record."""
 MAX_REMEMBERED = 2_048
@@ -182,24 +184,25 @@ class DatagramConnection(LineConnection):
         self._queued = 0
         self._answers: OrderedDict[str, bytes | None] = OrderedDict()
         """Answers to the last commands that had an id; None for one that is not answered yet."""
-        self.broker.timers.set(self, self.broker.now + self.options.udp_timeout)
+        self._set_timer()
+
+    def watched(self, event: str) -> None:
+        """Do nothing: there are no connections over UDP."""
 
     # Datagrams in
 
     def take(self, data: bytes) -> None:
         """Take a datagram: one frame, with or without its last line's end."""
-        self.seen_at = self.broker.now
+        was_alive, self.seen_at = self._alive, self.broker.now
+        if not was_alive:
+            self.due()  # which sends what waited
         if self.transport.budget is not None:
             self.transport.budget += len(data)
         asked = parse(data.partition(b"\n")[0])
         if not self._proved and self._proves(asked):
             self._come_in()
-        elif not self._proved and asked.command == "Ping":
-            self.transport.write(line("Pong", *asked.words[:1]))
         elif not self._proved:
-            if len(data) <= MAX_REMEMBERED:
-                self._remembered = data
-            self.transport.write(line("Ping", self._token))
+            self._challenge(asked, data)
         if not self._proved:
             return
         if self._remembered is not None:
@@ -207,6 +210,21 @@ class DatagramConnection(LineConnection):
             self._handle_datagram(remembered)
         if asked.command != "Pong":
             self._handle_datagram(data)
+
+    def _challenge(self, asked: Line, data: bytes) -> None:
+        """Ask a stranger to show that it receives what is sent to its address.
+
+        A Ping that is shorter than the challenge gets its Pong instead. A client that was forgotten sends a
+        longer one, and learns by the challenge that its subscriptions are gone.
+        """
+        assert self.transport.budget is not None
+        challenge = line("Ping", self._token)
+        if asked.command == "Ping" and len(challenge) > self.transport.budget:
+            self.transport.write(line("Pong", *asked.words[:1]))
+            return
+        if len(data) <= MAX_REMEMBERED:
+            self._remembered = data
+        self.transport.write(challenge)
 
     def _proves(self, asked: Line) -> bool:
         """Tell whether this is the answer that shows that the address is the sender's own."""
@@ -329,10 +347,12 @@ class DatagramConnection(LineConnection):
         return True
 
     def _transmit(self, number: int, frame: bytes) -> None:
-        """Send a message, and again until it is acknowledged."""
-        due = self.broker.now + FIRST_RETRY
+        """Send a message, and again until it is acknowledged; while the client is late, once it is back."""
+        alive = self._alive
+        due = self.broker.now + FIRST_RETRY if alive else self.broker.now
         self._unacknowledged[number] = _Sent(frame, due, FIRST_RETRY)
-        self.write(frame)
+        if alive:
+            self.write(frame)
         self.count_sent(1, len(frame))
         self._set_timer()
 
@@ -350,17 +370,25 @@ class DatagramConnection(LineConnection):
 
     # Time and the end
 
+    @property
+    def _alive(self) -> bool:
+        """Whether the last sign of life is recent enough."""
+        return self.seen_at + self.options.udp_timeout > self.broker.now
+
     def _set_timer(self) -> None:
-        due = self.seen_at + self.options.udp_timeout
-        if self._unacknowledged:
+        due = self.seen_at + self.options.udp_timeout + LATE
+        if self._unacknowledged and self._alive:
             due = min(due, min(sent.due for sent in self._unacknowledged.values()))
         self.broker.timers.set(self, due)
 
     def due(self) -> None:
         """Send again what was not acknowledged; forget a client that has been silent for too long."""
         broker = self.broker
-        if self.state is CLOSED or self.seen_at + self.options.udp_timeout <= broker.now:
+        if self.state is CLOSED or self.seen_at + self.options.udp_timeout + LATE <= broker.now:
             self.forgotten()
+            return
+        if not self._alive:
+            self._set_timer()
             return
         for number, sent in list(self._unacknowledged.items()):
             if sent.due <= broker.now:

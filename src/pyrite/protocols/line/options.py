@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -12,8 +13,10 @@ class LineOptions:
     ping_interval: float = 10.0
     """Seconds between two rounds in which the server asks every client whether it is there."""
     missed_rounds: int = 3
-    """Rounds in a row that a client may miss before it is closed and forgotten."""
-    udp_timeout: float = 15.0
-    """Seconds of silence after which a client over UDP is forgotten; it sends Ping every 10 s."""
+    """Rounds in a row that a client may miss before it is closed and forgotten; 0: it is never closed."""
+    udp_timeout: float = 10.0
+    """Seconds for which a datagram from a client over UDP keeps it alive; it sends Ping every 10 s."""
     max_session_expiry: int = 604_800
     """The most seconds that a client's subscriptions may outlive its connection."""
+    watch: Callable[[str, str], object] | None = field(default=None, metadata={"internal": True})
+    """Called over TCP with `Connected` or `Disconnected` and the client's address and port; not a setting."""
