@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from pyrite.classic import common  # noqa: F401
+
+# isort: split
 from pyrite.broker.link import Transport
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.topics import InvalidTopic, check_topic
-from pyrite.classic import common  # noqa: F401
 from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames
@@ -300,6 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"server_host.py: {error.strerror or error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
