@@ -13,6 +13,8 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty
 
 import pyte
 import pytest
@@ -223,8 +225,8 @@ def test_a_push_does_not_garble_what_is_being_typed(
     one.type("publish@u0@hal")
     one.wait_for(PROMPT + "publish@u0@hal")
     with server.dial() as other:
-        ask(other, "publish@u0@flash \x1b[2J", "flash \x1b[2J\nPUBACK\n")
-        one.wait_for("flash ?[2J", PROMPT + "publish@u0@hal")
+        ask(other, "publish@u0@flash\r\x1b[2J", "flash\r\x1b[2J\nPUBACK\n")
+        one.wait_for("flash??[2J", PROMPT + "publish@u0@hal")
     one.type("f done\r")
     one.wait_for("client message sent", "half done", "server: PUBACK", PROMPT)
     one.type("disconnect\r")
@@ -255,6 +257,22 @@ def test_two_connections_take_requests_and_the_third_takes_pushes(fresh: Server)
         ask(second, "DISCONNECT", "DISCONNACK\n")
         for one in (first, second, third):
             assert one.recv(1) == b""
+
+
+def test_what_is_pushed_comes_before_the_answer(server: Server) -> None:
+    first, second, third = three(server)
+    with first, second, third:
+        ask(first, "connect\npublish@before@1", "CONNACK\nPUBACK\n")
+        assert select.select([third], [], [], 0)[0] == [third]
+        expect(third, "1\n")
+
+
+def test_a_client_that_is_gone_has_no_connection_left(server: Server) -> None:
+    first, second, third = three(server)
+    with first, second, third:
+        ask(first, "connect", "CONNACK\n")
+        second.close()
+        assert (first.recv(1), third.recv(1)) == (b"", b"")
 
 
 def test_clients_that_connect_at_once_are_not_mixed_up(server: Server) -> None:
@@ -316,6 +334,7 @@ def test_what_is_wrong_is_told(server: Server, wrong: str) -> None:
         ask(one, wrong, f"ERROR@{expected}\n")
         ask(one, "subscribe@a#b", "ERROR@a topic name holds no wildcard\n")
         ask(one, "publish@a/*@1", "ERROR@a topic name holds no wildcard\n")
+        ask(one, "subscribe@" + "x" * 65_536, "ERROR@a topic has at most 65535 bytes\n")
         ask(one, "publish@$SYS/x@1", "ERROR@a topic that begins with $ is the broker's own\n")
         ask(one, "connect", "CONNACK\n")
 
@@ -331,10 +350,21 @@ def test_lines_in_pieces_and_lines_together(server: Server) -> None:
         expect(one, "x\nPUBACK\n" * 3_000 + "DISCONNACK\n")
 
 
+def peak_memory(program: Program) -> int:
+    """Return the most memory that a program has had, in KiB."""
+    status = Path(f"/proc/{program.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
+
+
 def test_a_line_that_is_too_long_is_passed_over(server: Server) -> None:
+    before = peak_memory(server.program)
     with server.dial() as one:
-        ask(one, "publish@news@" + "x" * 3_000_000, "ERROR@a line has at most 1048576 bytes\n")
+        one.sendall(b"publish@news@")
+        for _ in range(64):
+            one.sendall(b"x" * 1024 * 1024)
+        ask(one, "", "ERROR@a line has at most 1048576 bytes\n")
         ask(one, "connect", "CONNACK\n")
+    assert peak_memory(server.program) - before < 32 * 1024
 
 
 def run_client(server: Server, typed: bytes) -> subprocess.CompletedProcess[bytes]:
@@ -374,12 +404,13 @@ def test_control_c_ends_the_client(server: Server, terminal: Callable[[Server], 
     assert one.lines()[-3:] == ["client_host.py: interrupted", "client message sent", "server: DISCONNACK"]
 
 
-def test_the_client_ends_when_the_server_does() -> None:
+def test_control_c_ends_the_server_and_then_the_client() -> None:
     server = Server()
     one = Terminal(str(CLASSIC / "at_sign/client_host.py"), "--port", str(server.port))
     try:
         one.wait_for(PROMPT)
-        assert server.program.end(signal.SIGTERM)[0] == 0
+        server.lines("Connected by ADDRESS", "alternatively,  ADDRESS")
+        assert server.program.end(signal.SIGINT) == (0, "server_host.py: stopped\n", "")
         assert one.close() == 1
         assert one.lines()[-1] == "client_host.py: the server has ended the connection"
     finally:
@@ -410,3 +441,30 @@ def test_a_port_in_use(server: Server) -> None:
     assert (second.returncode, second.stdout) == (1, "")
     where = f"line://127.0.0.1:{server.port}"
     assert second.stderr == f"server_host.py: cannot listen on {where}: Address already in use\n"
+
+
+def test_it_listens_on_port_8000_and_prints_nothing_of_its_own() -> None:
+    program = Program(str(CLASSIC / "at_sign/server_host.py"))
+    try:
+        with dial_when_open(8_000, program) as one:
+            one.sendall(b"connect\n")
+            try:
+                assert program.line() == f"Connected by {one.getsockname()}\n"
+            except Empty:  # another program has the port
+                in_use = "server_host.py: cannot listen on line://127.0.0.1:8000: Address already in use\n"
+                assert program.end() == (1, "", in_use)
+    finally:
+        if program.process.poll() is None:
+            assert program.end(signal.SIGTERM)[0] == 0
+
+
+def dial_when_open(port: int, program: Program) -> socket.socket:
+    """Connect as soon as someone listens."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=20)
+        except ConnectionRefusedError:
+            assert program.process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from queue import Empty
 
 import pytest
 
@@ -432,3 +433,15 @@ def test_control_c_ends_the_sequence() -> None:
     program.send_signal(signal.SIGINT)
     _, errors = program.communicate(timeout=60)
     assert (program.returncode, errors) == (130, "newsroom.py: interrupted\n")
+
+
+def test_it_listens_on_port_12345(start: Start) -> None:
+    server = start("newsroom/server.py")
+    try:
+        assert server.line() == "Server is ready on 127.0.0.1:12345 (this machine only)\n"
+        assert Client("p", "1").reply == "CONN_ACK"
+    except Empty:  # another program has the port
+        in_use = "server.py: cannot listen on line://127.0.0.1:12345: Address already in use\n"
+        assert server.end() == (1, "", in_use)
+    else:
+        assert server.end(signal.SIGTERM) == (0, "server.py: stopped\n", "")

@@ -18,8 +18,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import common  # noqa: F401
 
-# isort: split
-
 PROMPT = "enter with format <type@topic@contents@flag>: "
 TIMEOUT = 10.0
 """Seconds that connecting, and an answer, may take."""

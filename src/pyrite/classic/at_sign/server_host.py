@@ -39,6 +39,8 @@ from pyrite.server.server import Server
 
 TOPICS = ("weather", "news", "health", "security")
 """Topics that are there from the start."""
+MAX_TOPIC = 65_535
+"""Bytes of a topic."""
 EXPECTED = "expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
 
 
@@ -200,9 +202,12 @@ class AtSignConnection(TranslatingConnection):
     def _note_subscription(self, client: Client, topic: str) -> None:
         limits = self.broker.limits
         try:
-            check_topic(topic.encode(), limits.max_topic_levels)
+            name = topic.encode()
         except UnicodeEncodeError:
             raise InvalidTopic("a topic is UTF-8") from None
+        check_topic(name, limits.max_topic_levels)
+        if len(name) > MAX_TOPIC:
+            raise InvalidTopic(f"a topic has at most {MAX_TOPIC} bytes")
         if client.count >= limits.max_subscriptions_per_client and not client.wants(topic):
             raise InvalidTopic("there are too many subscriptions")
         client.subscribe(topic)
@@ -249,11 +254,6 @@ class AtSignConnection(TranslatingConnection):
             one.client = None
             one.leave(send_will=False)
             one.close()
-
-    def close(self) -> None:
-        """End, with the client's other connections."""
-        super().close()
-        self._leave_together()
 
     def lost(self) -> None:
         """Note that the connection is gone, and end the client's others."""

@@ -90,8 +90,7 @@ class NewsroomConnection(TranslatingConnection):
             case "PubAck":
                 self._confirm()
             case "SubAck":
-                self._confirm(b"SUB_ACK", *self._early)
-                self._early.clear()
+                self._confirm(b"SUB_ACK")
             case "Ack" if self._action == b"RECON":
                 self._confirm(b"CON_ACK")
             case "Message":
@@ -104,14 +103,18 @@ class NewsroomConnection(TranslatingConnection):
                 self.refuse(" ".join(word.decode("utf-8", "replace") for word in line.words[1:]))
 
     def _confirm(self, *lines: bytes) -> None:
-        """Send a message back, and what else there is to say."""
-        for line in (self._message, *lines):
-            self.tell(line)
-        self.answered()
+        """Send a message back, and its acknowledgement."""
+        self._reply(self._message, *lines)
 
     def refuse(self, text: str) -> None:
         """Tell the client what is wrong with its message."""
-        self.tell(f"ERROR {text}".encode())
+        self._reply(f"ERROR {text}".encode())
+
+    def _reply(self, *lines: bytes) -> None:
+        """Send the client an answer, and then what came for it meanwhile."""
+        for line in (*lines, *self._early):
+            self.tell(line)
+        self._early.clear()
         self.answered()
 
     # The client acknowledges nothing: a message has arrived when the transport has sent it.

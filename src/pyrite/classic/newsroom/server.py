@@ -124,7 +124,7 @@ class Server:
         except BaseException:
             self._close()
             raise
-        reach = "this machine only" if host == "127.0.0.1" else "for other machines too"
+        reach = "this machine only" if self._newsroom.listening[0].local else "for other machines too"
         print(f"Server is ready on {self.host}:{self.port} ({reach})", flush=True)
 
     async def _listen(self) -> Newsroom:
