@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield said.rstrip().rpartition(":")[2]
     finally:
         code, rest, errors = program.end(signal.SIGINT)
-    assert (code, rest, errors) == (0, "", "")
+    assert (code, rest, errors) == (0, "", "stopped\n")
 
 
 Publish = Callable[..., tuple[int, str, str]]
@@ -70,7 +70,7 @@ def test_the_session_of_the_page(start: Start, publish: Publish, server: str) ->
         assert publish("--publish", "my_topic", message) == (0, "Message sent to 'my_topic'\n", "")
     for subscriber in (first, second):
         assert [subscriber.line(), subscriber.line()] == ["Hello, world!\n", "Your message here\n"]
-    assert first.end(signal.SIGINT) == (130, "", "")
+    assert first.end(signal.SIGINT) == (130, "", "stopped\n")
     assert publish("--delete", "my_topic") == (0, "Topic 'my_topic' deleted\n", "")
     assert second.end() == (1, "", "subscriber.py: Topic 'my_topic' was deleted\n")
 
@@ -102,7 +102,7 @@ def test_host_and_port_in_the_server_file_are_the_defaults_of_all_programs(
         assert server.line() == f"Server started on 127.0.0.1:{port}\n"
         created = start(str(folder / "publisher.py"), "--create", "set")
         assert created.end() == (0, "Topic 'set' created\n", "")
-        assert server.end(signal.SIGINT) == (0, "", "")
+        assert server.end(signal.SIGINT) == (0, "", "stopped\n")
     finally:
         source.write_text(before)
 
@@ -118,7 +118,7 @@ def test_a_server_for_other_machines_lets_their_clients_in(start: Start, tmp_pat
     assert start("distributed/publisher.py", *where, "--publish", "far", "away").end()[0] == 0
     assert subscriber.line() == "away\n"
     assert subscriber.end(signal.SIGINT)[0] == 130
-    assert server.end(signal.SIGINT) == (0, "", "")
+    assert server.end(signal.SIGINT) == (0, "", "stopped\n")
 
 
 def test_a_topic_that_exists_is_not_created_again(publish: Publish) -> None:

@@ -39,6 +39,12 @@ def fail(problem: object) -> int:
     return 1
 
 
+def stopped(code: int = 0) -> int:
+    """Print that Ctrl-C or SIGTERM ended this program, and return its exit code."""
+    print("stopped", file=sys.stderr, flush=True)
+    return code
+
+
 def program(main: Main) -> Main:
     """Have a program end with one sentence and an exit code, never with a traceback."""
 
@@ -52,14 +58,14 @@ def program(main: Main) -> Main:
             sys.stdout.flush()
             return code
         except KeyboardInterrupt:
-            return INTERRUPTED
+            return stopped(INTERRUPTED)
         except BrokenPipeError:  # the reader of a pipe is gone; Python must not flush into it at the end
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return 1
         except UnicodeEncodeError:
             return fail("the topic or the message is not valid UTF-8")
         except OSError as error:
-            return fail(with_name(error) if error.filename else reason_of(error))
+            return fail(with_name(error))
         except LineError as error:
             return fail(error)
 
@@ -104,4 +110,5 @@ def serve(
     config.data = data or config.data
     config.topics = topics or config.topics
     config.line = line or config.line
-    return start(config, say or partial(print, flush=True), program=name())
+    code = start(config, say or partial(print, flush=True), program=name())
+    return code or stopped()

@@ -4,6 +4,11 @@ server_host.py [--host HOST] [--port PORT]
 
 A request is a line `type@topic@contents@flag`; the types, in either case, are connect, publish, subscribe,
 list and disconnect. Each is translated into the line protocol, and what that answers is translated back.
+
+A client has three connections. The first two are for requests, each answered where it came; on the third it
+is sent contents, a line a message. They begin with the lines `client`, `alternatively@KEY` and `pushes@KEY`,
+so that clients that connect at once are not mixed up; the answers are `client@KEY`, `alternatively` and
+`pushes`. A connection that begins with a request instead is a client by itself, and is sent everything.
 """
 
 from __future__ import annotations
@@ -19,11 +24,15 @@ bootstrap.find_dependencies(__name__)
 
 import argparse
 import asyncio
+import secrets
 import signal
 from collections.abc import Sequence
+from typing import Any
 
-from pyrite.broker.catalog import TopicOptions
 from pyrite.broker.link import Transport
+from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.topics import InvalidTopic, check_topic
+from pyrite.classic import common
 from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.line import frames
@@ -32,111 +41,267 @@ from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.server import Server
 
-TOPICS = ["weather", "news", "health", "security"]
+TOPICS = ("weather", "news", "health", "security")
+"""Topics that are there from the start."""
+MAX_TOPIC = 65_535
+"""Bytes of a topic."""
+EXPECTED = "expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
+
+
+class Level(list[Any]):
+    """One level of topics: what is below it, by name, and its value, which is what is printed of it."""
+
+    wanted = False
+    """Whether a client subscribed to it, and not only to what is below."""
+
+
+def place(tree: dict[str, Level], topic: str, value: object) -> Level:
+    """Return the level of a topic in nested dictionaries; those that are not there get a value."""
+    for name in topic.split("/"):
+        level = tree.setdefault(name, Level([{}, value]))
+        tree = level[0]
+    return level
+
+
+class Client:
+    """What the server knows of one client: its connections, and what it is subscribed to."""
+
+    def __init__(self) -> None:
+        self.key = secrets.token_hex(16)
+        self.connections: list[AtSignConnection] = []
+        self.pushes: AtSignConnection | None = None
+        self.subs: dict[str, Level] = {}
+        self.count = 0
+        """How many topics it is subscribed to."""
+
+    def subscribe(self, topic: str) -> None:
+        """Have the client notified of a topic; * stands for any level, and at the end for all below."""
+        level = place(self.subs, topic, 0)
+        self.count += not level.wanted
+        level.wanted = True
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether the client is subscribed to a topic."""
+        reached = [self.subs]
+        found: list[Level] = []
+        for name in topic.split("/"):
+            if any("*" in below and below["*"].wanted for below in reached):
+                return True
+            found = [below[one] for below in reached for one in (name, "*") if one in below]
+            reached = [level[0] for level in found]
+        return any(level.wanted for level in found)
+
+    def notify(self, topic: str, contents: bytes) -> None:
+        """Send the client the contents of a message, if it is subscribed to its topic."""
+        if self.pushes is not None and self.wants(topic):
+            self.pushes.tell(contents)
 
 
 class AtSignConnection(TranslatingConnection):
-    """One client."""
+    """One connection of a client."""
 
-    __slots__ = ()
+    __slots__ = ("client", "clients")
+
+    def __init__(self, server: AtSignServer, transport: Transport, address: str, peer: str) -> None:
+        super().__init__(server.broker, transport, address, peer)
+        self.clients = server.clients
+        self.client: Client | None = None
 
     def request(self, line: bytes) -> None:
         """Print a request, and do what it asks for."""
-        print(f"{self.peer}: {line.decode('utf-8', 'replace').rstrip()}", flush=True)
-        kind, *rest = line.split(b"@")
-        match kind.strip().lower().decode("ascii", "replace"), rest:
-            case "connect", _:
-                self.tell(b"CONNACK")
-            case "publish", [topic, contents, *flags] if [flag.lower() for flag in flags] in (
-                [],
-                [b""],
-                [b"retain"],
-            ):
-                retain = bool(flags) and flags[0] != b""
-                self.ask(frames.frame("Publish", topic, payload=contents, retain=retain))
-            case "subscribe", [topic, *_]:
-                self.ask(frames.line("Subscribe", _filter(topic)))
-            case "list", _:
-                self.ask(frames.line("List"))
-            case "disconnect", _:
-                self.part(b"DISCONNACK")
+        kind, *rest = line.decode("utf-8", "surrogateescape").split("@")
+        fields = [kind.strip().upper(), *rest]
+        if self.client is None and self._begin(fields):
+            self.answered()
+            return
+        shown = [field.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for field in fields]
+        print("client: ", shown, flush=True)
+        try:
+            self._serve(fields)
+        except InvalidTopic as wrong:
+            self.refuse(str(wrong))
+
+    def _begin(self, fields: list[str]) -> bool:
+        """Find out whose connection this is; tell whether the line was for that, and is no request."""
+        host, _, port = self.peer.rpartition(":")
+        client = self.clients.get(fields[-1])
+        match fields:
+            case ["ALTERNATIVELY" | "PUSHES", _] if client is None:
+                self.part(b"ERROR@there is no such client")
+            case ["ALTERNATIVELY", _]:
+                print("alternatively, ", (host, int(port)), flush=True)
+                self._join(client)
+                self.tell(b"alternatively")
+            case ["PUSHES", _]:
+                self._join(client)
+                self._take_pushes()
+                self.tell(b"pushes")
             case _:
-                self.tell(
-                    b"ERROR@expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
-                )
+                print("Connected by", (host, int(port)), flush=True)
+                self._join(client := Client())
+                self.clients[client.key] = client
+                if fields != ["CLIENT"]:
+                    self._take_pushes()
+                    return False
+                self.tell(b"client@" + client.key.encode())
+        return True
+
+    def _join(self, client: Client | None) -> None:
+        assert client is not None
+        self.client = client
+        client.connections.append(self)
+
+    def _take_pushes(self) -> None:
+        """Have every message come here, so that `notify` can decide whether the client is sent it."""
+        assert self.client is not None
+        self.client.pushes = self
+        self.broker.subscribe(Subscription(self._opened(), b"#", 0), None, b"#")
+
+    def _serve(self, fields: list[str]) -> None:
+        client = self.client
+        assert client is not None
+        match fields:
+            case ["CONNECT", *_]:
+                self._reply("CONNACK")
+            case ["PUBLISH", topic, contents] | ["PUBLISH", topic, contents, ""]:
+                self._take_publish(client, topic, contents, retain=False)
+            case ["PUBLISH", topic, contents, flag] if flag.lower() == "retain":
+                self._take_publish(client, topic, contents, retain=True)
+            case ["SUBSCRIBE", topic, *_]:
+                self._take_subscribe(client, topic)
+            case ["LIST", *_]:
+                tree = self._database()
+                print(tree, tree, sep="\n", flush=True)
+                self._reply(f"LIST\n{tree}")
+            case ["DISCONNECT", *_]:
+                self.tell(b"DISCONNACK")
+                self._leave_together()
+            case _:
+                self.refuse(EXPECTED)
+
+    def _take_publish(self, client: Client, topic: str, contents: str, retain: bool) -> None:
+        """Publish a message. A client is subscribed to what it publishes on."""
+        if "*" in topic:
+            raise InvalidTopic("a topic name holds no wildcard")
+        self._note_subscription(client, topic)
+        name = topic.encode()
+        refusal = self.broker.create_topic(name)
+        if refusal:
+            self.refuse(refusal)
+        else:
+            payload = contents.encode("utf-8", "surrogateescape")
+            self.ask(frames.frame("Publish", name, payload=payload, retain=retain))
+
+    def _take_subscribe(self, client: Client, topic: str) -> None:
+        """Subscribe to a topic: its kept values come first, then SUBACK."""
+        self._note_subscription(client, topic)
+        one = Client()
+        one.pushes = client.pushes
+        one.subscribe(topic)
+        for name, kept in self.broker.topics_for(b"#"):
+            if kept is not None:
+                one.notify(name.decode(), kept)
+        self._reply("SUBACK")
+
+    def _note_subscription(self, client: Client, topic: str) -> None:
+        limits = self.broker.limits
+        try:
+            name = topic.encode()
+        except UnicodeEncodeError:
+            raise InvalidTopic("a topic is UTF-8") from None
+        check_topic(name, limits.max_topic_levels)
+        if len(name) > MAX_TOPIC:
+            raise InvalidTopic(f"a topic has at most {MAX_TOPIC} bytes")
+        if client.count >= limits.max_subscriptions_per_client and not client.wants(topic):
+            raise InvalidTopic("there are too many subscriptions")
+        client.subscribe(topic)
+        print("current subs:", client.subs, flush=True)
+
+    def _database(self) -> dict[str, Level]:
+        """Return the topics as nested dictionaries, in the order in which they were first used."""
+        tree: dict[str, Level] = {}
+        for topic in self.broker.catalog.created.values:
+            place(tree, topic.decode(), "")
+        for topic, kept in self.broker.topics_for(b"#"):
+            if kept is not None:
+                place(tree, topic.decode(), "")[1] = kept.decode("utf-8", "replace")
+        return tree
 
     def answer(self, line: Line, payload: bytes) -> None:
-        """Tell the client what the line protocol says."""
+        """Notify the client of a message, or tell it what came of its request."""
         match line.command:
-            case "PubAck" | "SubAck":
-                self.tell(line.command.upper().encode())
-            case "Message":
-                topic = frames.unescape(line.words[0])
-                self.tell(b"PUBLISH@" + topic + b"@" + payload.replace(b"\n", b" "))
-            case "List":
-                self.tell(b"LIST\n" + _tree(payload))
-            case "Error":
-                self.tell(b"ERROR@" + b" ".join(line.words[1:]))
+            case "Message" if self.client is not None:
+                self.client.notify(frames.unescape(line.words[0]).decode(), payload)
+            case "PubAck":
+                self._reply("PUBACK")
+            case "Error" if self.busy:
+                self.refuse(" ".join(word.decode("utf-8", "replace") for word in line.words[1:]))
 
+    def _reply(self, text: str) -> None:
+        """Answer a request, after what the client was sent on its third connection."""
+        if self.client is not None and self.client.pushes is not None:
+            self.client.pushes.flush()
+        self.tell(text.encode())
+        self.answered()
 
-def _filter(topic: bytes) -> bytes:
-    """Return a filter as the broker knows it: a * at the end is for all below, within for one level."""
-    levels = [b"+" if level == b"*" else level for level in topic.split(b"/")]
-    if levels[-1] == b"+":
-        levels[-1] = b"#"
-    return b"/".join(levels)
+    def refuse(self, text: str) -> None:
+        """Tell the client what is wrong with its request."""
+        self._reply(f"ERROR@{text}")
 
+    def _leave_together(self) -> None:
+        """End all connections of the client."""
+        client, self.client = self.client, None
+        if client is None:
+            return
+        self.clients.pop(client.key, None)
+        for one in client.connections:
+            one.client = None
+            one.leave(send_will=False)
+            one.close()
 
-def _tree(rows: bytes) -> bytes:
-    """Write topics, each below the one that it belongs to, with their kept values."""
-    kept: dict[tuple[bytes, ...], bytes | None] = {}
-    for row in rows.splitlines():
-        name, space, word = row.partition(b" ")
-        levels = tuple(frames.unescape(name).split(b"/"))
-        for depth in range(1, len(levels)):
-            kept.setdefault(levels[:depth], None)
-        kept[levels] = frames.unescape(word) if space else None
-    lines = []
-    for levels in sorted(kept):
-        value = kept[levels]
-        lines.append(b"  " * (len(levels) - 1) + levels[-1] + (b"" if value is None else b" = " + value))
-    return b"\n".join(lines)
+    def lost(self) -> None:
+        """Note that the connection is gone, and end the client's others."""
+        super().lost()
+        self._leave_together()
 
 
 class AtSignServer(Server):
     """A broker whose clients send at-sign lines."""
 
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.clients: dict[str, Client] = {}
+        """The clients that are being served, by their keys."""
+        for topic in TOPICS:
+            self.broker.create_topic(topic.encode())
+
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
-        """Make the connection of a client, and print that it came."""
-        print(f"{peer}: connected", flush=True)
-        return AtSignConnection(self.broker, transport, address, peer)
+        """Make the connection of a client."""
+        return AtSignConnection(self, transport, address, peer)
 
 
 async def run(host: str, port: int) -> None:
     """Serve until Ctrl-C."""
-    config = Config(listen=[f"line://{host}:{port}"], ephemeral=True, topics=TopicOptions(names=TOPICS))
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    server = AtSignServer(config)
+    server = AtSignServer(Config(listen=[f"line://{host}:{port}"], ephemeral=True))
     for listener in await server.start():
-        print(f"listening on {listener.host}:{listener.port}", flush=True)
+        if not port:
+            print(f"listening on {listener.host}:{listener.port}", flush=True)
     await stopped.wait()
     await server.stop()
 
 
+@common.program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(prog="server_host.py", description="the server of the at-sign broker")
+    parser = argparse.ArgumentParser(prog=common.name(), description="the server of the at-sign broker")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
-    parser.add_argument("--port", type=int, default=8000, help="(default: 8000)")
+    parser.add_argument("--port", type=common.port, default=8000, help="0: any free one (default: 8000)")
     asked = parser.parse_args(arguments)
-    try:
-        asyncio.run(run(asked.host, asked.port))
-    except OSError as error:
-        print(f"server_host.py: {error.strerror or error}", file=sys.stderr)
-        return 1
-    return 0
+    asyncio.run(run(asked.host, asked.port))
+    return common.stopped()
 
 
 if __name__ == "__main__":

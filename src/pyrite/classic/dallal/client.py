@@ -120,13 +120,9 @@ def run(arguments: Sequence[str] | None, *, usual_port: int, latest: bool, udp: 
             asked.host, asked.port, over_udp, TIMEOUT, ping_interval=asked.ping_interval, notice=notice
         )
 
-    try:
-        if asked.command == "publish":
-            return publish(connect, asked.topic, asked.message)
-        return subscribe(connect, asked.topics, latest, over_udp)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return common.INTERRUPTED
+    if asked.command == "publish":
+        return publish(connect, asked.topic, asked.message)
+    return subscribe(connect, asked.topics, latest, over_udp)
 
 
 @common.program

@@ -42,10 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     listeners = [f"line://{asked.host}:{asked.port}", f"udp://{asked.host}:{asked.udp_port}"]
     options = LineOptions(ping_interval=asked.ping_interval, udp_timeout=asked.udp_timeout, watch=tell)
-    code = common.serve(listeners, line=options)
-    if not code:
-        print("stopped", file=sys.stderr)
-    return code
+    return common.serve(listeners, line=options)
 
 
 if __name__ == "__main__":

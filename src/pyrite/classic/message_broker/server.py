@@ -41,10 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     options = LineOptions(ping_interval=asked.ping_interval, missed_rounds=0)
     with tempfile.TemporaryDirectory(prefix="message-broker-") as folder:
-        code = common.serve([f"line://{asked.host}:{asked.port}"], folder, say=say, line=options)
-    if not code:
-        print("stopped", file=sys.stderr)
-    return code
+        return common.serve([f"line://{asked.host}:{asked.port}"], folder, say=say, line=options)
 
 
 if __name__ == "__main__":

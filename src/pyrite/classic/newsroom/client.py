@@ -10,6 +10,8 @@ from queue import Empty, SimpleQueue
 TIMEOUT = 10.0
 """Seconds that a reply may take."""
 ROLES = {"p": "Publisher", "s": "Subscriber"}
+ACKNOWLEDGED = ("SUB", "RECON", "DISC")
+"""Actions whose message is acknowledged after it was sent back."""
 
 
 class Client:
@@ -23,50 +25,75 @@ class Client:
         """What came, as pairs of subject and content."""
         self._where = (host, port)
         self._came = threading.Condition()
-        self._replies: SimpleQueue[str] = SimpleQueue()
+        self._replies: SimpleQueue[str | None] = SimpleQueue()
         self._socket: socket.socket | None = None
         self._open()
-        self.reply = self.send_message(f"CONN {self.name}")
-        """The server's last reply to coming."""
 
     def _open(self) -> None:
-        self._socket = socket.create_connection(self._where, timeout=TIMEOUT)
+        host, port = self._where
+        try:
+            self._socket = socket.create_connection(self._where, timeout=TIMEOUT)
+        except OSError as error:
+            raise ConnectionError(f"cannot connect to {host}:{port}: {error.strerror or error}") from None
         self._socket.settimeout(None)
-        threading.Thread(target=self._read, args=(self._socket,), daemon=True).start()
+        self._replies = SimpleQueue()
+        threading.Thread(target=self._read, args=(self._socket, self._replies), daemon=True).start()
+        self.reply = self._reply()
+        """What the server said last on connecting: CONN_ACK, or CON_ACK after `reconnect`."""
 
-    def send_message(self, text: str) -> str:
-        """Send a line, and return the reply."""
+    def send_message(self, message: str) -> str:
+        """Send a message, and return the response: the message itself, its acknowledgement, or an error."""
         if self._socket is None:
             raise ConnectionError(f"{self.name} is not connected")
-        self._socket.sendall(text.encode() + b"\n")
+        if "\n" in message or "\r" in message:
+            raise ValueError("a message is one line")
         try:
-            return self._replies.get(timeout=TIMEOUT)
+            self._socket.sendall(message.encode() + b"\n")
+        except OSError:
+            raise ConnectionError("the server has ended the connection") from None
+        response = self._reply()
+        if response == message and message.split("|")[:2][-1] in ACKNOWLEDGED:
+            response = self._reply()
+        return response
+
+    def _reply(self) -> str:
+        try:
+            reply = self._replies.get(timeout=TIMEOUT)
         except Empty:
             raise TimeoutError(f"no reply came within {TIMEOUT:g} s") from None
-
-    def publish(self, subject: str, content: str) -> str:
-        """Publish on a subject, and return the reply: PUB_ACK, or ERROR and a text."""
-        return self.send_message(f"PUB {subject} {content}")
-
-    def subscribe(self, subject: str) -> str:
-        """Subscribe to a subject, and return the reply: SUB_ACK, or ERROR and a text."""
-        return self.send_message(f"SUB {subject}")
-
-    def disconnect(self) -> str:
-        """Leave, and return the reply: DISC_ACK."""
-        reply = self.send_message("DISC")
-        self._close()
+        if reply is None:
+            self._close()
+            raise ConnectionError("the server has ended the connection")
         return reply
 
+    def publish(self, subject: str, content: str) -> str:
+        """Publish on a subject, and return the response: the message sent back, or ERROR and a text."""
+        return self.send_message(f"{self.name}|PUB|{subject}|{content}")
+
+    def subscribe(self, subject: str) -> str:
+        """Subscribe to a subject, and return the response: SUB_ACK, or ERROR and a text."""
+        return self.send_message(f"{self.name}|SUB|{subject}")
+
+    def disconnect(self) -> str:
+        """Leave, and return the response: DISC_ACK."""
+        response = self.send_message(f"{self.name}|DISC")
+        self._close()
+        return response
+
     def reconnect(self) -> str:
-        """Come back, and return the reply: CON_ACK. What was missed follows, but for what is too old."""
+        """Come back, and return the response: CON_ACK. What was missed follows, unless it is too old."""
+        self._close()
         self._open()
-        self.reply = self.send_message(f"RECON {self.name}")
+        self.reply = self.send_message(f"{self.name}|RECON")
         return self.reply
 
     def _close(self) -> None:
+        """End the connection; the thread that reads from it closes its socket."""
         if self._socket is not None:
-            self._socket.close()
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the server has ended it
             self._socket = None
 
     def wait_for(self, count: int, timeout: float = TIMEOUT) -> list[tuple[str, str]]:
@@ -77,19 +104,18 @@ class Client:
                 pass
             return list(self.received)
 
-    def _read(self, connected: socket.socket) -> None:
+    def _read(self, connected: socket.socket, replies: SimpleQueue[str | None]) -> None:
         try:
-            with connected.makefile(encoding="utf-8", errors="replace") as lines:
+            with connected, connected.makefile(encoding="utf-8", errors="replace", newline="\n") as lines:
                 for line in lines:
-                    word, _, rest = line.rstrip("\n").partition(" ")
+                    word, _, message = line.rstrip("\n").partition("|")
                     if word != "MSG":
-                        self._replies.put(line.rstrip("\n"))
+                        replies.put(line.rstrip("\n"))
                         continue
-                    number, _, message = rest.partition(" ")
-                    subject, _, content = message.partition(" ")
+                    subject, _, content = message.partition("|")
                     with self._came:
                         self.received.append((subject, content))
-                        connected.sendall(f"ACK {number}\n".encode())  # before anyone sees it, and leaves
                         self._came.notify_all()
         except (OSError, ValueError):
             pass  # the connection is over
+        replies.put(None)

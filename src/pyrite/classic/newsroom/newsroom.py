@@ -15,70 +15,122 @@ from pyrite.classic import bootstrap
 bootstrap.find_dependencies(__name__)
 
 import argparse
+import threading
 import time
 from collections.abc import Sequence
 
+from pyrite.classic import common
 from pyrite.classic.newsroom.client import Client
 from pyrite.classic.newsroom.server import MAX_AGE, Server
 
 
-def sequence(port: int, max_age: float) -> bool:
-    """Run the sequence, print each step, and tell whether all went as it should."""
-    good = True
+class Steps:
+    """The steps of the sequence, each printed, and whether all went as they should."""
 
-    def step(text: str, found: object, expected: object) -> None:
-        nonlocal good
-        right = found == expected
-        good = good and right
-        print(f"{'ok    ' if right else 'FAILED'} {text}: {found}", flush=True)
+    def __init__(self, port: int, max_age: float) -> None:
+        self.good = True
+        self._max_age = max_age
+        print("Step 1: the server starts", flush=True)
+        self._server = Server(port=port, max_age=max_age)
+        self._serving = threading.Thread(target=self._server.start)
+        self._serving.start()
 
-    with Server(port=port, max_age=max_age) as server:
-        print(f"server started on {server.host}:{server.port}", flush=True)
-        publisher = Client("p", "1", port=server.port)
-        step("Publisher 1 connects", publisher.reply, "CONN_ACK")
-        step("publishes on NEWS", publisher.publish("NEWS", "stored before"), "PUB_ACK")
-        subscribers = [Client("s", number, port=server.port) for number in ("1", "2")]
+    def end(self) -> None:
+        """Stop the server."""
+        self._server.stop()
+        self._serving.join()
+
+    def run(self) -> None:
+        """Do all that follows."""
+        print("Step 2: publishers connect, and publish what is stored", flush=True)
+        publishers = self._connect("p", 2)
+        self._publish(publishers, "the first")
+        print("Step 3: subscribers connect, subscribe, and receive what was stored", flush=True)
+        subscribers = self._connect("s", 3)
+        wanted = [["NEWS"], ["WEATHER"], ["NEWS", "WEATHER"]]
+        for one, subjects in zip(subscribers, wanted, strict=True):
+            for subject in subjects:
+                self._see(f"{one.name} subscribes to {subject}", one.subscribe(subject), "SUB_ACK")
+        self._receive(subscribers, wanted, "the first")
+        print("Step 4: publishers go on, and subscribers receive what is new", flush=True)
+        self._publish(publishers, "the second")
+        self._receive(subscribers, wanted, "the second")
+        error = "ERROR unlisted subject 'SPORT': expected NEWS or WEATHER"
+        print("Error handling 1: a subscriber subscribes to an unlisted subject", flush=True)
+        self._see("Subscriber 1 subscribes to SPORT", subscribers[0].subscribe("SPORT"), error)
+        print("Error handling 2: a publisher publishes on an unlisted subject", flush=True)
+        self._see("Publisher 1 publishes on SPORT", publishers[0].publish("SPORT", "a goal"), error)
+        print("Step 5: all subscribers disconnect", flush=True)
+        self._disconnect(subscribers)
+        print(f"Step 6: of what is published now, what is older than {self._max_age:g} s is not received")
+        self._publish(publishers, "the old")
+        print(f"waiting for {self._max_age:g} s", flush=True)
+        time.sleep(self._max_age + 0.5)
+        self._publish(publishers, "the recent")
         for one in subscribers:
-            step(f"{one.name} connects", one.reply, "CONN_ACK")
-            step(f"{one.name} subscribes to NEWS", one.subscribe("NEWS"), "SUB_ACK")
-            step(f"{one.name} receives what was stored", one.wait_for(1), [("NEWS", "stored before")])
-        step("publishes on NEWS", publisher.publish("NEWS", "just in"), "PUB_ACK")
-        for one in subscribers:
-            step(f"{one.name} receives it", one.wait_for(2)[1:], [("NEWS", "just in")])
-        step("publishing on SPORT is refused", publisher.publish("SPORT", "x").partition(" ")[0], "ERROR")
-        step("subscribing to SPORT is refused", subscribers[0].subscribe("SPORT").partition(" ")[0], "ERROR")
-        for one in subscribers:
-            step(f"{one.name} leaves", one.disconnect(), "DISC_ACK")
-        step("publishes what will be too old", publisher.publish("NEWS", "old"), "PUB_ACK")
-        print(f"waiting for {max_age:g} s", flush=True)
-        time.sleep(max_age + 0.5)
-        step("publishes what will not", publisher.publish("NEWS", "fresh"), "PUB_ACK")
-        for one in subscribers:
-            step(f"{one.name} returns", one.reconnect(), "CON_ACK")
-            step(f"{one.name} receives only the second", one.wait_for(3)[2:], [("NEWS", "fresh")])
-        for one in (*subscribers, publisher):
-            step(f"{one.name} leaves", one.disconnect(), "DISC_ACK")
-    return good
+            self._see(f"{one.name} reconnects", one.reconnect(), "CON_ACK")
+        self._receive(subscribers, wanted, "the recent")
+        print("Step 7: all clients disconnect", flush=True)
+        self._disconnect([*subscribers, *publishers])
+
+    def _see(self, text: str, found: object, expected: object) -> None:
+        """Print what came of something, and note whether it is what should have."""
+        print(f"{text}: {found}", flush=True)
+        if found != expected:
+            self.good = False
+            print(f"FAILED: expected {expected}", flush=True)
+
+    def _connect(self, action: str, count: int) -> list[Client]:
+        clients = [Client(action, str(number), port=self._server.port) for number in range(1, count + 1)]
+        for one in clients:
+            self._see(f"{one.name} connects", one.reply, "CONN_ACK")
+        return clients
+
+    def _disconnect(self, clients: Sequence[Client]) -> None:
+        for one in clients:
+            self._see(f"{one.name} disconnects", one.disconnect(), "DISC_ACK")
+
+    def _publish(self, publishers: Sequence[Client], what: str) -> None:
+        """Have the first publisher publish on NEWS, and the second on WEATHER."""
+        for one, subject in zip(publishers, ("NEWS", "WEATHER"), strict=True):
+            confirmed = f"{one.name}|PUB|{subject}|{what} on {subject}"
+            self._see(f"{one.name} publishes", one.publish(subject, f"{what} on {subject}"), confirmed)
+
+    def _receive(self, subscribers: Sequence[Client], wanted: Sequence[Sequence[str]], what: str) -> None:
+        """See that subscribers have received a message on each of their subjects, and nothing else."""
+        for one, subjects in zip(subscribers, wanted, strict=True):
+            received = sorted(one.wait_for(len(subjects)))
+            one.received.clear()
+            expected = [(subject, f"{what} on {subject}") for subject in subjects]
+            self._see(f"{one.name} receives", received, expected)
 
 
+def run(port: int, max_age: float) -> bool:
+    """Run the sequence, and tell whether all went as it should."""
+    steps = Steps(port, max_age)
+    try:
+        steps.run()
+    finally:
+        steps.end()
+    return steps.good
+
+
+@common.program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
-    parser = argparse.ArgumentParser(prog="newsroom.py", description="the newsroom's test sequence")
-    parser.add_argument("--port", type=int, default=12345, help="(default: 12345)")
+    parser = argparse.ArgumentParser(prog=common.name(), description="the newsroom's test sequence")
+    parser.add_argument("--port", type=common.port, default=12345, help="0: any free one (default: 12345)")
     parser.add_argument("--max-age", type=float, default=MAX_AGE, help="seconds (default: 30)")
     asked = parser.parse_args(arguments)
     try:
-        answer = input("Run the test sequence? (Y/N) ")
-    except (EOFError, KeyboardInterrupt):
-        answer = "n"
-    if answer.strip().lower() not in ("y", "yes"):
-        print("nothing was run")
-        return 0
-    try:
-        return 0 if sequence(asked.port, asked.max_age) else 1
-    except (OSError, TimeoutError) as error:
-        print(f"newsroom.py: {error}", file=sys.stderr)
-        return 1
+        while (answer := input("Run the test sequence? (Y/N) ").strip().lower()) not in ("y", "n"):
+            print("please answer Y or N")
+        if answer == "y":
+            return 0 if run(asked.port, asked.max_age) else 1
+        print("the test sequence was not run")
+    except EOFError:
+        print("\nthe test sequence was not run")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """The server of the newsroom: `Server().start()`.
 
-Clients send lines: CONN NAME, RECON NAME, PUB SUBJECT CONTENT, SUB SUBJECT, DISC, and ACK NUMBER for what
-they are sent, which is MSG NUMBER SUBJECT CONTENT. They are answered CONN_ACK, CON_ACK, PUB_ACK, SUB_ACK,
-DISC_ACK, or ERROR with a text.
+server.py [--host HOST] [--port PORT]
 """
 
 from __future__ import annotations
@@ -16,164 +14,214 @@ from pyrite.classic import bootstrap
 
 bootstrap.find_dependencies(__name__)
 
+import argparse
 import asyncio
+import signal
 import tempfile
 import threading
-import time
-from functools import partial
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from pyrite.broker import session as sessions
 from pyrite.broker.catalog import LISTED, TopicOptions
-from pyrite.broker.core import Broker
-from pyrite.broker.journal import Fault
 from pyrite.broker.link import Transport
-from pyrite.broker.message import Batch, Properties
-from pyrite.broker.subscriptions import Subscription
-from pyrite.classic.translating import TranslatingConnection
+from pyrite.broker.session import Session
+from pyrite.classic import common
+from pyrite.classic.newsroom.connection import SUBJECTS, NewsroomConnection
 from pyrite.protocols.conversation import Conversation
-from pyrite.protocols.line import frames
-from pyrite.protocols.line.frames import Line
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.server import Server as PyriteServer
 
-SUBJECTS = ["NEWS", "WEATHER"]
+T = TypeVar("T")
+
 MAX_AGE = 30.0
 """Seconds after which a message that a subscriber missed is no longer sent."""
-DAY = 86_400
-PUBLISHED = "published"
+TIMEOUT = 30.0
+"""Seconds that looking into a server that runs, and stopping it, may take."""
 
 
-class NewsroomConnection(TranslatingConnection):
-    """One publisher or subscriber."""
+class Newsroom(PyriteServer):
+    """A broker whose clients are publishers and subscribers of the newsroom."""
 
-    __slots__ = ("_max_age", "_welcome")
-
-    def __init__(self, broker: Broker, transport: Transport, address: str, peer: str, max_age: float) -> None:
-        super().__init__(broker, transport, address, peer)
-        self._max_age = max_age
-        self._welcome = b""
-
-    def request(self, line: bytes) -> None:
-        """Do what a line asks for."""
-        action, _, rest = line.partition(b" ")
-        match action:
-            case b"CONN" | b"RECON" if rest.strip():
-                self._welcome = b"CONN_ACK" if action == b"CONN" else b"CON_ACK"
-                clean = action == b"CONN"
-                self.ask(frames.line("Connect", rest.strip(), clean=clean, resume=not clean, ttl=DAY))
-            case b"PUB" if rest.strip():
-                subject, _, content = rest.partition(b" ")
-                self._put(subject, content)
-            case b"SUB" if rest.strip():
-                self.ask(b"Subscribe " + frames.escape(rest.strip()) + b" ack from=earliest\n")
-            case b"ACK" if rest.isdigit():
-                self.ask(frames.line("Ack", rest))
-            case b"DISC":
-                self.part(b"DISC_ACK")
-            case _:
-                self.tell(b"ERROR unknown action: expected CONN, RECON, PUB, SUB, DISC or ACK")
-
-    def _put(self, subject: bytes, content: bytes) -> None:
-        broker = self.broker
-        refusal = broker.catalog.refusal(subject)
-        if refusal:
-            self.tell(b"ERROR " + refusal.encode())
-            return
-        when = Properties(user_properties=((PUBLISHED, str(time.time())),))
-        batch = Batch(subject, content, 1, properties=when, origin=self.credentials.client_id)
-        broker.publish(batch, done=partial(self._kept, self.session))
-
-    def _kept(self, session: sessions.Session | None, _: bool, fault: Fault | None) -> None:
-        if self.session is session:
-            self.tell(b"PUB_ACK" if fault is None else b"ERROR " + fault.text.encode())
-
-    def send(
-        self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
-    ) -> bool:
-        """Send messages, but not those that a subscriber missed too long ago."""
-        session = self.session
-        if session is not None and qos and target.replay is None and self._is_old(batch):
-            self.broker.soon(partial(session.acknowledge, range(first_id, first_id + stop - start)))
-            return True
-        return super().send(batch, start, stop, target, qos, first_id, dup)
-
-    def _is_old(self, batch: Batch) -> bool:
-        carried = dict(batch.properties.user_properties) if batch.properties is not None else {}
-        return PUBLISHED in carried and time.time() - float(carried[PUBLISHED]) > self._max_age
-
-    def answer(self, line: Line, payload: bytes) -> None:
-        """Tell the client what the line protocol says."""
-        match line.command:
-            case "SubAck":
-                self.tell(b"SUB_ACK")
-            case "Ack" if line.words[0] == b"Connect":
-                self.tell(self._welcome)
-            case "Message":
-                number = next((word[2:] for word in line.words if word.startswith(b"n=")), b"0")
-                self.tell(b" ".join([b"MSG", number, line.words[0], payload.replace(b"\n", b" ")]))
-            case "Error":
-                self.tell(b"ERROR " + b" ".join(line.words[1:]))
-
-
-class _Newsroom(PyriteServer):
     def __init__(self, config: Config, max_age: float) -> None:
         super().__init__(config)
         self._max_age = max_age
+        self._stream = self.broker.journal.streams[0]
+
+    def admit(self, address: str) -> str | None:
+        """Take one more connection from an address, or say that it is one too many."""
+        admitted = super().admit(address)
+        if admitted is None:
+            print(f"error: a connection from {address} is refused: too many connections", flush=True)
+        return admitted
 
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
-        return NewsroomConnection(self.broker, transport, address, peer, self._max_age)
+        """Make the connection of a client."""
+        return NewsroomConnection(self.broker, self.clean, transport, address, peer)
+
+    def clean(self, then: Callable[[], object]) -> None:
+        """Have clients that are away miss what is too old; then make a call."""
+        journal, stream = self.broker.journal, self._stream
+
+        def found(offset: int) -> None:
+            for session in self._away():
+                if session.positions is not None and session.positions.get(stream, offset) < offset:
+                    session.fall_behind(stream, offset)
+            then()
+
+        journal.offset_at(stream, journal.wall() - self._max_age, found)
+
+    def _away(self) -> list[Session]:
+        sessions = self.broker.sessions.values()
+        return [session for session in sessions if session.link is None and session.subscriptions]
+
+    def _published(self, offset: int) -> Iterator[dict[str, Any]]:
+        """Yield messages from the log, as rows."""
+        assert self.journal is not None
+        for rows in self.journal.read_all(self._stream, offset):
+            yield from rows.to_pylist()
+
+    def subscribers(self) -> dict[str, list[str]]:
+        """Return the names of those subscribed to each subject, here or away."""
+        sessions = self.broker.sessions.items()
+        return {
+            one: [name for name, session in sessions if one.encode() in session.subscriptions]
+            for one in SUBJECTS
+        }
+
+    def messages(self) -> dict[str, list[str]]:
+        """Return what was published on each subject."""
+        found: dict[str, list[str]] = {subject: [] for subject in SUBJECTS}
+        for row in self._published(0):
+            found[row["topic"]].append(row["payload"].decode("utf-8", "replace"))
+        return found
+
+    def offline_subscribers(self) -> dict[str, list[str]]:
+        """Return the names of subscribers that are away, with their subjects."""
+        return {one.client_id: [key.decode() for key in one.subscriptions] for one in self._away()}
+
+    def offline_queue(self) -> list[tuple[str, str, str, float]]:
+        """Return what waits for those that are away: client, subject, content, and when it was published."""
+        queue: list[tuple[str, str, str, float]] = []
+        for session in self._away():
+            offset = (session.positions or {}).get(self._stream, self._stream.routed)
+            for row in self._published(offset):
+                if row["topic"].encode() in session.subscriptions:
+                    content = row["payload"].decode("utf-8", "replace")
+                    queue.append((session.client_id, row["topic"], content, row["timestamp"].timestamp()))
+        return queue
 
 
 class Server:
-    """The newsroom's server, in a thread of its own."""
+    """The newsroom's server: it listens when it is made, and serves while `start` runs."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 12345, max_age: float = MAX_AGE) -> None:
         self.host = host
         self.port = port
         self._max_age = max_age
-        self._ready = threading.Event()
-        self._stop: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="newsroom", daemon=True)
+        self._serving: int | None = None
+        self._stopped = threading.Event()
+        self._data = tempfile.TemporaryDirectory(prefix="newsroom-")
+        self._loop = asyncio.new_event_loop()
+        try:
+            self._newsroom = self._loop.run_until_complete(self._listen())
+        except BaseException:
+            self._close()
+            raise
+        reach = "this machine only" if self._newsroom.listening[0].local else "for other machines too"
+        print(f"Server is ready on {self.host}:{self.port} ({reach})", flush=True)
+
+    async def _listen(self) -> Newsroom:
+        url = f"line://{self.host}:{self.port}"
+        topics = TopicOptions(LISTED, SUBJECTS)
+        newsroom = Newsroom(Config(listen=[url], data=self._data.name, topics=topics), self._max_age)
+        self.port = (await newsroom.start())[0].port
+        return newsroom
 
     def start(self) -> None:
-        """Start, and return when clients may come."""
-        self._thread.start()
-        self._ready.wait(30)
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
+        """Serve for ever, or until `stop` is called."""
+        if self._stopped.is_set():
+            return
+        self._serving = threading.get_ident()
         try:
-            with tempfile.TemporaryDirectory(prefix="newsroom-") as data:
-                asyncio.run(self._serve(data))
-        except Exception as error:
-            self._error = error
-            self._ready.set()
-
-    async def _serve(self, data: str) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        url = f"line://{self.host}:{self.port}"
-        server = _Newsroom(
-            Config(listen=[url], data=data, topics=TopicOptions(LISTED, SUBJECTS)), self._max_age
-        )
-        self.port = (await server.start())[0].port
-        self._ready.set()
-        await self._stop.wait()
-        await server.stop()
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._newsroom.stop())
+            self._close()
 
     def stop(self) -> None:
-        """Stop, and forget everything."""
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(30)
+        """End the server, from any thread, and forget everything."""
+        if self._serving is None:
+            self._serving = threading.get_ident()
+            self._loop.run_until_complete(self._newsroom.stop())
+            self._close()
+        elif not self._stopped.is_set():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if self._serving != threading.get_ident():
+                self._stopped.wait(TIMEOUT)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def _close(self) -> None:
+        self._loop.close()
+        self._data.cleanup()
+        self._stopped.set()
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    @property
+    def subscribers(self) -> dict[str, list[str]]:
+        """The names of the subscribers of each subject, connected or not."""
+        return self._look(self._newsroom.subscribers)
+
+    @property
+    def messages(self) -> dict[str, list[str]]:
+        """What was published on each subject."""
+        return self._look(self._newsroom.messages)
+
+    @property
+    def offline_subscribers(self) -> dict[str, list[str]]:
+        """The subjects of each subscriber that is away."""
+        return self._look(self._newsroom.offline_subscribers)
+
+    @property
+    def offline_queue(self) -> list[tuple[str, str, str, float]]:
+        """What waits for subscribers that are away, as (client, topic, message, timestamp)."""
+        return self._look(self._newsroom.offline_queue)
+
+    def clean_queue(self) -> None:
+        """Remove from the offline queue what is older than 30 s."""
+
+        async def clean() -> None:
+            cleaned = asyncio.Event()
+            self._newsroom.clean(cleaned.set)
+            await cleaned.wait()
+
+        if self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(clean(), self._loop).result(TIMEOUT)
+        else:
+            self._loop.run_until_complete(clean())
+
+    def _look(self, view: Callable[[], T]) -> T:
+        async def look() -> T:
+            return view()
+
+        if self._loop.is_running():
+            return asyncio.run_coroutine_threadsafe(look(), self._loop).result(TIMEOUT)
+        return view()
+
+
+@common.program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program."""
+    parser = argparse.ArgumentParser(prog=common.name(), description="the server of the newsroom")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="0.0.0.0 for all addresses (default: this machine only)"
+    )
+    parser.add_argument("--port", type=common.port, default=12345, help="0: any free one (default: 12345)")
+    asked = parser.parse_args(arguments)
+    server = Server(asked.host, asked.port)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.stop())
+    server.start()
+    return common.stopped()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
