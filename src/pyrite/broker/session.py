@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -850,6 +850,11 @@ class Session:
         self.incoming = None
         self.positions = None
         self.noted = None
+
+    @property
+    def inflight_ids(self) -> Collection[int]:
+        """The ids of messages that are sent and not finished."""
+        return self._inflight.keys() if self._inflight else ()
 
     @property
     def inflight_messages(self) -> int:

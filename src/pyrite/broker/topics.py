@@ -6,7 +6,8 @@ Topics are kept as the UTF-8 bytes that travelled, so that no message is ever de
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
@@ -19,6 +20,8 @@ MUCH_LESS = 64
 """By how much there must have been more of them: what is left is copied, and that must not take long."""
 AFTER_SLASH = b"0"
 """Comes next after a slash: below a level are the topics from `level/` to before `level0`."""
+MAX_WALK_CHUNK = 64
+"""Topics that a walk reads from the order of a tree at a time."""
 _LAST = b"\xff"
 """Comes after everything that is UTF-8."""
 
@@ -269,6 +272,10 @@ class OrderedTopicTree(TopicTree[Value]):
             found = self._order.irange(after, last, (False, True))
         return found
 
+    def chunk(self, start: bytes, last: bytes, count: int) -> list[bytes]:
+        """Return up to `count` topics in order, from `start` up to and including `last`."""
+        return list(islice(self._order.irange(start, last), count))
+
     def first(self, start: bytes) -> bytes | None:
         """Return the first topic in order that is `start`, or comes after it."""
         found: bytes | None = next(self._order.irange(start), None)
@@ -278,3 +285,65 @@ class OrderedTopicTree(TopicTree[Value]):
         """Return how many topics there are below a level, without the one that ends there."""
         count: int = self._order.bisect_left(level + AFTER_SLASH) - self._order.bisect_left(level + b"/")
         return count
+
+
+def walk(trees: Sequence[OrderedTopicTree[Any]], topic_filter: bytes) -> Iterator[bytes | None]:
+    """Yield, in order, the topics of all trees that match a filter, and None for a topic that does not match.
+
+    Each step takes a bounded time, and the trees may change between two steps: a topic that was removed
+    meanwhile may still come, one that was added may be missing. Ranges without a match are skipped.
+    """
+    if b"+" not in topic_filter and b"#" not in topic_filter:
+        if any(topic_filter in tree.values for tree in trees):
+            yield topic_filter
+        return
+    levels = topic_filter.split(b"/")
+    start, last = bounds(topic_filter)
+    count = 1
+    while start <= last:
+        chunk = trees[0].chunk(start, last, count)
+        for tree in trees[1:]:
+            chunk = sorted({*chunk, *tree.chunk(start, last, count)})[:count]
+        for topic in chunk:
+            if topic < start:
+                continue
+            following = _next_start(levels, topic)
+            if following is None:
+                start = topic + b"\0"
+                yield topic
+            else:
+                start = following
+                yield None
+        if len(chunk) < count:
+            return
+        skipped = start > chunk[-1] + b"\0"
+        count = 1 if skipped else min(2 * count, MAX_WALK_CHUNK)
+
+
+def _next_start(levels: Sequence[bytes], topic: bytes) -> bytes | None:
+    """Return None if a topic matches a filter's levels; else where, in order, the next match may begin."""
+    if topic.startswith(b"$") and levels[0] in (b"+", b"#"):
+        return b"%"  # the byte after "$" [MQTT-4.7.2-1]
+    names = topic.split(b"/")
+    for at, level in enumerate(levels):
+        if level == b"#":
+            return None
+        if at == len(names):
+            return topic + b"\0"
+        if level not in (b"+", names[at]):
+            wanted = b"/".join([*names[:at], level])
+            if topic < wanted:
+                return wanted
+            below = wanted + b"/"
+            if topic < below and at + 1 < len(levels):
+                return below
+            return _past(levels, names, at)
+    return None if len(levels) == len(names) else _past(levels, names, len(levels))
+
+
+def _past(levels: Sequence[bytes], names: Sequence[bytes], at: int) -> bytes:
+    """Return what follows all topics that have the same names as one up to the last `+` before level `at`."""
+    for depth in range(at, 0, -1):
+        if levels[depth - 1] == b"+":
+            return b"/".join(names[:depth]) + AFTER_SLASH
+    return _LAST

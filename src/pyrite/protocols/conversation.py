@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import (
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STEPS = 64
+STEPS = 8
 """Steps of a long piece of work between two looks at the clock."""
 CLOSING_TIME = 1.0
 """Seconds that a connection being closed has to take what was still to be sent."""
@@ -125,15 +126,22 @@ class Conversation(Link):
 
     def work_off(self) -> bool:
         """Do what is left of the last that came, for a turn; tell whether it is done."""
-        assert self.backlog is not None
+        backlog = self.backlog
+        assert backlog is not None
         until = self.broker.clock() + TURN
-        for number, _ in enumerate(self.backlog, 1):
+        for number, _ in enumerate(backlog, 1):
             if self.state is CLOSED:
                 break
             if number % STEPS == 0 and self.broker.clock() > until:
                 return False
+        if self.backlog is not backlog and self.state is not CLOSED:
+            return False  # a step has added to it
         self.backlog = None
         return True
+
+    def add_work(self, steps: Iterator[None]) -> None:
+        """Have work done in turns, before anything else that the client sends is handled."""
+        self.backlog = steps if self.backlog is None else chain(self.backlog, steps)
 
     # Who it is
 

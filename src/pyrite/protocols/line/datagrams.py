@@ -277,6 +277,11 @@ class DatagramConnection(LineConnection):
         """How many messages may be under way."""
         return WINDOW
 
+    @property
+    def max_list(self) -> int:
+        """How many bytes the answer to a List may have: it is one datagram."""
+        return MAX_DATAGRAM - len(line("List", MAX_DATAGRAM))
+
     # Messages out
 
     def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:

@@ -19,6 +19,9 @@ from typing import NamedTuple
 MAX_LINE = 256 * 1024
 """Bytes of a line: a topic of 65,535 bytes may take three times as many."""
 
+MAX_WORDS = 1_000
+"""Words of a line after its command: the numbers and ranges of one Ack."""
+
 MAX_DATAGRAM = 65_507
 """Bytes of the largest datagram there is."""
 
@@ -98,8 +101,8 @@ class Line(NamedTuple):
 
 
 def parse(line: bytes) -> Line:
-    """Take a line apart, without its end."""
-    words = line.split()
+    """Take a line apart, without its end. Words beyond MAX_WORDS are left together, as one more word."""
+    words = line.split(None, MAX_WORDS + 1)
     command = words[0].decode("ascii", "replace") if words else ""
     return Line(_CANONICAL.get(command.lower(), command), words[1:])
 
