@@ -403,7 +403,7 @@ class Broker:
         self.subscriptions.remove(subscription)
         replay = Replay(self, key, subscription, positions, seen, until)
         session = subscription.session
-        session.replays = [*(session.replays or ()), replay]
+        session.add_replay(replay)
         self._save_subscription(key, subscription)
         replay.pump()
 
@@ -440,13 +440,13 @@ class Broker:
         replays, session.replays = session.replays or (), None
         for replay in replays:
             again = replay.again()
-            session.replays = [*(session.replays or ()), again]
+            session.add_replay(again)
             again.pump()
 
     def go_live(self, key: bytes, subscription: Subscription) -> None:
         """Have a subscription that has been sent the past take part in what comes in."""
         session = subscription.session
-        session.replays = [one for one in session.replays or () if one is not subscription.replay] or None
+        session.remove_replay(subscription.replay)
         subscription.replay = None
         subscription.aside = False
         subscription.since = {stream: stream.routed for stream in self.journal.streams}
@@ -576,7 +576,7 @@ class Broker:
         if replay is not None:  # it is still to be sent the past that was asked for, and what came meanwhile
             self.subscriptions.remove(subscription)
             successor = replay.succeeded_by(subscription)
-            session.replays = [*(session.replays or ()), successor]
+            session.add_replay(successor)
             self.timers.set(successor, self.now)
         self._save_subscription(key, subscription)
         if subscription.group is not None and session.lasting:
@@ -591,7 +591,7 @@ class Broker:
         replay, session = subscription.replay, subscription.session
         if replay is not None:
             replay.stop()
-            session.replays = [one for one in session.replays or () if one is not replay] or None
+            session.remove_replay(replay)
             subscription.replay = None
 
     def unsubscribe(self, session: Session, key: bytes) -> bool:

@@ -156,7 +156,7 @@ class Session:
         """What reads them for it, while it is connected."""
         self.latest: Latest | None = None
         """What waits for an acknowledgement of a client that wants only the newest message of a topic."""
-        self.replays: list[Replay] | None = None
+        self.replays: dict[Replay, None] | None = None
         """What sends subscriptions of the session the past."""
         self.noted: bytearray | None = None
         """Steps of deliveries that are not written down yet; None for a session that does not last."""
@@ -523,6 +523,18 @@ class Session:
         self.window = window
         self.expires_at = None
         self.will_at = None
+
+    def add_replay(self, replay: Replay) -> None:
+        """Note what sends a subscription the past."""
+        if self.replays is None:
+            self.replays = {}
+        self.replays[replay] = None
+
+    def remove_replay(self, replay: Replay | None) -> None:
+        """Forget what sent a subscription the past."""
+        if self.replays is not None and replay is not None:
+            self.replays.pop(replay, None)
+            self.replays = self.replays or None
 
     def due(self) -> None:
         """Do what a session that is away does with time: send its will, expire."""

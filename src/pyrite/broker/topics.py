@@ -14,6 +14,8 @@ from sortedcontainers import SortedList
 Value = TypeVar("Value")
 
 SHARE_PREFIX = b"$share/"
+MAX_TOPIC = 65_535
+"""Bytes of a topic or filter: no MQTT packet takes a longer one [MQTT-4.7.3-3]."""
 SMALL = 8_192
 """Topics whose dictionary is not worth making smaller."""
 MUCH_LESS = 64
@@ -34,6 +36,8 @@ def check_topic(topic: bytes, max_levels: int) -> None:
     """Raise InvalidTopic unless messages may be published on `topic` (already known to be UTF-8)."""
     if not topic:
         raise InvalidTopic("a topic name has at least one character")  # [MQTT-4.7.3-1]
+    if len(topic) > MAX_TOPIC:
+        raise InvalidTopic(f"a topic has at most {MAX_TOPIC} bytes")
     if b"+" in topic or b"#" in topic:
         raise InvalidTopic("a topic name holds no wildcard")  # [MQTT-3.3.2-2]
     if b"\0" in topic:
@@ -46,6 +50,8 @@ def check_filter(topic_filter: bytes, max_levels: int) -> None:
     """Raise InvalidTopic unless `topic_filter` is a valid filter, without the parts of a shared one."""
     if not topic_filter:
         raise InvalidTopic("a topic filter has at least one character")  # [MQTT-4.7.3-1]
+    if len(topic_filter) > MAX_TOPIC:
+        raise InvalidTopic(f"a topic filter has at most {MAX_TOPIC} bytes")
     if b"\0" in topic_filter:
         raise InvalidTopic("a topic filter holds no null character")  # [MQTT-4.7.3-2]
     levels = topic_filter.split(b"/")
@@ -203,20 +209,29 @@ class TopicTree(Generic[Value]):
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
         """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""
+        return (topic for topic in self.search(topic_filter) if topic is not None)
+
+    def search(self, topic_filter: bytes) -> Iterator[bytes | None]:
+        """The same in short steps: None for each that found no topic."""
         if b"+" not in topic_filter and b"#" not in topic_filter:
             if topic_filter in self.values:
                 yield topic_filter
             return
         levels = topic_filter.split(b"/")
-        waiting = [(self._root, 0)]
+        waiting: list[tuple[Iterator[_Branch], int]] = [(iter((self._root,)), 0)]
         while waiting:
-            branch, depth = waiting.pop()
+            branches, depth = waiting[-1]
+            branch = next(branches, None)
+            if branch is None:
+                waiting.pop()
+                continue
+            yield None
             topic = branch.topic
             level = levels[depth] if depth < len(levels) else None
             if level == b"#":  # of "sport/#": "sport", and all below it
                 if topic is not None:
                     yield topic
-                waiting.extend((below, depth) for below in self._below(branch))
+                waiting.append((self._below(branch), depth))
             elif topic is not None and branch.goes_on(depth):
                 if levels_match(levels[depth:], topic.split(b"/"), depth):
                     yield topic
@@ -224,19 +239,19 @@ class TopicTree(Generic[Value]):
                 if topic is not None:
                     yield topic
             elif level == b"+":
-                waiting.extend((below, depth + 1) for below in self._below(branch))
+                waiting.append((self._below(branch), depth + 1))
             elif branch.children is not None and level in branch.children:
-                waiting.append((branch.children[level], depth + 1))
+                waiting.append((iter((branch.children[level],)), depth + 1))
 
-    def _below(self, branch: _Branch) -> list[_Branch]:
-        """Return what wildcards match below a branch, the last first."""
+    def _below(self, branch: _Branch) -> Iterator[_Branch]:
+        """Yield what wildcards match below a branch."""
         if branch.children is None:
-            return []
+            return iter(())
         if branch is not self._root:
-            return list(reversed(branch.children.values()))
-        return [  # [MQTT-4.7.2-1]
-            below for name, below in reversed(branch.children.items()) if not name.startswith(b"$")
-        ]
+            return iter(branch.children.values())
+        return (  # [MQTT-4.7.2-1]
+            below for name, below in branch.children.items() if not name.startswith(b"$")
+        )
 
 
 class OrderedTopicTree(TopicTree[Value]):

@@ -24,7 +24,7 @@ from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, split_shared
-from pyrite.protocols.conversation import Conversation
+from pyrite.protocols.conversation import Conversation, Term
 from pyrite.protocols.line.frames import MAX_LINE, MAX_WORDS, FrameError, Line, error, escape, line, parse
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.line.ranges import among, merge, within
@@ -41,6 +41,8 @@ FIRST_NUMBER = 65_536
 MAX_NUMBERED = 100_000
 """Messages of a connection with such numbers that may wait for their Ack."""
 LOOKS_AT_CLOCK = 8
+ESCAPED_A_STEP = 8 * 1024
+"""Bytes of a retained value that are escaped for a List in one step."""
 FORM = 256
 """The wire form (see delivery.py of MQTT for others) of plain messages that were published with `noack`."""
 _LF = 10
@@ -67,6 +69,17 @@ class Pulled(NamedTuple):
 
     consumer: Consumer
     place: Place
+
+
+class _LogInDeadline(Term):
+    """The end of the time in which a client must have logged in, if it has to."""
+
+    __slots__ = ()
+    connection: LineConnection
+
+    def due(self) -> None:
+        """End the connection: Ping and Pong alone do not keep it."""
+        self.connection.log_in_overdue()
 
 
 class LineConnection(Conversation):
@@ -113,6 +126,9 @@ class LineConnection(Conversation):
         self._farewell: bytes | None = None
         """What to say last, if the client said that nothing more comes."""
         broker.timers.set(self, broker.now + options.ping_interval)
+        if not broker.access.lets_everyone_in:
+            self.term = _LogInDeadline(self)
+            broker.timers.set(self.term, broker.now + broker.limits.connect_timeout)
 
     # Bytes in
 
@@ -237,7 +253,7 @@ class LineConnection(Conversation):
         except ConsumerError as wrong:
             self.say(error("bad-consumer", f"{asked.command}: {wrong}"))
 
-    def say(self, frames: bytes) -> None:
+    def say(self, frames: bytes | bytearray) -> None:
         """Send frames."""
         self.write(frames)
         self.broker.figures.packets_sent += 1
@@ -605,21 +621,24 @@ class LineConnection(Conversation):
 
     def _list_in_steps(self, topic_filter: bytes) -> Iterator[None]:
         """Gather the topics of a List, one at each step, and send them."""
-        lines: list[bytes] = []
-        size = 0
+        listed = bytearray()
         for found in self.broker.topics_for(topic_filter):
             if found is not None:
                 topic, kept = found
-                listed = escape(topic) + (b"" if kept is None else b" " + escape(kept))
-                size += len(listed) + 1
-                if size > self.max_list:
+                listed += escape(topic)
+                if kept is not None:
+                    listed += b" "
+                    for at in range(0, min(len(kept), self.max_list + 1), ESCAPED_A_STEP):
+                        listed += escape(kept[at : at + ESCAPED_A_STEP])
+                        yield
+                listed += b"\n"
+                if len(listed) > self.max_list:
                     text = f"List: the list has more than {self.max_list} bytes: ask for fewer topics"
                     self.say(error("too-long", text))
                     return
-                lines.append(listed)
             yield
-        payload = b"\n".join(lines)
-        self.say(line("List", len(payload)) + payload + b"\n")
+        self.write(line("List", max(0, len(listed) - 1)))
+        self.say(listed or b"\n")
 
     @property
     def max_list(self) -> int:
@@ -812,6 +831,10 @@ class LineConnection(Conversation):
         self._asked = True
         self.say(line("Ping"))
         self.broker.timers.set(self, self.broker.now + self.options.ping_interval)
+
+    def log_in_overdue(self) -> None:
+        """End the connection of a client that has not logged in in time."""
+        self.fail("silent", "no log-in came in time")
 
     def fail(self, code: str, text: str) -> None:
         """End the connection for a fault, and say why."""

@@ -383,6 +383,11 @@ class DatagramConnection(LineConnection):
         self.leave(send_will=True)
         self.transport.abort()
 
+    def log_in_overdue(self) -> None:
+        """Forget a client that has not logged in in time."""
+        self.why = "no log-in came in time"
+        self.forgotten()
+
     def fail(self, code: str, text: str) -> None:
         """Say what is wrong with a datagram; the next is another matter."""
         self.received = None

@@ -44,6 +44,4 @@ def among(ranges: Sequence[range], known: Collection[int]) -> Iterator[list[int]
     starts = [one.start for one in ranges]
     left = iter(list(known))
     while piece := list(islice(left, MAX_PIECE)):
-        yield [
-            number for number in piece if number in ranges[bisect(starts, number) - 1] and number in known
-        ]
+        yield [number for number in piece if number in ranges[bisect(starts, number) - 1] and number in known]
