@@ -1,7 +1,7 @@
 """A broker with very much in it, whose event loop is the test: it measures the CPU time of every turn.
 
-The log is on disk, and read and written by threads as in the server, so that what is measured is what the event
-loop's thread does. A turn is what one client, or one piece of work, does before others have theirs.
+The log is on disk, and read and written by threads as in the server: what is measured is the event loop's
+thread. A turn is what one client, or one piece of work, does before others have theirs.
 """
 
 from __future__ import annotations
