@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pyrite.protocols.line.datagrams import Address
+from pyrite.protocols.line.connection import LineConnection
+from pyrite.protocols.line.datagrams import Address, Datagrams
+from pyrite.protocols.line.options import LineOptions
 from pyrite.server.sockets import READ_SIZE
 from tests.hostile.world import World
-from tests.support.core import no_internal_errors
+from tests.support.core import RecordingTransport, no_internal_errors
 
 LONGEST_TURN = 0.010
 """Seconds of CPU time. A turn is 2 ms; the rest is for its last step, and for slow machines."""
 ATTEMPTS = 3
 """Another process may slow a turn down, but not the same one each time."""
 DATAGRAM = 65_000
+"""Bytes of commands in one datagram."""
 HERE: Address = ("192.0.2.1", 40_000)
+
+pytestmark = pytest.mark.xdist_group("line turns")  # the world is made once
 
 Says = Callable[[int], bytes]
 """Returns the command of that number."""
@@ -79,19 +84,31 @@ COMMANDS: dict[str, Says] = {
 }
 
 
-def runs() -> Iterator[tuple[str, bytes]]:
-    """Yield each command in a run as long as the largest read."""
-    for name, says in COMMANDS.items():
-        data = b""
-        number = 0
-        parts = []
-        size = 0
-        while size < READ_SIZE:
-            parts.append(says(number))
-            size += len(parts[-1])
-            number += 1
-        data = b"".join(parts)
-        yield name, data
+def run_of(*names: str, size: int = READ_SIZE) -> bytes:
+    """Return commands, in turn, until there is as much as the largest read takes."""
+    parts: list[bytes] = []
+    length = number = 0
+    while True:
+        for name in names:
+            parts.append(COMMANDS[name](number))
+            length += len(parts[-1])
+            if length > size:
+                return b"".join(parts[:-1]) or parts[-1]
+        number += 1
+
+
+SLOW = 0.2
+"""Seconds of CPU time that a client may go on with one read: what takes longer goes on as it began."""
+ALTERNATING: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in COMMANDS},
+    "everything": tuple(COMMANDS),
+    "Subscribe and Unsubscribe": ("Subscribe, all with ack", "Unsubscribe, all"),
+    "Subscribe and Publish": ("Subscribe", "Publish, received", "Ack"),
+    "Pull and Ack": ("Register, the same", "Pull", "Ack, range"),
+    "Create and Delete": ("Create", "Delete", "Create, the same"),
+    "Subscribe, latest, and Publish": ("Subscribe, latest", "Publish noack", "Ack, range"),
+    "List and Publish": ("List, some", "Publish retain"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +117,40 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         world = World(tmp_path_factory.mktemp("world"))
         yield world
         world.close()
+
+
+def over_tcp(world: World, names: tuple[str, ...]) -> LineConnection:
+    """Have a client send commands as one read."""
+    client = LineConnection(world.broker, LineOptions(), RecordingTransport(), "192.0.2.1", "192.0.2.1:1")
+    world.feed(client, b"Connect attacker ttl=60\n")
+    world.run(lambda: client.session is not None)
+    world.feed(client, run_of(*names))
+    return client
+
+
+def over_udp(world: World, names: tuple[str, ...]) -> LineConnection:
+    """Have a client send commands in datagrams, as many as fit into each, and as one datagram each."""
+    sent: list[bytes] = []
+    datagrams = Datagrams(world.broker, LineOptions(), lambda data, address: sent.append(data))
+    datagrams.received(b"Ping\n" * 3 + b"Subscribe\n", HERE)
+    datagrams.received(next(one for one in sent if one.startswith(b"Ping ")).replace(b"Ping", b"Pong"), HERE)
+    (client,) = datagrams.connections()
+    alone = [COMMANDS[name](number) for number in range(20) for name in names]
+    for datagram in (run_of(*names, size=DATAGRAM), *(one for one in alone if len(one) <= DATAGRAM)):
+        world.measure(lambda datagram=datagram: datagrams.received(datagram, HERE), names)  # type: ignore[misc]
+        world.measure(world.broker.flush, "flush")
+    return client
+
+
+@pytest.mark.parametrize("send", [over_tcp, over_udp])
+@pytest.mark.parametrize("name", ALTERNATING)
+def test_no_turn_takes_long(world: World, name: str, send: Callable[..., LineConnection]) -> None:
+    for attempt in range(ATTEMPTS):
+        world.watch()
+        client = send(world, ALTERNATING[name])
+        world.run(lambda client=client: not client.interrupted, SLOW)  # type: ignore[misc]
+        world.measure(client.lost, "the end of the connection")
+        world.run(lambda: True, SLOW)
+        if world.longest <= LONGEST_TURN:
+            return
+        assert attempt < ATTEMPTS - 1, f"{world.longest * 1_000:.1f} ms: {world.culprit}"

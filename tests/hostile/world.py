@@ -59,6 +59,7 @@ class World:
     """A broker in which there is MANY of everything."""
 
     def __init__(self, folder: Path) -> None:
+        gc.disable()
         self._posted: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._later: list[tuple[float, Callable[[], object]]] = []
         post = self._posted.put
@@ -80,6 +81,7 @@ class World:
         self.broker.tick(1_000.0)
         self.journal.restore(self.broker)
         self._fill()
+        gc.freeze()
 
     def _fill(self) -> None:
         broker = self.broker
@@ -109,9 +111,6 @@ class World:
 
     def watch(self) -> None:
         """Begin to measure anew."""
-        gc.collect()
-        gc.freeze()
-        gc.disable()
         self.longest, self.culprit = 0.0, ""
 
     def feed(self, connection: Conversation, data: bytes) -> None:
@@ -119,10 +118,15 @@ class World:
         self.measure(lambda: connection.feed(data), connection)
         self.measure(self.broker.flush, "flush")
 
-    def run(self, until: Callable[[], bool]) -> None:
-        """Be the event loop until something holds and no one waits for a turn."""
-        end = time.monotonic() + PATIENCE
+    def run(self, until: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+        """Be the event loop until something holds and no one waits for a turn.
+
+        Return False if it has not come to that after so many seconds of this thread's CPU time.
+        """
+        end, end_of_cpu = time.monotonic() + PATIENCE, time.thread_time() + seconds
         while not until() or self.broker.has_interrupted:
+            if time.thread_time() > end_of_cpu:
+                return False
             assert time.monotonic() < end, "not everything was handled in time"
             due = [call for when, call in self._later if when <= time.monotonic()]
             self._later = [one for one in self._later if one[0] > time.monotonic()]
@@ -136,9 +140,10 @@ class World:
                 pass
             self.broker.take_turns()
             self.measure(self.broker.flush, "flush")
+        return True
 
     def close(self) -> None:
         """Close the log."""
-        gc.enable()
         gc.unfreeze()
+        gc.enable()
         self.journal.close()
