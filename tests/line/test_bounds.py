@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyrite.broker.access import Accept, Access, Credentials, Refuse
 from pyrite.broker.limits import Limits
-from pyrite.protocols.line.datagrams import Address
+from pyrite.protocols.line.datagrams import MAX_STRANGERS_PER_HOST, Address
 from pyrite.protocols.line.frames import MAX_WORDS
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.line.ranges import among, merge, within
@@ -121,6 +121,20 @@ def test_a_topic_is_no_longer_than_mqtt_can_say(core: Core, said: str) -> None:
     assert not texts(client.say(said.format(longest)))[0].startswith("Error")
     assert texts(client.say(said.format(too_long)))[0].startswith("Error bad-topic ")
     assert not watcher.closed
+
+
+# A flood from one host
+
+
+def test_strangers_of_one_host_do_not_crowd_out_those_of_others(core: Core) -> None:
+    network = Network(core)
+    (ping,) = network.send(HERE, b"Subscribe a very long topic for the sake of room\n")
+    for port in range(1, 2_000):
+        network.send(("192.0.2.66", port), b"Subscribe something that is of no use at all\n")
+    assert len(network.datagrams) == 1 + MAX_STRANGERS_PER_HOST
+    answer = network.send(HERE, ping.replace(b"Ping", b"Pong"))
+    assert len(answer) == 1
+    assert not answer[0].startswith(b"Ping")
 
 
 # The time to log in

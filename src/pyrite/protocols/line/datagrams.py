@@ -37,6 +37,8 @@ LAST_RETRY = 5.0
 """Seconds after which a message is sent again, the first time and later on."""
 MAX_STRANGERS = 1_024
 """Addresses that have not shown that they receive what is sent to them, of which there is a record."""
+MAX_STRANGERS_PER_HOST = 64
+"""The same of one host: it takes the place of its own, and not of others."""
 MAX_REMEMBERED = 2_048
 """Bytes of a stranger's datagram that may be remembered."""
 MAX_ANSWERS = 256
@@ -54,6 +56,7 @@ class Datagrams:
         self.send = send
         self._clients: dict[Address, DatagramConnection] = {}
         self._strangers: OrderedDict[Address, None] = OrderedDict()
+        self._strangers_of: dict[str, OrderedDict[Address, None]] = {}
         self._per_address: dict[str, int] = {}
         """Clients of each host; without strangers, whose address may be someone else's."""
 
@@ -64,10 +67,14 @@ class Datagrams:
         """Take a datagram. Never raises."""
         client = self._clients.get(address)
         if client is None:
-            if len(self._strangers) >= MAX_STRANGERS:
+            of_host = self._strangers_of.get(address[0], ())
+            if len(of_host) >= MAX_STRANGERS_PER_HOST:
+                self._clients[next(iter(of_host))].forgotten()
+            elif len(self._strangers) >= MAX_STRANGERS:
                 self._clients[next(iter(self._strangers))].forgotten()
             client = self._clients[address] = DatagramConnection(self, address)
             self._strangers[address] = None
+            self._strangers_of.setdefault(address[0], OrderedDict())[address] = None
         client.take(data)
 
     def full_for(self, address: Address) -> str:
@@ -79,8 +86,16 @@ class Datagrams:
         if len(self._clients) - len(self._strangers) >= limits.max_connections:
             return "there are too many connections"
         self._per_address[address[0]] = here + 1
-        self._strangers.pop(address)
+        self._no_stranger(address)
         return ""
+
+    def _no_stranger(self, address: Address) -> None:
+        """Take an address out of those that have not shown that they receive what is sent to them."""
+        del self._strangers[address]
+        of_host = self._strangers_of[address[0]]
+        del of_host[address]
+        if not of_host:
+            del self._strangers_of[address[0]]
 
     def connections(self) -> list[DatagramConnection]:
         """Return all clients."""
@@ -93,7 +108,7 @@ class Datagrams:
             return
         client.tell_disconnected(None)
         if address in self._strangers:
-            del self._strangers[address]
+            self._no_stranger(address)
             return
         self._per_address[address[0]] -= 1
         if not self._per_address[address[0]]:
