@@ -27,6 +27,7 @@ from pyrite.broker.topics import (
     check_topic,
     matches,
     split_shared,
+    walk,
 )
 
 # Few names, so that filters and topics meet; one begins with $, which matters in the first level only.
@@ -105,6 +106,45 @@ def test_a_topic_tree_finds_the_topics_that_match(
         assert following == sorted(following)
         rest = [topic for topic in right if after is None or topic > after]
         assert [topic for topic in following if matches(topic_filter, topic)] == rest
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(TOPICS, max_size=12), st.lists(TOPICS, max_size=12), filters())
+def test_a_walk_finds_in_order_what_matches_in_any_of_the_trees(
+    first: list[bytes], second: list[bytes], topic_filter: bytes
+) -> None:
+    trees: list[OrderedTopicTree[int]] = [OrderedTopicTree(), OrderedTopicTree()]
+    for tree, topics in zip(trees, (first, second), strict=True):
+        for topic in topics:
+            tree[topic] = 1
+    found = [topic for topic in walk(trees, topic_filter) if topic is not None]
+    assert found == sorted({topic for topic in first + second if matches(topic_filter, topic)})
+
+
+def test_a_walk_passes_over_what_cannot_match() -> None:
+    tree: OrderedTopicTree[int] = OrderedTopicTree()
+    for device in range(50):
+        for name in range(100):
+            tree[b"%02d/%03d" % (device, name)] = 1
+    assert len(list(walk((tree,), b"+/050"))) < 300
+    assert len(list(walk((tree,), b"07/+"))) < 110
+
+
+@pytest.mark.parametrize("change", ["remove", "add"])
+def test_a_walk_goes_on_while_topics_come_and_go(change: str) -> None:
+    tree: OrderedTopicTree[int] = OrderedTopicTree()
+    for number in range(1_000):
+        tree[b"a/%03d" % number] = 1
+    found = []
+    for topic in walk((tree,), b"a/#"):
+        if topic is not None:
+            found.append(topic)
+            if change == "remove":
+                tree.pop(topic)
+            elif not topic.endswith(b"x"):
+                tree[topic + b"x"] = 1
+    assert [topic for topic in found if not topic.endswith(b"x")] == [b"a/%03d" % n for n in range(1_000)]
+    assert found == sorted(set(found))
 
 
 Change = tuple[str, int, bytes, int, str | None]

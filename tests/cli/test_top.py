@@ -285,7 +285,7 @@ def test_pipelines_are_shown_with_what_they_say() -> None:
     readings.take_pipeline("$pipelines/other", b'{"state": "failed"}')
     assert [line.split() for line in drawn(readings.reading(), 80)[-2:]] == [
         ["other", "failed", "-", "-", "-"],
-        ["rooms", "running", "41", "-", "[b]?"],
+        ["rooms", "running", "41", "-", "[b]\\u001b"],
     ]
     readings.take_pipeline("$pipelines/other", b"")
     readings.take_pipeline("$pipelines/another", b"[1]")

@@ -139,7 +139,7 @@ def test_columns(machine: Machine) -> None:
     assert kept[0]["content_type"] == "text/plain"
     assert kept[0]["user_properties"] == [{"key": "a", "value": "b"}]
     assert kept[0]["message_expiry"] == 60
-    assert [batch.payload() for batch in machine.core.broker.retained_for(b"#")] == [b"2"]
+    assert [batch.payload() for batch in machine.core.broker.retained.values.values()] == [b"2"]
 
 
 @pytest.mark.parametrize("qos", [0, 1])

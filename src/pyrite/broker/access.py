@@ -101,6 +101,11 @@ class Access:
     limits_log_ins = True
     """Whether who has failed too often is to be turned away unheard; not if a plug-in sees to that itself."""
 
+    @property
+    def lets_everyone_in(self) -> bool:
+        """Whether no client has to prove who it is."""
+        return type(self).authenticate is Access.authenticate
+
     def takes_time(self, credentials: Credentials) -> bool:
         """Tell whether `authenticate` will take long: then it is called in a thread of its own.
 

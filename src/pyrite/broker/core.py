@@ -28,7 +28,7 @@ from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Will
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import Timers
-from pyrite.broker.topics import OrderedTopicTree, matches
+from pyrite.broker.topics import OrderedTopicTree, matches, walk
 
 if TYPE_CHECKING:
     from pyrite.broker.consumers import Consumer
@@ -403,7 +403,7 @@ class Broker:
         self.subscriptions.remove(subscription)
         replay = Replay(self, key, subscription, positions, seen, until)
         session = subscription.session
-        session.replays = [*(session.replays or ()), replay]
+        session.add_replay(replay)
         self._save_subscription(key, subscription)
         replay.pump()
 
@@ -440,13 +440,13 @@ class Broker:
         replays, session.replays = session.replays or (), None
         for replay in replays:
             again = replay.again()
-            session.replays = [*(session.replays or ()), again]
+            session.add_replay(again)
             again.pump()
 
     def go_live(self, key: bytes, subscription: Subscription) -> None:
         """Have a subscription that has been sent the past take part in what comes in."""
         session = subscription.session
-        session.replays = [one for one in session.replays or () if one is not subscription.replay] or None
+        session.remove_replay(subscription.replay)
         subscription.replay = None
         subscription.aside = False
         subscription.since = {stream: stream.routed for stream in self.journal.streams}
@@ -499,17 +499,23 @@ class Broker:
             if not system:
                 self.journal.save_retained(retained)
 
-    def retained_for(self, topic_filter: bytes) -> Iterator[Batch]:
-        """Yield the retained messages that match a filter, without those that have expired."""
-        for topic in list(self.retained.matching(topic_filter)):
-            batch = self.retained.values.get(topic)
-            if batch is None:
-                continue  # it went while the others were on their way
-            if batch.expires_at is not None and batch.expires_at <= self.now:
-                self.retained.pop(topic)  # [MQTT-3.3.2-5]
-                self.journal.drop_retained(topic)
-            else:
-                yield batch
+    def retained_for(self, topic_filter: bytes) -> Iterator[Batch | None]:
+        """Yield the retained messages that match a filter, in the order of their topics.
+
+        Each step takes a bounded time, and yields None where it found no message. Messages may come and go
+        between two steps.
+        """
+        for topic in walk((self.retained,), topic_filter):
+            yield None if topic is None else self._retained_on(topic)
+
+    def _retained_on(self, topic: bytes) -> Batch | None:
+        """Return what is retained on a topic; what has expired is removed."""
+        batch = self.retained.values.get(topic)
+        if batch is not None and batch.expires_at is not None and batch.expires_at <= self.now:
+            self.retained.pop(topic)  # [MQTT-3.3.2-5]
+            self.journal.drop_retained(topic)
+            return None
+        return batch
 
     # Topics
 
@@ -533,11 +539,22 @@ class Broker:
             existed = True
         return "" if existed else f"there is no topic {topic.decode()!r}"
 
-    def topics_for(self, topic_filter: bytes) -> list[tuple[bytes, bytes | None]]:
-        """Return the topics that match a filter, those created and those with a kept value."""
-        kept: dict[bytes, bytes | None] = dict.fromkeys(self.catalog.created.matching(topic_filter))
-        kept.update((batch.topic, batch.payload()) for batch in self.retained_for(topic_filter))
-        return sorted(kept.items())
+    def topics_for(self, topic_filter: bytes) -> Iterator[tuple[bytes, bytes | None] | None]:
+        """Yield the topics that match a filter and were created or have a retained message, in order.
+
+        Each comes with its retained payload, or None. Like `retained_for`, it yields None where it found
+        nothing.
+        """
+        created = self.catalog.created
+        for topic in walk((created, self.retained), topic_filter):
+            if topic is None:
+                yield None
+                continue
+            batch = self._retained_on(topic)
+            if batch is not None:
+                yield topic, batch.payload()
+            else:
+                yield (topic, None) if topic in created.values else None
 
     # Subscriptions
 
@@ -559,7 +576,7 @@ class Broker:
         if replay is not None:  # it is still to be sent the past that was asked for, and what came meanwhile
             self.subscriptions.remove(subscription)
             successor = replay.succeeded_by(subscription)
-            session.replays = [*(session.replays or ()), successor]
+            session.add_replay(successor)
             self.timers.set(successor, self.now)
         self._save_subscription(key, subscription)
         if subscription.group is not None and session.lasting:
@@ -574,7 +591,7 @@ class Broker:
         replay, session = subscription.replay, subscription.session
         if replay is not None:
             replay.stop()
-            session.replays = [one for one in session.replays or () if one is not replay] or None
+            session.remove_replay(replay)
             subscription.replay = None
 
     def unsubscribe(self, session: Session, key: bytes) -> bool:
@@ -653,7 +670,7 @@ class Broker:
                 return
 
     def send_retained(self, subscription: Subscription) -> Iterator[None]:
-        """Send a subscriber what was retained on its topics before it came: one message at each step."""
+        """Send a subscriber what is retained on its topics: at most one message at each step."""
         # The flag says that these were retained, whatever the subscription wants of live messages
         # [MQTT-3.3.1-8]; and only this subscription's identifier goes with them.
         target = Subscription(
@@ -668,7 +685,9 @@ class Broker:
         for batch in self.retained_for(subscription.topic_filter):
             if subscription.topic_filter not in subscription.session.subscriptions:
                 return  # it was taken away while the others were on their way
-            if not (subscription.no_local and batch.origin == subscription.session.client_id):
+            if batch is not None and not (
+                subscription.no_local and batch.origin == subscription.session.client_id
+            ):
                 subscription.session.deliver_aside(batch, target)
                 batch.wires = None  # what is retained is kept once, not in every form
             yield

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -156,7 +156,7 @@ class Session:
         """What reads them for it, while it is connected."""
         self.latest: Latest | None = None
         """What waits for an acknowledgement of a client that wants only the newest message of a topic."""
-        self.replays: list[Replay] | None = None
+        self.replays: dict[Replay, None] | None = None
         """What sends subscriptions of the session the past."""
         self.noted: bytearray | None = None
         """Steps of deliveries that are not written down yet; None for a session that does not last."""
@@ -524,6 +524,18 @@ class Session:
         self.expires_at = None
         self.will_at = None
 
+    def add_replay(self, replay: Replay) -> None:
+        """Note what sends a subscription the past."""
+        if self.replays is None:
+            self.replays = {}
+        self.replays[replay] = None
+
+    def remove_replay(self, replay: Replay | None) -> None:
+        """Forget what sent a subscription the past."""
+        if self.replays is not None and replay is not None:
+            self.replays.pop(replay, None)
+            self.replays = self.replays or None
+
     def due(self) -> None:
         """Do what a session that is away does with time: send its will, expire."""
         self.broker.session_due(self)
@@ -850,6 +862,11 @@ class Session:
         self.incoming = None
         self.positions = None
         self.noted = None
+
+    @property
+    def inflight_ids(self) -> Collection[int]:
+        """The ids of messages that are sent and not finished."""
+        return self._inflight.keys() if self._inflight else ()
 
     @property
     def inflight_messages(self) -> int:

@@ -6,7 +6,7 @@ changes. So routing costs one dictionary look-up, however many filters there are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -24,6 +24,10 @@ FEW_ROUTES = 64
 """So many are not forgotten to save memory."""
 FORGOTTEN_ROUTES = 1_024
 """How many are forgotten at a time, the oldest: finding the first of a dictionary takes time."""
+MAX_FORGET_STEPS = 2_000
+"""Steps in which the routes that a subscription changes must be found; else all routes are forgotten."""
+DISMANTLED_ROUTES = 16
+"""Forgotten routes that are taken apart at a time: 100,000 of them would take too long."""
 MAX_CACHED_SIZE = 256
 MAX_CACHED_LEVELS = 16
 
@@ -225,6 +229,7 @@ class SubscriptionTree:
 
     __slots__ = (
         "_cache",
+        "_forgotten",
         "_nowhere",
         "_root",
         "_shared",
@@ -239,6 +244,8 @@ class SubscriptionTree:
         self._root = _Node()
         self._stream_for = stream_for
         self._cache: TopicTree[Route] = TopicTree()
+        self._forgotten: list[tuple[TopicTree[Route], Iterator[bytes]]] = []
+        """Caches that are no longer in use, and their topics that are still to be removed."""
         self._shared: WeakValueDictionary[tuple[Subscription | SharedGroup | Stream | None, ...], Route] = (
             WeakValueDictionary()
         )
@@ -333,6 +340,8 @@ class SubscriptionTree:
         """Return who gets the messages of `topic`."""
         route = self.routes.get(topic)
         if route is None:
+            if self._forgotten:
+                self.dismantle()
             route = self._find(topic)
             if len(topic) <= MAX_CACHED_SIZE and topic.count(b"/") < MAX_CACHED_LEVELS:
                 if len(self.routes) >= MAX_CACHED_ROUTES:
@@ -346,6 +355,8 @@ class SubscriptionTree:
         A dictionary looks for its first entry among all that were removed before it, and those may be as many
         as there are entries: so not for one route at a time.
         """
+        if self._forgotten:
+            return self.dismantle(FORGOTTEN_ROUTES)
         oldest = list(islice(self.routes, max(0, min(FORGOTTEN_ROUTES, len(self.routes) - but))))
         for topic in oldest:
             self._cache.pop(topic)
@@ -353,8 +364,33 @@ class SubscriptionTree:
 
     def _forget_routes(self, topic_filter: bytes) -> None:
         self.version += 1
-        for topic in list(self._cache.matching(topic_filter)):
+        found: list[bytes] = []
+        for number, topic in enumerate(self._cache.search(topic_filter)):
+            if number == MAX_FORGET_STEPS:
+                self._forget_all()
+                return
+            if topic is not None:
+                found.append(topic)
+        for topic in found:
             self._cache.pop(topic)
+
+    def _forget_all(self) -> None:
+        """Forget all routes; their memory is given back little by little."""
+        self._forgotten.append((self._cache, iter(list(self.routes))))
+        self._cache = TopicTree()
+        self.routes = self._cache.values
+
+    def dismantle(self, count: int = DISMANTLED_ROUTES) -> int:
+        """Take some of the forgotten routes apart; return how many."""
+        if not self._forgotten:
+            return 0
+        cache, topics = self._forgotten[-1]
+        some = list(islice(topics, count))
+        for topic in some:
+            cache.pop(topic)
+        if not some:
+            self._forgotten.pop()
+        return len(some)
 
     def _find(self, topic: bytes) -> Route:
         subscriptions: list[Subscription] = []

@@ -6,19 +6,24 @@ Topics are kept as the UTF-8 bytes that travelled, so that no message is ever de
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
 Value = TypeVar("Value")
 
 SHARE_PREFIX = b"$share/"
+MAX_TOPIC = 65_535
+"""Bytes of a topic or filter: no MQTT packet takes a longer one [MQTT-4.7.3-3]."""
 SMALL = 8_192
 """Topics whose dictionary is not worth making smaller."""
 MUCH_LESS = 64
 """By how much there must have been more of them: what is left is copied, and that must not take long."""
 AFTER_SLASH = b"0"
 """Comes next after a slash: below a level are the topics from `level/` to before `level0`."""
+MAX_WALK_CHUNK = 64
+"""Topics that a walk reads from the order of a tree at a time."""
 _LAST = b"\xff"
 """Comes after everything that is UTF-8."""
 
@@ -31,6 +36,8 @@ def check_topic(topic: bytes, max_levels: int) -> None:
     """Raise InvalidTopic unless messages may be published on `topic` (already known to be UTF-8)."""
     if not topic:
         raise InvalidTopic("a topic name has at least one character")  # [MQTT-4.7.3-1]
+    if len(topic) > MAX_TOPIC:
+        raise InvalidTopic(f"a topic has at most {MAX_TOPIC} bytes")
     if b"+" in topic or b"#" in topic:
         raise InvalidTopic("a topic name holds no wildcard")  # [MQTT-3.3.2-2]
     if b"\0" in topic:
@@ -43,6 +50,8 @@ def check_filter(topic_filter: bytes, max_levels: int) -> None:
     """Raise InvalidTopic unless `topic_filter` is a valid filter, without the parts of a shared one."""
     if not topic_filter:
         raise InvalidTopic("a topic filter has at least one character")  # [MQTT-4.7.3-1]
+    if len(topic_filter) > MAX_TOPIC:
+        raise InvalidTopic(f"a topic filter has at most {MAX_TOPIC} bytes")
     if b"\0" in topic_filter:
         raise InvalidTopic("a topic filter holds no null character")  # [MQTT-4.7.3-2]
     levels = topic_filter.split(b"/")
@@ -200,20 +209,29 @@ class TopicTree(Generic[Value]):
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
         """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""
+        return (topic for topic in self.search(topic_filter) if topic is not None)
+
+    def search(self, topic_filter: bytes) -> Iterator[bytes | None]:
+        """The same in short steps: None for each that found no topic."""
         if b"+" not in topic_filter and b"#" not in topic_filter:
             if topic_filter in self.values:
                 yield topic_filter
             return
         levels = topic_filter.split(b"/")
-        waiting = [(self._root, 0)]
+        waiting: list[tuple[Iterator[_Branch], int]] = [(iter((self._root,)), 0)]
         while waiting:
-            branch, depth = waiting.pop()
+            branches, depth = waiting[-1]
+            branch = next(branches, None)
+            if branch is None:
+                waiting.pop()
+                continue
+            yield None
             topic = branch.topic
             level = levels[depth] if depth < len(levels) else None
             if level == b"#":  # of "sport/#": "sport", and all below it
                 if topic is not None:
                     yield topic
-                waiting.extend((below, depth) for below in self._below(branch))
+                waiting.append((self._below(branch), depth))
             elif topic is not None and branch.goes_on(depth):
                 if levels_match(levels[depth:], topic.split(b"/"), depth):
                     yield topic
@@ -221,19 +239,19 @@ class TopicTree(Generic[Value]):
                 if topic is not None:
                     yield topic
             elif level == b"+":
-                waiting.extend((below, depth + 1) for below in self._below(branch))
+                waiting.append((self._below(branch), depth + 1))
             elif branch.children is not None and level in branch.children:
-                waiting.append((branch.children[level], depth + 1))
+                waiting.append((iter((branch.children[level],)), depth + 1))
 
-    def _below(self, branch: _Branch) -> list[_Branch]:
-        """Return what wildcards match below a branch, the last first."""
+    def _below(self, branch: _Branch) -> Iterator[_Branch]:
+        """Yield what wildcards match below a branch."""
         if branch.children is None:
-            return []
+            return iter(())
         if branch is not self._root:
-            return list(reversed(branch.children.values()))
-        return [  # [MQTT-4.7.2-1]
-            below for name, below in reversed(branch.children.items()) if not name.startswith(b"$")
-        ]
+            return iter(branch.children.values())
+        return (  # [MQTT-4.7.2-1]
+            below for name, below in branch.children.items() if not name.startswith(b"$")
+        )
 
 
 class OrderedTopicTree(TopicTree[Value]):
@@ -269,6 +287,10 @@ class OrderedTopicTree(TopicTree[Value]):
             found = self._order.irange(after, last, (False, True))
         return found
 
+    def chunk(self, start: bytes, last: bytes, count: int) -> list[bytes]:
+        """Return up to `count` topics in order, from `start` up to and including `last`."""
+        return list(islice(self._order.irange(start, last), count))
+
     def first(self, start: bytes) -> bytes | None:
         """Return the first topic in order that is `start`, or comes after it."""
         found: bytes | None = next(self._order.irange(start), None)
@@ -278,3 +300,65 @@ class OrderedTopicTree(TopicTree[Value]):
         """Return how many topics there are below a level, without the one that ends there."""
         count: int = self._order.bisect_left(level + AFTER_SLASH) - self._order.bisect_left(level + b"/")
         return count
+
+
+def walk(trees: Sequence[OrderedTopicTree[Any]], topic_filter: bytes) -> Iterator[bytes | None]:
+    """Yield, in order, the topics of all trees that match a filter, and None for a topic that does not match.
+
+    Each step takes a bounded time, and the trees may change between two steps: a topic that was removed
+    meanwhile may still come, one that was added may be missing. Ranges without a match are skipped.
+    """
+    if b"+" not in topic_filter and b"#" not in topic_filter:
+        if any(topic_filter in tree.values for tree in trees):
+            yield topic_filter
+        return
+    levels = topic_filter.split(b"/")
+    start, last = bounds(topic_filter)
+    count = 1
+    while start <= last:
+        chunk = trees[0].chunk(start, last, count)
+        for tree in trees[1:]:
+            chunk = sorted({*chunk, *tree.chunk(start, last, count)})[:count]
+        for topic in chunk:
+            if topic < start:
+                continue
+            following = _next_start(levels, topic)
+            if following is None:
+                start = topic + b"\0"
+                yield topic
+            else:
+                start = following
+                yield None
+        if len(chunk) < count:
+            return
+        skipped = start > chunk[-1] + b"\0"
+        count = 1 if skipped else min(2 * count, MAX_WALK_CHUNK)
+
+
+def _next_start(levels: Sequence[bytes], topic: bytes) -> bytes | None:
+    """Return None if a topic matches a filter's levels; else where, in order, the next match may begin."""
+    if topic.startswith(b"$") and levels[0] in (b"+", b"#"):
+        return b"%"  # the byte after "$" [MQTT-4.7.2-1]
+    names = topic.split(b"/")
+    for at, level in enumerate(levels):
+        if level == b"#":
+            return None
+        if at == len(names):
+            return topic + b"\0"
+        if level not in (b"+", names[at]):
+            wanted = b"/".join([*names[:at], level])
+            if topic < wanted:
+                return wanted
+            below = wanted + b"/"
+            if topic < below and at + 1 < len(levels):
+                return below
+            return _past(levels, names, at)
+    return None if len(levels) == len(names) else _past(levels, names, len(levels))
+
+
+def _past(levels: Sequence[bytes], names: Sequence[bytes], at: int) -> bytes:
+    """Return what follows all topics that have the same names as one up to the last `+` before level `at`."""
+    for depth in range(at, 0, -1):
+        if levels[depth - 1] == b"+":
+            return b"/".join(names[:depth]) + AFTER_SLASH
+    return _LAST

@@ -17,6 +17,7 @@ from pyrite.client import Client, ClientError, ConnectError, ConnectionLost, Sub
 from pyrite.client.wire import shown
 from pyrite.protocols.mqtt.packets import V5
 from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.terminal import printable
 
 
 def add_connection_options(parser: argparse.ArgumentParser, with_session: bool = False) -> None:
@@ -74,7 +75,7 @@ class Connection:
     def warn(self, message: str) -> None:
         """Tell all but those who asked for --quiet."""
         if not self._args.quiet:
-            print(f"{self._program}: {message}", file=sys.stderr, flush=True)
+            print(f"{self._program}: {printable(message)}", file=sys.stderr, flush=True)
 
     def stop(self, outcome: int | CommandError) -> None:
         """End the work with an exit code or an error, whatever it is at."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from pyrite.protocols.mqtt import reasons
 from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.terminal import printable
 
 _RETURN_CODES = {
     1: Reason.UNSUPPORTED_PROTOCOL_VERSION,
@@ -66,7 +67,7 @@ def run_command(
     except Exception as error:  # the user gets a line whatever went wrong
         message, exit_code = f"unexpected {type(error).__name__}: {error}", 1
     if not args.quiet:
-        print(f"{program}: {message}", file=sys.stderr)
+        print(f"{program}: {printable(message)}", file=sys.stderr)
     return exit_code
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyrite.cli.properties import NAMES
 from pyrite.client import Properties
+from pyrite.terminal import printable_bytes
 
 
 @dataclass(slots=True)
@@ -48,6 +49,11 @@ def payload_only(message: Received) -> bytes:
     return message.payload
 
 
+def for_terminal(form: Format) -> Format:
+    """Have what a format makes of a message shown, and not obeyed, by a terminal."""
+    return lambda message: printable_bytes(form(message))
+
+
 def topic_and_payload(message: Received) -> bytes:
     """-v: the topic, a space, the payload."""
     return message.topic.encode() + b" " + message.payload
@@ -69,15 +75,19 @@ def json_line(message: Received) -> bytes:
     return _dump(line)
 
 
-def compile_format(text: str) -> Format:
-    """Translate a -F format once; a ValueError says which sequence is unknown."""
+def compile_format(text: str, terminal: bool = False) -> Format:
+    """Translate a -F format once; a ValueError says which sequence is unknown.
+
+    With `terminal`, control characters of the message are shown; those of the format are its user's wish.
+    """
     pieces: list[Format] = []
     position = 0
     for match in _SEQUENCE.finditer(text):
         if match.start() > position:
             pieces.append(_constant(text[position : match.start()].encode("utf-8", "surrogateescape")))
         position = match.end()
-        pieces.append(_piece(match))
+        piece = _piece(match)
+        pieces.append(for_terminal(piece) if terminal and match["letter"] else piece)
     if position < len(text):
         pieces.append(_constant(text[position:].encode("utf-8", "surrogateescape")))
     return lambda message: b"".join([piece(message) for piece in pieces])
@@ -198,7 +208,7 @@ def _put_text_or_base64(line: dict[str, Any], name: str, marker: str, value: byt
 
 
 def text_of(payload: bytes) -> str:
-    """Return a payload as people read it."""
+    """Return a payload as text; a byte that is not UTF-8 is written as `\\xff`."""
     return payload.decode("utf-8", "backslashreplace")
 
 

@@ -12,6 +12,7 @@ from pyrite.cli.connection import Connection, add_connection_options
 from pyrite.cli.errors import run_command
 from pyrite.cli.message_format import text_of
 from pyrite.client import Pulled
+from pyrite.terminal import on_terminal, printable
 
 PROGRAM = "pyrite pull"
 PIECE = 1_000
@@ -111,12 +112,17 @@ async def _pull(args: argparse.Namespace) -> int:
 
 
 def _show(message: Pulled, as_json: bool) -> None:
+    terminal = on_terminal()
     if not as_json:
-        print(message.topic, text_of(message.payload), flush=True)
+        topic, payload = message.topic, text_of(message.payload)
+        if terminal:
+            topic, payload = printable(topic), printable(payload, keep="\n\t")
+        print(topic, payload, flush=True)
         return
     fields = {"place": message.place, "topic": message.topic}
     try:
         fields["payload"] = message.payload.decode()
     except UnicodeDecodeError:
         fields["payload_base64"] = base64.b64encode(message.payload).decode()
-    print(json.dumps(fields, ensure_ascii=False), flush=True)
+    text = json.dumps(fields, ensure_ascii=False)
+    print(printable(text) if terminal else text, flush=True)

@@ -9,8 +9,16 @@ from collections.abc import Sequence
 
 from pyrite.cli.connection import Connection, add_connection_options
 from pyrite.cli.errors import UsageError, run_command
-from pyrite.cli.message_format import Format, compile_format, json_line, payload_only, topic_and_payload
+from pyrite.cli.message_format import (
+    Format,
+    compile_format,
+    for_terminal,
+    json_line,
+    payload_only,
+    topic_and_payload,
+)
 from pyrite.cli.subscriber import RETAIN_HANDLING, Subscriber
+from pyrite.terminal import on_terminal
 
 PROGRAM = "pyrite sub"
 
@@ -111,14 +119,14 @@ async def _subscribe(args: argparse.Namespace) -> int:
 
 
 def _format(args: argparse.Namespace) -> Format:
+    terminal = on_terminal()
     if args.format is not None:
         try:
-            return compile_format(args.format)
+            return compile_format(args.format, terminal)
         except ValueError as error:
             raise UsageError(f"-F: {error}.") from None
-    if args.json:
-        return json_line
-    return topic_and_payload if args.verbose else payload_only
+    form = json_line if args.json else topic_and_payload if args.verbose else payload_only
+    return for_terminal(form) if terminal else form
 
 
 def _check_options(args: argparse.Namespace, connection: Connection) -> None:

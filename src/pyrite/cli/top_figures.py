@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from pyrite.terminal import printable
+
 PREFIX = "$SYS/broker/"
 PIPELINES = "$pipelines/"
 MOST_PIPELINES = 200
@@ -74,7 +76,7 @@ class Readings:
             if now - self._last > PAUSE:
                 self._updated = now
             self._last = now
-        self._figures[topic.removeprefix(PREFIX)] = printable(payload.decode("utf-8", "replace"))
+        self._figures[printable(topic.removeprefix(PREFIX))] = printable(payload.decode("utf-8", "replace"))
 
     def take_pipeline(self, topic: str, payload: bytes) -> None:
         """Note what a pipeline says of itself; what is no object in JSON takes it away."""
@@ -117,11 +119,6 @@ class Readings:
             if text is not None:
                 found[name] = float(_number(text)) / 60
         return found
-
-
-def printable(text: str) -> str:
-    """Return a text that changes nothing on a terminal: what cannot be printed is a question mark."""
-    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _number(text: str) -> int | float | str:

@@ -9,7 +9,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from pyrite.cli.top_figures import Reading, printable
+from pyrite.cli.top_figures import Reading
+from pyrite.terminal import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TRAFFIC = (

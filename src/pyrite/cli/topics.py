@@ -14,6 +14,7 @@ from pyrite.cli.connection import Connection, add_connection_options
 from pyrite.cli.errors import run_command
 from pyrite.cli.message_format import text_of
 from pyrite.client import Topic
+from pyrite.terminal import on_terminal, printable
 
 PROGRAM = "pyrite topics"
 
@@ -61,13 +62,15 @@ async def _show_topics(args: argparse.Namespace) -> int:
 
     async def work() -> int:
         topics = await connection.client.topics(args.filter)
+        show = printable if on_terminal() else str
         if args.json:
             for topic in topics:
                 kept = None if topic.kept is None else text_of(topic.kept)
-                print(json.dumps({"topic": topic.name, "kept": kept}, ensure_ascii=False))
+                print(show(json.dumps({"topic": topic.name, "kept": kept}, ensure_ascii=False)))
         elif args.plain:
             for topic in topics:
-                print(topic.name if topic.kept is None else f"{topic.name}\t{text_of(topic.kept)}")
+                kept = "" if topic.kept is None else f"\t{show(text_of(topic.kept))}"
+                print(f"{show(topic.name)}{kept}")
         elif topics:
             Console(soft_wrap=True).print(tree_of(topics))
         else:
@@ -88,10 +91,10 @@ def tree_of(topics: list[Topic]) -> Tree:
         for depth in range(1, len(levels) + 1):
             name = "/".join(levels[:depth])
             if name not in branches:
-                label = Text(levels[depth - 1] or "(empty)")
+                label = Text(printable(levels[depth - 1]) or "(empty)")
                 value = kept.get(name)
                 if value is not None:
-                    label.append(f" = {text_of(value)}", style="green")
+                    label.append(f" = {printable(text_of(value))}", style="green")
                 branches[name] = branches[above].add(label)
             above = name
     return root

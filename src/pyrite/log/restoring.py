@@ -124,7 +124,7 @@ class _Restorer:
             self._broker.subscriptions.remove(subscription)
             replay = Replay(self._broker, key, subscription, self._streams(options["replay"]))
             replay.stop()  # until its client is back, when another goes on
-            session.replays = [*(session.replays or ()), replay]
+            session.add_replay(replay)
         return subscription.group
 
     def _group(self, group: SharedGroup, state: dict[str, Any] | None) -> None:

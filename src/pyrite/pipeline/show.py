@@ -14,6 +14,7 @@ from rich.table import Table
 from pyrite.pipeline.plots import draw
 from pyrite.pipeline.project import Project, ProjectError
 from pyrite.pipeline.tables import read_last, read_table, row_counts, table_names
+from pyrite.terminal import printable
 
 ORDER = {
     "quality": [("messages", "descending")],
@@ -68,5 +69,5 @@ def _text(value: Any) -> str:
             else str(value)
         )
     if isinstance(value, bytes):
-        return value[:60].decode(errors="replace")
-    return str(value)
+        return printable(value[:60].decode(errors="replace"))
+    return printable(str(value))

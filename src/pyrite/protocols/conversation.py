@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -24,24 +25,49 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STEPS = 64
+STEPS = 8
 """Steps of a long piece of work between two looks at the clock."""
 CLOSING_TIME = 1.0
 """Seconds that a connection being closed has to take what was still to be sent."""
 
 
-class _Term:
+class Term:
     """The end of the time that a client was let in for, as a token does."""
 
-    __slots__ = ("_connection", "slot")
+    __slots__ = ("connection", "slot")
 
     def __init__(self, connection: Conversation) -> None:
-        self._connection = connection
+        self.connection = connection
         self.slot = NO_SLOT
 
     def due(self) -> None:
         """Have the client go."""
-        self._connection.ended(NOT_AUTHORIZED)
+        self.connection.ended(NOT_AUTHORIZED)
+
+
+class Backlog:
+    """Pieces of work, each in short steps, done one piece after the other. A step may add a piece."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: deque[Iterator[None]] = deque()
+
+    def add(self, steps: Iterator[None]) -> None:
+        """Add a piece of work after the others."""
+        self._pieces.append(steps)
+
+    def __iter__(self) -> Backlog:
+        return self
+
+    def __next__(self) -> None:
+        """Do one step."""
+        pieces = self._pieces
+        while pieces:
+            for _ in pieces[0]:
+                return
+            pieces.popleft()
+        raise StopIteration
 
 
 class Conversation(Link):
@@ -71,13 +97,13 @@ class Conversation(Link):
         """What came and is not whole, or was not handled yet."""
         self.missing = 0
         """How many bytes, at least, are missing of what came."""
-        self.backlog: Iterator[None] | None = None
-        """What is left to do of the last that came: retained messages to be sent, one at each step."""
+        self.backlog: Backlog | None = None
+        """Work left of what came last, such as retained messages to be sent, in short steps."""
         self.interrupted = False
         """Whether what came is to be handled in a later turn."""
         self.seen_at = broker.now
         self.slot = NO_SLOT
-        self.term: _Term | None = None
+        self.term: Term | None = None
         """When the client must go, if it may not stay for ever."""
         self.came_at: float | None = None
         """When the client was let in."""
@@ -135,6 +161,12 @@ class Conversation(Link):
         self.backlog = None
         return True
 
+    def add_work(self, steps: Iterator[None]) -> None:
+        """Have work done in turns, before anything else that the client sends is handled."""
+        if self.backlog is None:
+            self.backlog = Backlog()
+        self.backlog.add(steps)
+
     # Who it is
 
     def identify(self, then: Callable[[Accept | Refuse], object]) -> None:
@@ -149,7 +181,7 @@ class Conversation(Link):
             if at_once:
                 then(verdict)
             elif self.state is not CLOSED:
-                self.backlog = self._identified(then, verdict, self.broker.admission.version)
+                self.add_work(self._identified(then, verdict, self.broker.admission.version))
                 self.broker.interrupted(self)
 
         self.broker.admission.decide(self.credentials, decided)
@@ -172,7 +204,7 @@ class Conversation(Link):
         if isinstance(verdict, Accept) and self.state is not CLOSED:
             self.forget_term()
             if verdict.seconds is not None:
-                self.term = _Term(self)
+                self.term = Term(self)
                 self.broker.timers.set(self.term, self.broker.now + verdict.seconds)
 
     def rights_changed(self) -> None:

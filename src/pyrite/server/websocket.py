@@ -92,6 +92,10 @@ class WebSocketProtocol(StreamProtocol):
         if request.path.partition("?")[0] != self.path:
             text = f"MQTT over WebSocket is at {self.path}"
             response = websocket.reject(HTTPStatus.NOT_FOUND, text + "\n")
+        elif self._takes_certificates and not self._is_own_page(origin, request.headers.get("Host", "")):
+            # The browser shows the user's certificate for any page, and no one is asked.
+            response = websocket.reject(HTTPStatus.FORBIDDEN, "this listener is for the broker's own pages\n")
+            text = f"it is a page of {origin}, and this listener, with client certificates, is for own pages"
         elif self.local and self._is_foreign(origin):
             # Any page that someone on this machine looks at could be a client otherwise, without a log-in.
             response = websocket.reject(HTTPStatus.FORBIDDEN, "this listener is for pages of this machine\n")
@@ -107,6 +111,30 @@ class WebSocketProtocol(StreamProtocol):
         """Note that no WebSocket comes of it."""
         if self.connection is not None and not self.connection.why:
             self.connection.tell_refused(0, f"WebSocket: {reason}")
+
+    @property
+    def _takes_certificates(self) -> bool:
+        """Whether a browser may show its user's certificate here."""
+        return self._listener.tls and bool(self.server.config.tls.client_ca)
+
+    def _is_own_page(self, origin: str | None, host: str) -> bool:
+        """Tell whether a page comes from this listener, from the dashboard, or from `http.public_url`.
+
+        `host` is the name and port that the client asked for. Only browsers send an origin.
+        """
+        if origin is None:
+            return True
+        public_url = self.server.config.http.public_url
+        own = {origin_of(public_url)} if public_url else set()
+        ports = [one.port for one in self.server.listening if one.scheme == "https"]
+        try:
+            name = urlsplit(f"https://{host}").hostname or ""
+            name = f"[{name}]" if ":" in name else name
+            own.add(origin_of(f"https://{host}"))
+            own.update(origin_of(f"https://{name}:{port}") for port in ports)
+        except ValueError:
+            pass  # the Host is no name with a port
+        return origin in own
 
     def _is_foreign(self, origin: str | None) -> bool:
         """Tell whether a browser was sent here by a page that is neither from this machine nor our own."""

@@ -26,7 +26,7 @@ import argparse
 import asyncio
 import secrets
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyrite.broker.link import Transport
@@ -198,9 +198,8 @@ class AtSignConnection(TranslatingConnection):
         one = Client()
         one.pushes = client.pushes
         one.subscribe(topic)
-        for name, kept in self.broker.topics_for(b"#"):
-            if kept is not None:
-                one.notify(name.decode(), kept)
+        for name, kept in self._kept_values():
+            one.notify(name, kept)
         self._reply("SUBACK")
 
     def _note_subscription(self, client: Client, topic: str) -> None:
@@ -222,10 +221,15 @@ class AtSignConnection(TranslatingConnection):
         tree: dict[str, Level] = {}
         for topic in self.broker.catalog.created.values:
             place(tree, topic.decode(), "")
-        for topic, kept in self.broker.topics_for(b"#"):
-            if kept is not None:
-                place(tree, topic.decode(), "")[1] = kept.decode("utf-8", "replace")
+        for name, kept in self._kept_values():
+            place(tree, name, "")[1] = kept.decode("utf-8", "replace")
         return tree
+
+    def _kept_values(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the topics that have a kept value."""
+        for found in self.broker.topics_for(b"#"):
+            if found is not None and found[1] is not None:
+                yield found[0].decode(), found[1]
 
     def answer(self, line: Line, payload: bytes) -> None:
         """Notify the client of a message, or tell it what came of its request."""

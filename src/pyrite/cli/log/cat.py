@@ -14,6 +14,7 @@ from pyrite.log.bulk import matching, resolve
 from pyrite.log.segment import Damage
 from pyrite.log.stream import StreamReader
 from pyrite.queries import FOREVER
+from pyrite.terminal import on_terminal, printable_bytes
 
 _POLL = 200
 """Milliseconds after which `--follow` looks for more."""
@@ -41,6 +42,7 @@ class _Cat:
         self._until: Position | None = args.stop
         self._stop = resolve(args.stop, reader)
         self._output = sys.stdout.buffer
+        self._terminal = on_terminal()
         self._damaged = False
         self._interrupted = False
 
@@ -81,7 +83,8 @@ class _Cat:
                 continue
             self._offset = piece.column(0)[-1].as_py() + 1
             batch = matching(piece, self._filters).slice(0, self._left)
-            self._output.writelines(self._format(batch))
+            lines = self._format(batch)
+            self._output.writelines(map(printable_bytes, lines) if self._terminal else lines)
             self._left -= batch.num_rows
             if not self._left:
                 return

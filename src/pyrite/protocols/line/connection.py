@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker import consumers
@@ -25,9 +24,10 @@ from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, split_shared
-from pyrite.protocols.conversation import Conversation
-from pyrite.protocols.line.frames import MAX_LINE, FrameError, Line, error, escape, line, parse
+from pyrite.protocols.conversation import Conversation, Term
+from pyrite.protocols.line.frames import MAX_LINE, MAX_WORDS, FrameError, Line, error, escape, line, parse
 from pyrite.protocols.line.options import LineOptions
+from pyrite.protocols.line.ranges import among, merge, within
 from pyrite.protocols.runs import MANY, count_alike, words
 from pyrite.protocols.states import CLOSED, CONNECTED
 
@@ -41,6 +41,8 @@ FIRST_NUMBER = 65_536
 MAX_NUMBERED = 100_000
 """Messages of a connection with such numbers that may wait for their Ack."""
 LOOKS_AT_CLOCK = 8
+ESCAPED_A_STEP = 8 * 1024
+"""Bytes of a retained value that are escaped for a List in one step."""
 FORM = 256
 """The wire form (see delivery.py of MQTT for others) of plain messages that were published with `noack`."""
 _LF = 10
@@ -67,6 +69,17 @@ class Pulled(NamedTuple):
 
     consumer: Consumer
     place: Place
+
+
+class _LogInDeadline(Term):
+    """The end of the time in which a client must have logged in, if it has to."""
+
+    __slots__ = ()
+    connection: LineConnection
+
+    def due(self) -> None:
+        """End the connection: Ping and Pong alone do not keep it."""
+        self.connection.log_in_overdue()
 
 
 class LineConnection(Conversation):
@@ -114,6 +127,9 @@ class LineConnection(Conversation):
         """What to say last, if the client said that nothing more comes."""
         broker.timers.set(self, broker.now + options.ping_interval)
         self.watched("Connected")
+        if not broker.access.lets_everyone_in:
+            self.term = _LogInDeadline(self)
+            broker.timers.set(self.term, broker.now + broker.limits.connect_timeout)
 
     # Bytes in
 
@@ -174,6 +190,7 @@ class LineConnection(Conversation):
                 asked = parse(text)
                 if asked.command != "Publish":
                     at = stop + 1
+                    until = until or self.broker.clock() + TURN
                     self._handle(asked)
                     if self.state is CLOSED:
                         return
@@ -182,6 +199,12 @@ class LineConnection(Conversation):
                         return
                     if self.backlog is not None and not self.work_off():
                         self.interrupt(data, at)
+                        return
+                    if self.broker.clock() > until:
+                        self.interrupt(data, at)
+                        return
+                    if self.broker.journal.full:
+                        self.wait_for_room(data, at)
                         return
                     continue
                 shape = self._read_shape(asked, data[at : stop + 1])
@@ -231,7 +254,7 @@ class LineConnection(Conversation):
         except ConsumerError as wrong:
             self.say(error("bad-consumer", f"{asked.command}: {wrong}"))
 
-    def say(self, frames: bytes) -> None:
+    def say(self, frames: bytes | bytearray) -> None:
         """Send frames."""
         self.write(frames)
         self.broker.figures.packets_sent += 1
@@ -528,7 +551,7 @@ class LineConnection(Conversation):
         def granted() -> None:
             self.say(line("SubAck", key))
             if group is None and start is None:
-                self.backlog = chain(self.backlog or (), broker.send_retained(subscription))
+                self.add_work(broker.send_retained(subscription))
                 if not at_once and not self.interrupted:
                     broker.interrupted(self)
 
@@ -549,37 +572,40 @@ class LineConnection(Conversation):
         session = self._opened()
         if not asked.words:
             raise FrameError("missing-word", "Ack: expected the number of a message, or a range such as 1-10")
-        ids: list[int] = []
-        pulled: dict[Consumer, list[Place]] = {}
+        if len(asked.words) > MAX_WORDS:
+            raise FrameError("too-long", f"Ack: expected at most {MAX_WORDS} numbers or ranges in a line")
+        ranges: list[range] = []
         for word in asked.words:
             first, dash, last = word.partition(b"-")
             if not first.isdigit() or (dash and not last.isdigit()) or len(word) > 20:
                 raise FrameError("bad-number", "Ack: expected numbers of messages, or ranges such as 1-10")
-            start, stop = int(first), int(last or first) + 1
-            ids += range(start, min(stop, FIRST_NUMBER))
-            for number in self._numbers(start, stop):
+            ranges.append(range(int(first), int(last or first) + 1))
+        self.add_work(self._acknowledge_in_steps(session, merge(ranges)))
+
+    def _acknowledge_in_steps(self, session: Session, ranges: list[range]) -> Iterator[None]:
+        """Take acknowledgements, a few at each step."""
+        for numbers in among(within(ranges, 0, FIRST_NUMBER), session.inflight_ids):
+            for number in numbers:
+                self.acknowledged(number)
+            try:
+                session.acknowledge(numbers)
+            except WrongAcknowledgement:  # sent with QoS 2, for an MQTT client that had this session before
+                for number in numbers:
+                    if session.received((number,)):
+                        session.complete((number,))
+            yield
+        for numbers in among(within(ranges, FIRST_NUMBER, self._next_number), self._numbered.keys()):
+            pulled: dict[Consumer, list[Place]] = {}
+            for number in numbers:
                 waited = self._numbered.pop(number)
                 if isinstance(waited, Pulled):
                     pulled.setdefault(waited.consumer, []).append(waited.place)
                 self.acknowledged(number)
                 if isinstance(waited, bytes):
                     self._latest_acknowledged(waited)
-        for message_id in ids:
-            self.acknowledged(message_id)
-        for consumer, places in pulled.items():
-            consumer.acknowledge(places, lambda _: None)
-        try:
-            session.acknowledge(ids)
-        except WrongAcknowledgement:  # sent with QoS 2, for an MQTT client that had this session before
-            for message_id in ids:
-                if session.received((message_id,)):
-                    session.complete((message_id,))
-
-    def _numbers(self, start: int, stop: int) -> list[int]:
-        """Return the numbers in a range that something waits for."""
-        if stop - start < len(self._numbered):
-            return [number for number in range(start, stop) if number in self._numbered]
-        return [number for number in self._numbered if start <= number < stop]
+            for consumer, places in pulled.items():
+                consumer.acknowledge(places, lambda _: None)
+            yield
 
     def acknowledged(self, number: int) -> None:
         """Note that the client has a message: over TCP there is nothing more to it."""
@@ -592,12 +618,33 @@ class LineConnection(Conversation):
         check_filter(topic_filter, self.broker.limits.max_topic_levels)
         asked.options(1, ())
         self._check_access(asked, topic_filter)
-        lines = [
-            escape(topic) + (b"" if kept is None else b" " + escape(kept))
-            for topic, kept in self.broker.topics_for(topic_filter)
-        ]
-        payload = b"\n".join(lines)
-        self.say(line("List", len(payload)) + payload + b"\n")
+        self.add_work(self._list_in_steps(topic_filter))
+
+    def _list_in_steps(self, topic_filter: bytes) -> Iterator[None]:
+        """Gather the topics of a List, one at each step, and send them."""
+        listed = bytearray()
+        for found in self.broker.topics_for(topic_filter):
+            if found is not None:
+                topic, kept = found
+                listed += escape(topic)
+                if kept is not None:
+                    listed += b" "
+                    for at in range(0, min(len(kept), self.max_list + 1), ESCAPED_A_STEP):
+                        listed += escape(kept[at : at + ESCAPED_A_STEP])
+                        yield
+                listed += b"\n"
+                if len(listed) > self.max_list:
+                    text = f"List: the list has more than {self.max_list} bytes: ask for fewer topics"
+                    self.say(error("too-long", text))
+                    return
+            yield
+        self.write(line("List", max(0, len(listed) - 1)))
+        self.say(listed or b"\n")
+
+    @property
+    def max_list(self) -> int:
+        """How many bytes the answer to a List may have."""
+        return self.broker.limits.max_waiting_bytes
 
     def _create(self, asked: Line) -> None:
         topic = self._topic_to_change(asked)
@@ -816,6 +863,10 @@ class LineConnection(Conversation):
         """Note that the transport is gone."""
         super().lost()
         self.watched("Disconnected")
+
+    def log_in_overdue(self) -> None:
+        """End the connection of a client that has not logged in in time."""
+        self.fail("silent", "no log-in came in time")
 
     def fail(self, code: str, text: str) -> None:
         """End the connection for a fault, and say why."""

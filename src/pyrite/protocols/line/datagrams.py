@@ -39,6 +39,8 @@ LATE = 2.0
 """Seconds by which a sign of life may come too late: until then nothing is sent, and nothing is forgotten."""
 MAX_STRANGERS = 1_024
 """Addresses that have not shown that they receive what is sent to them, of which there is a record."""
+MAX_STRANGERS_PER_HOST = 64
+"""The same of one host: it takes the place of its own, and not of others."""
 MAX_REMEMBERED = 2_048
 """Bytes of a stranger's datagram that may be remembered."""
 MAX_ANSWERS = 256
@@ -56,6 +58,7 @@ class Datagrams:
         self.send = send
         self._clients: dict[Address, DatagramConnection] = {}
         self._strangers: OrderedDict[Address, None] = OrderedDict()
+        self._strangers_of: dict[str, OrderedDict[Address, None]] = {}
         self._per_address: dict[str, int] = {}
         """Clients of each host; without strangers, whose address may be someone else's."""
 
@@ -66,10 +69,14 @@ class Datagrams:
         """Take a datagram. Never raises."""
         client = self._clients.get(address)
         if client is None:
-            if len(self._strangers) >= MAX_STRANGERS:
+            of_host = self._strangers_of.get(address[0], ())
+            if len(of_host) >= MAX_STRANGERS_PER_HOST:
+                self._clients[next(iter(of_host))].forgotten()
+            elif len(self._strangers) >= MAX_STRANGERS:
                 self._clients[next(iter(self._strangers))].forgotten()
             client = self._clients[address] = DatagramConnection(self, address)
             self._strangers[address] = None
+            self._strangers_of.setdefault(address[0], OrderedDict())[address] = None
         client.take(data)
 
     def full_for(self, address: Address) -> str:
@@ -81,8 +88,16 @@ class Datagrams:
         if len(self._clients) - len(self._strangers) >= limits.max_connections:
             return "there are too many connections"
         self._per_address[address[0]] = here + 1
-        self._strangers.pop(address)
+        self._no_stranger(address)
         return ""
+
+    def _no_stranger(self, address: Address) -> None:
+        """Take an address out of those that have not shown that they receive what is sent to them."""
+        del self._strangers[address]
+        of_host = self._strangers_of[address[0]]
+        del of_host[address]
+        if not of_host:
+            del self._strangers_of[address[0]]
 
     def connections(self) -> list[DatagramConnection]:
         """Return all clients."""
@@ -95,7 +110,7 @@ class Datagrams:
             return
         client.tell_disconnected(None)
         if address in self._strangers:
-            del self._strangers[address]
+            self._no_stranger(address)
             return
         self._per_address[address[0]] -= 1
         if not self._per_address[address[0]]:
@@ -295,6 +310,11 @@ class DatagramConnection(LineConnection):
         """How many messages may be under way."""
         return WINDOW
 
+    @property
+    def max_list(self) -> int:
+        """How many bytes the answer to a List may have: it is one datagram."""
+        return MAX_DATAGRAM - len(line("List", MAX_DATAGRAM))
+
     # Messages out
 
     def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
@@ -405,6 +425,11 @@ class DatagramConnection(LineConnection):
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
         self.transport.abort()
+
+    def log_in_overdue(self) -> None:
+        """Forget a client that has not logged in in time."""
+        self.why = "no log-in came in time"
+        self.forgotten()
 
     def fail(self, code: str, text: str) -> None:
         """Say what is wrong with a datagram; the next is another matter."""

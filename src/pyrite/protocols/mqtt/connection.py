@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker.access import Exchange
@@ -165,6 +164,9 @@ class Connection(Delivery):
                     stop = publishing.run_end(shape, data, at)
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
+                if self.backlog is not None and not self.work_off():
+                    self.interrupt(data, at)
+                    return
                 if self.broker.journal.full:
                     self.wait_for_room(data, at)
                     return
@@ -204,6 +206,9 @@ class Connection(Delivery):
                 if mixed is None:
                     stop = run
                     publishing.publish(self, shape, data[at:stop])
+                    if self.backlog is not None and not self.work_off():
+                        self.interrupt(data, stop)
+                        return
                 else:
                     batch, route = mixed
                     stop = at + len(batch.data)
@@ -292,8 +297,8 @@ class Connection(Delivery):
 
         def granted() -> None:
             self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
-            if fresh:
-                self.backlog = chain(self.backlog or (), *map(self.broker.send_retained, fresh))
+            for subscription in fresh:
+                self.add_work(self.broker.send_retained(subscription))
 
         self._when_safe(granted)
         for key, subscription in past:

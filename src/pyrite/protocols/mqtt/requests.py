@@ -24,7 +24,7 @@ one). The last message of an answer is empty and says how many there were (`pyri
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker import consumers
@@ -117,7 +117,7 @@ class Request:
             check_filter(name.encode(), broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_subscribe(connection.credentials, name):
                 raise Wrong("not authorized for the topics")
-            self._listed(broker.topics_for(name.encode()))
+            connection.add_work(self._list(name.encode()))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_admin(connection.credentials, name):
@@ -130,14 +130,21 @@ class Request:
         else:
             raise Wrong(EXPECTED)
 
-    def _listed(self, topics: Sequence[tuple[bytes, bytes | None]]) -> None:
-        for topic, kept in topics:
+    def _list(self, topic_filter: bytes) -> Iterator[None]:
+        """Answer with the topics that match a filter, at most one at each step."""
+        count = 0
+        for found in self._connection.broker.topics_for(topic_filter):
+            yield
+            if found is None:
+                continue
+            topic, kept = found
+            count += 1
             about: tuple[tuple[str, str], ...] = (("pyrite-topic", topic.decode()),)
             if kept is not None:
                 about += (("pyrite-kept", "true"),)
             properties = Properties(correlation_data=self._correlation, user_properties=about)
             self._answer(kept or b"", properties)
-        self._counted(len(topics))
+        self._counted(count)
 
     def _check_access(self, topic_filter: bytes) -> None:
         connection = self._connection

@@ -46,8 +46,6 @@ def checked_topic(broker: Broker, text: str, what: str = "topic") -> bytes:
     """Return a topic as bytes; Problem if it is none, which says `what` is wrong."""
     try:
         topic = text.encode()
-        if len(topic) > 65_535:
-            raise InvalidTopic("a topic has at most 65535 bytes")
         check_topic(topic, broker.limits.max_topic_levels)
     except (InvalidTopic, UnicodeEncodeError) as wrong:
         raise Problem(400, f"{what} {text!r}: {wrong}") from None

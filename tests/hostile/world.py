@@ -1,0 +1,149 @@
+"""A broker with very much in it, whose event loop is the test: it measures the CPU time of every turn.
+
+The log is on disk, and read and written by threads as in the server: what is measured is the event loop's
+thread. A turn is what one client, or one piece of work, does before others have theirs.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from pyrite.broker.core import Broker, Turn
+from pyrite.broker.limits import Limits
+from pyrite.broker.message import Batch
+from pyrite.broker.subscriptions import Subscription
+from pyrite.log.journal import open_journal
+from pyrite.log.options import StreamOptions
+from pyrite.log.workers import ThreadWorker
+from pyrite.protocols.conversation import Conversation
+
+MANY = 100_000
+"""Topics, retained messages, cached routes, sessions, subscriptions."""
+PATIENCE = 60.0
+"""Seconds in which everything that was sent must have been handled."""
+
+
+class _Timed:
+    """A turn whose CPU time is measured."""
+
+    def __init__(self, world: World, turn: Turn) -> None:
+        self._world = world
+        self._turn = turn
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Timed) and self._turn is other._turn
+
+    def __hash__(self) -> int:
+        return hash(id(self._turn))
+
+    def go_on(self) -> None:
+        """Have the turn."""
+        self._world.measure(self._turn.go_on, self._turn)
+
+
+class _TimedBroker(Broker):
+    """Tells apart the turns of those who were interrupted."""
+
+    world: World
+
+    def interrupted(self, turn: Turn) -> None:
+        """Note that someone has more to do."""
+        super().interrupted(_Timed(self.world, turn))
+
+
+class World:
+    """A broker in which there is MANY of everything."""
+
+    def __init__(self, folder: Path) -> None:
+        gc.disable()
+        self._posted: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._later: list[tuple[float, Callable[[], object]]] = []
+        post = self._posted.put
+        self.journal = open_journal(
+            folder,
+            [StreamOptions(topics=["log/#"])],
+            writing=ThreadWorker("test-log", post),
+            committing=ThreadWorker("test-state", post),
+            reading=ThreadWorker("test-read", post),
+            upkeep=ThreadWorker("test-upkeep", post),
+            later=lambda seconds, call: self._later.append((time.monotonic() + seconds, call)),
+        )
+        self.longest = 0.0
+        """CPU time of the longest turn, in seconds."""
+        self.culprit = ""
+        """What had that turn."""
+        self.broker = _TimedBroker(Limits(), clock=time.monotonic, journal=self.journal)
+        self.broker.world = self
+        self.broker.tick(1_000.0)
+        self.journal.restore(self.broker)
+        self._fill()
+        gc.freeze()
+
+    def _fill(self) -> None:
+        broker = self.broker
+        for number in range(MANY):
+            broker.catalog.created[b"created/%d/%d" % (number % 300, number)] = True
+            topic = b"kept/%d/%d" % (number % 300, number)
+            broker.retained[topic] = Batch(topic, b"a value", 1, True)
+        for number in range(MANY):
+            session, _ = broker.open_session(f"session {number}", True)
+            session.expiry = 3_600
+            topic_filter = b"kept/%d/%d/#" % (number % 300, number)
+            broker.subscribe(Subscription(session, topic_filter, number % 2), None, topic_filter)
+        self.cache_routes()
+
+    def cache_routes(self) -> None:
+        """Have the routes of many topics cached, as after messages on them."""
+        for number in range(MANY):
+            self.broker.subscriptions.route(b"kept/%d/%d" % (number % 300, number))
+
+    def measure(self, call: Callable[[], object], what: object) -> None:
+        """Do something, and note how long it took."""
+        began = time.thread_time()
+        call()
+        took = time.thread_time() - began
+        if took > self.longest:
+            self.longest, self.culprit = took, repr(what)
+
+    def watch(self) -> None:
+        """Begin to measure anew."""
+        self.longest, self.culprit = 0.0, ""
+
+    def feed(self, connection: Conversation, data: bytes) -> None:
+        """Give a connection what was read from it."""
+        self.measure(lambda: connection.feed(data), connection)
+        self.measure(self.broker.flush, "flush")
+
+    def run(self, until: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+        """Be the event loop until something holds and no one waits for a turn.
+
+        Return False if it has not come to that after so many seconds of this thread's CPU time.
+        """
+        end, end_of_cpu = time.monotonic() + PATIENCE, time.thread_time() + seconds
+        while not until() or self.broker.has_interrupted:
+            if time.thread_time() > end_of_cpu:
+                return False
+            assert time.monotonic() < end, "not everything was handled in time"
+            due = [call for when, call in self._later if when <= time.monotonic()]
+            self._later = [one for one in self._later if one[0] > time.monotonic()]
+            for call in due:
+                self.measure(call, "later")
+            try:
+                # As in the server, those interrupted have a turn between two results of other threads.
+                posted = self._posted.get(timeout=0 if self.broker.has_interrupted else 0.05)
+                self.measure(posted, f"posted {posted!r}")
+            except Empty:
+                pass
+            self.broker.take_turns()
+            self.measure(self.broker.flush, "flush")
+        return True
+
+    def close(self) -> None:
+        """Close the log."""
+        gc.unfreeze()
+        gc.enable()
+        self.journal.close()
