@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,7 @@ from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Will
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
+from pyrite.broker.timers import TURN as TURN
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import OrderedTopicTree, matches
 
@@ -46,10 +48,12 @@ def _no_clock() -> float:
     return 0.0
 
 
-TURN = 0.002
-"""Seconds that one client, or one piece of work, is attended to at a time, while the others wait."""
-FEW_SUBSCRIPTIONS = 64
-"""So many are taken away between two looks at the clock."""
+REMOVED_TOGETHER = 16
+"""Subscriptions that are taken out of the tree between two looks at the clock."""
+FREED_TOGETHER = 256
+"""Objects that are freed between two looks at the clock."""
+FREED_AT_ONCE = 1_000
+"""Objects that are freed in one go where there are no more."""
 FEW_MESSAGES = 100
 """Messages between two ticks below which there is time to find routes anew."""
 MANY = 16
@@ -63,10 +67,13 @@ def _no_wake() -> None:
 
 
 class Turn(Protocol):
-    """What does its work in turns, so that others have theirs."""
+    """Work that is done in turns, so that all clients have theirs."""
 
-    def go_on(self) -> None:
-        """Do some more of it."""
+    def go_on(self) -> object:
+        """Do some of the work, for at most TURN seconds.
+
+        Return true if a client that sends much is read from again: its next read may take a turn at once.
+        """
 
 
 class _Call:
@@ -129,7 +136,9 @@ class Broker:
         """Messages that had come at the last tick."""
         self._leaving: list[Subscription] = []
         """Subscriptions of sessions that have ended which are still in the tree."""
-        self._interrupted: list[Turn] = []
+        self._unneeded: list[deque[Any] | dict[Any, Any]] = []
+        """Containers that are freed in turns."""
+        self._interrupted: deque[Turn] = deque()
         self._choked: list[Turn] = []
         self._dirty: list[Link] = []
 
@@ -190,10 +199,16 @@ class Broker:
         return bool(self._interrupted)
 
     def take_turns(self) -> None:
-        """Let everyone who was interrupted go on, for a turn each."""
-        turns, self._interrupted = self._interrupted, []
-        for turn in turns:
-            turn.go_on()
+        """Give turns to those that wait longest, for one turn's time together; the others wait on.
+
+        One client that is read from again ends the round: so in a round of the event loop all clients that
+        send much take no longer together than one alone.
+        """
+        turns = self._interrupted
+        until = self.clock() + TURN
+        for _ in range(len(turns)):
+            if turns.popleft().go_on() or self.clock() > until:
+                break
 
     # Who may come in
 
@@ -347,7 +362,7 @@ class Broker:
                 taken = member.session.take_share(part, member)
                 if taken:
                     dealt += taken
-                    group.turn = group.members.index(member) + 1
+                    group.had_turn(member)
             if dealt == before:
                 break
             before = dealt
@@ -501,13 +516,18 @@ class Broker:
 
     def retained_for(self, topic_filter: bytes) -> Iterator[Batch]:
         """Yield the retained messages that match a filter, without those that have expired."""
-        for topic in list(self.retained.matching(topic_filter)):
-            batch = self.retained.values.get(topic)
-            if batch is None:
-                continue  # it went while the others were on their way
-            if batch.expires_at is not None and batch.expires_at <= self.now:
+        return (batch for batch in self.retained_in_steps(topic_filter) if batch is not None)
+
+    def retained_in_steps(self, topic_filter: bytes) -> Iterator[Batch | None]:
+        """Do the same in short steps, some of which yield None; messages may come and go meanwhile."""
+        for topic in self.retained.steps(topic_filter):
+            batch = None if topic is None else self.retained.values.get(topic)
+            if batch is None or topic is None:
+                yield None
+            elif batch.expires_at is not None and batch.expires_at <= self.now:
                 self.retained.pop(topic)  # [MQTT-3.3.2-5]
                 self.journal.drop_retained(topic)
+                yield None
             else:
                 yield batch
 
@@ -556,6 +576,7 @@ class Broker:
         elif self.journal.streams:
             subscription.since = {stream: stream.routed for stream in self.journal.streams}
         new = self.subscriptions.add(subscription, group_name) and before is None
+        self._free_routes()
         if replay is not None:  # it is still to be sent the past that was asked for, and what came meanwhile
             self.subscriptions.remove(subscription)
             successor = replay.succeeded_by(subscription)
@@ -622,6 +643,7 @@ class Broker:
     def _remove(self, subscription: Subscription) -> None:
         """Take a subscription out of the tree, and forget its group if it was the last of it."""
         self.subscriptions.remove(subscription)
+        self._free_routes()
         group = subscription.group
         if group is not None and not group.members:
             if group.reader is not None:
@@ -630,27 +652,56 @@ class Broker:
             self.journal.drop_group(group)
 
     def _remove_in_turns(self, subscriptions: list[Subscription]) -> None:
-        """Take those of a session that ends out of the tree; if they are many, the rest later, in turns.
+        """Take the subscriptions of a session that ends out of the tree; if they are many, in turns.
 
-        Shared ones go at once: what is dealt to a member that is gone would be lost.
+        Shared subscriptions deal it nothing from here on: that would be lost.
         """
-        if len(subscriptions) > FEW_SUBSCRIPTIONS:
-            if not self._leaving:
-                self.soon(self._remove_more)
-            self._leaving += [one for one in subscriptions if one.group is None]
-            subscriptions = [one for one in subscriptions if one.group is not None]
+        if len(subscriptions) <= REMOVED_TOGETHER:
+            for subscription in subscriptions:
+                self._remove(subscription)
+            return
         for subscription in subscriptions:
-            self._remove(subscription)
+            if subscription.group is not None:
+                self.subscriptions.leave_group(subscription)
+        if not self._leaving:
+            self.soon(self._remove_more)
+        self._leaving += subscriptions
 
     def _remove_more(self) -> None:
         until = self.clock() + TURN
         leaving = self._leaving
         while leaving:
-            for _ in range(min(FEW_SUBSCRIPTIONS, len(leaving))):
+            for _ in range(min(REMOVED_TOGETHER, len(leaving))):
                 self._remove(leaving.pop())
             if leaving and self.clock() > until:
                 self.soon(self._remove_more)
                 return
+
+    def free(self, *containers: deque[Any] | dict[Any, Any]) -> None:
+        """Free what containers hold that nothing else needs; in turns, if it is much."""
+        large = [one for one in containers if len(one) > FREED_AT_ONCE]
+        if large and not self._unneeded:
+            self.soon(self._free_more)
+        self._unneeded += large
+
+    def _free_more(self) -> None:
+        until = self.clock() + TURN
+        while self._unneeded:
+            one = self._unneeded[-1]
+            pop = one.popitem if isinstance(one, dict) else one.pop
+            for _ in range(min(FREED_TOGETHER, len(one))):
+                pop()
+            if not one:
+                self._unneeded.pop()
+            if self._unneeded and self.clock() > until:
+                self.soon(self._free_more)
+                return
+
+    def _free_routes(self) -> None:
+        """Free the routes that were forgotten with a change of a subscription."""
+        forgotten = self.subscriptions.forgotten
+        while forgotten:
+            self.free(*forgotten.pop().parts())
 
     def send_retained(self, subscription: Subscription) -> Iterator[None]:
         """Send a subscriber what was retained on its topics before it came: one message at each step."""
@@ -665,7 +716,10 @@ class Broker:
         )
         target.aside = True
         target.latest = subscription.latest
-        for batch in self.retained_for(subscription.topic_filter):
+        for batch in self.retained_in_steps(subscription.topic_filter):
+            if batch is None:
+                yield
+                continue
             if subscription.topic_filter not in subscription.session.subscriptions:
                 return  # it was taken away while the others were on their way
             if not (subscription.no_local and batch.origin == subscription.session.client_id):
@@ -831,7 +885,8 @@ class Broker:
         session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends
-        session.hand_over(ends=True)
+        if session.is_dealt_to:
+            session.hand_over(ends=True)
         session.leave_to(groups)
         if session.lasting:
             self.journal.drop_session(session)

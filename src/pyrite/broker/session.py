@@ -26,7 +26,7 @@ from pyrite.broker.latest import Latest
 from pyrite.broker.link import Link
 from pyrite.broker.message import AbsentBatch, Batch
 from pyrite.broker.subscriptions import SharedGroup, Subscription
-from pyrite.broker.timers import NO_SLOT
+from pyrite.broker.timers import NO_SLOT, TURN
 from pyrite.broker.topics import matches
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ MayRead = Callable[[bytes], bool]
 """Tells whether a client may be sent messages of a topic."""
 
 MAX_MESSAGE_ID = 65_535
+SENT_TOGETHER = 32
+"""Messages that are sent between two looks at the clock."""
 NEVER = 0xFFFF_FFFF
 """The session expiry interval of a session that does not expire."""
 
@@ -109,6 +111,8 @@ class Session:
         "follower",
         "incoming",
         "inflight_bytes",
+        "is_dealt_to",
+        "is_pumping",
         "latest",
         "link",
         "noted",
@@ -158,6 +162,10 @@ class Session:
         """What waits for an acknowledgement of a client that wants only the newest message of a topic."""
         self.replays: list[Replay] | None = None
         """What sends subscriptions of the session the past."""
+        self.is_dealt_to = False
+        """Whether it was ever a member of a shared subscription."""
+        self.is_pumping = False
+        """Whether the rest of what waits is sent in a later turn."""
         self.noted: bytearray | None = None
         """Steps of deliveries that are not written down yet; None for a session that does not last."""
 
@@ -333,6 +341,19 @@ class Session:
         if flight.left == 0:
             self.inflight_bytes -= len(flight.batch.data)
 
+    def _landed_of(self, found: list[Flight | None], flights: set[Flight]) -> None:
+        """Note that messages are no longer in flight, each given by its flight."""
+        if len(flights) == 1:
+            for flight in flights:
+                self._landed(flight, found.count(flight))
+            return
+        counts: dict[Flight, int] = {}
+        for one in found:
+            if one is not None:
+                counts[one] = counts.get(one, 0) + 1
+        for flight, count in counts.items():
+            self._landed(flight, count)
+
     def _free_ids(self, count: int) -> tuple[int, int]:
         """Return the first of up to `count` consecutive ids that are free, and how many they are."""
         inflight = self._inflight
@@ -389,17 +410,35 @@ class Session:
         self.queued_bytes += sign * len(batch.data)
         self.broker.figures.messages_stored += sign * batch.count
 
+    def go_on(self) -> None:
+        """Send more of what waits, for another turn."""
+        self.is_pumping = False
+        self.pump()
+
+    def _is_turn_over(self, count: int, until: float) -> bool:
+        """Return whether the rest, after `count` messages, is sent in a later turn, which then will come."""
+        if count % SENT_TOGETHER or self.broker.clock() <= until:
+            return False
+        self.is_pumping = True
+        self.broker.interrupted(self)
+        return True
+
     def pump(self) -> None:
-        """Send what waits, as far as the window and the client's room allow."""
+        """Send what waits, as far as the window and the client's room allow; if it is much, in turns."""
         link = self.link
-        if link is None:
+        if link is None or self.is_pumping:
             return
+        until = self.broker.clock() + TURN if self._resend or self._queue else 0.0
         if self._resend:
-            self._pump_resend(link, self._resend)
+            self._pump_resend(link, self._resend, until)
         if self._resend is not None:
             return
         queue = self._queue
+        count = 0
         while queue:
+            count += 1
+            if self._is_turn_over(count, until):
+                return
             batch, qos, target = queue[0]
             if batch.expires_at is not None and batch.expires_at <= self.broker.now:
                 queue.popleft()  # [MQTT-3.3.2-5]
@@ -436,10 +475,14 @@ class Session:
         """Tell whether anything waits for room in flight."""
         return bool(self._queue or self._resend or self.follower or self.replays or self.broker.groups_behind)
 
-    def _pump_resend(self, link: Link, waiting: deque[int]) -> None:
+    def _pump_resend(self, link: Link, waiting: deque[int], until: float) -> None:
         inflight = self._inflight
         assert inflight is not None
+        count = 0
         while waiting and len(inflight) - len(waiting) < self.window and link.room > 0:
+            count += 1
+            if self._is_turn_over(count, until):
+                return
             message_id = waiting.popleft()
             flight = inflight.get(message_id)
             if flight is RELEASED:
@@ -484,8 +527,7 @@ class Session:
                 if flight is not None and not fits(flight):
                     inflight[message_id] = flight
             raise WrongAcknowledgement(wrong)
-        for flight in flights:
-            self._landed(flight, found.count(flight))
+        self._landed_of(found, flights)
         if self.noted is not None:
             self._note_ids(DONE, message_ids)
         if self._has_more():
@@ -500,8 +542,7 @@ class Session:
             return False
         if any(flight.qos != 2 for flight in flights):
             raise WrongAcknowledgement("PUBREC for a message sent with QoS 1")
-        for flight in flights:
-            self._landed(flight, found.count(flight))
+        self._landed_of(found, flights)
         inflight.update(dict.fromkeys(message_ids, RELEASED))
         if self.noted is not None:
             self._note_ids(RECEIVED, message_ids)
@@ -523,6 +564,10 @@ class Session:
         self.window = window
         self.expires_at = None
         self.will_at = None
+        if self.is_dealt_to:
+            for subscription in self.subscriptions.values():
+                if subscription.group is not None:
+                    subscription.group.came(subscription)
 
     def due(self) -> None:
         """Do what a session that is away does with time: send its will, expire."""
@@ -690,12 +735,17 @@ class Session:
         """
         self.link = None
         self._resend = None
+        if self.is_dealt_to:
+            for subscription in self.subscriptions.values():
+                if subscription.group is not None:
+                    subscription.group.went(subscription)
         if self.follower is not None:
             self.follower.stop()
             self.follower = None
         for replay in self.replays or ():
             replay.stop()
-        self.hand_over()
+        if self.is_dealt_to:
+            self.hand_over()
         self.park()
 
     def park(self) -> None:
@@ -836,13 +886,13 @@ class Session:
         """Tell whether there is another member of the target's group; connected, unless this one `ends`."""
         if target.group is None:
             return False
-        others = [member for member in target.group.members if member.session is not self]
-        return any(ends or member.session.link is not None for member in others)
+        return target.group.has_others(self, connected=not ends)
 
     def clear(self) -> None:
         """Forget every unfinished delivery."""
-        for batch, _, _ in self._queue or ():
-            self._count_queued(batch, -1)
+        self.broker.figures.messages_stored -= self.queued_messages
+        self.queued_messages = self.queued_bytes = 0
+        self.broker.free(self._queue or deque(), self._inflight or {})
         self._queue = None
         self._inflight = None
         self.inflight_bytes = 0

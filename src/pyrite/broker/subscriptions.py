@@ -6,7 +6,8 @@ changes. So routing costs one dictionary look-up, however many filters there are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, ValuesView
 from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -24,6 +25,8 @@ FEW_ROUTES = 64
 """So many are not forgotten to save memory."""
 FORGOTTEN_ROUTES = 1_024
 """How many are forgotten at a time, the oldest: finding the first of a dictionary takes time."""
+MAX_FORGOTTEN = 256
+"""Routes that one change of a subscription takes out of the cache; if there are more, all are forgotten."""
 MAX_CACHED_SIZE = 256
 MAX_CACHED_LEVELS = 16
 
@@ -106,60 +109,92 @@ class Subscription:
 
 
 class SharedGroup:
-    """The members of one shared subscription, who take turns."""
+    """The members of one shared subscription, who take turns.
 
-    __slots__ = ("members", "name", "positions", "reader", "returned", "topic_filter", "turn")
+    Whatever it does takes as long as there are members dealt to, however many others there are.
+    """
+
+    __slots__ = ("_here", "_members", "name", "positions", "reader", "returned", "topic_filter")
 
     def __init__(self, name: str, topic_filter: bytes) -> None:
         self.name = name
         self.topic_filter = topic_filter
-        self.members: list[Subscription] = []
-        self.turn = 0
+        # In the order of their turns: the next first.
+        self._members: OrderedDict[Session, Subscription] = OrderedDict()
+        self._here: OrderedDict[Session, Subscription] = OrderedDict()
+        """The members that are connected."""
         self.positions: dict[Stream, int] = {}
         """Streams in which the group is behind, as no member was there or had room; and from where on."""
         self.returned: list[Batch] = []
         """What a member was dealt and gave back, for others to have."""
         self.reader: GroupReader | None = None
 
+    @property
+    def members(self) -> ValuesView[Subscription]:
+        """All members."""
+        return self._members.values()
+
+    def add(self, member: Subscription) -> bool:
+        """Add a member, or replace that of its session; return whether it is new."""
+        new = member.session not in self._members
+        self._members[member.session] = member
+        if member.session.link is not None:
+            self._here[member.session] = member
+        return new
+
+    def remove(self, member: Subscription) -> bool:
+        """Remove a member; return whether it was one."""
+        session = member.session
+        if self._members.get(session) is not member:
+            return False
+        del self._members[session]
+        self._here.pop(session, None)
+        return True
+
+    def came(self, member: Subscription) -> None:
+        """Note that a member's session is connected."""
+        if self._members.get(member.session) is member:
+            self._here[member.session] = member
+
+    def went(self, member: Subscription) -> None:
+        """Note that a member's session is not connected any more."""
+        self._here.pop(member.session, None)
+
+    def has_others(self, session: Session, connected: bool) -> bool:
+        """Return whether there are members besides that of a session: such as are connected, or any."""
+        members = self._here if connected else self._members
+        return len(members) > (session in members)
+
     def shares(self, count: int, besides: Session | None = None) -> list[tuple[Subscription, int, int]]:
         """Deal `count` messages to the members in turn: (member, start, stop) each, fair over time.
 
         Members that are connected come first: one that is away gets messages only if no one is here.
         """
-        places = self._places(count, besides, True) or self._places(count, besides, False)
-        if not places:
+        members = self._here
+        if len(members) == (besides in members):
+            members = self._members
+        chosen = list(islice((one for session, one in members.items() if session is not besides), count))
+        if not chosen:
             return []
-        each, extra = divmod(count, len(places))
+        each, extra = divmod(count, len(chosen))
         deals = []
         start = 0
-        for number, place in enumerate(places):
+        for number, member in enumerate(chosen):
             stop = start + each + (number < extra)
-            deals.append((self.members[place], start, stop))
+            deals.append((member, start, stop))
             start = stop
-        self.turn = places[(count - 1) % len(places)] + 1
+        for member in chosen[: extra or len(chosen)]:
+            members.move_to_end(member.session)
         return deals
 
     def with_room(self) -> list[Subscription]:
         """Return the members that can be sent a message right now, from the one whose turn it is on."""
-        turn = self.turn % len(self.members) if self.members else 0
-        return [
-            member
-            for member in self.members[turn:] + self.members[:turn]
-            if member.session.link is not None and (not member.qos or member.session.capacity)
-        ]
+        return [member for member in self._here.values() if not member.qos or member.session.capacity]
 
-    def _places(self, most: int, besides: Session | None, connected: bool) -> list[int]:
-        """Find up to `most` members from the one whose turn it is on, as places in the list."""
-        size = len(self.members)
-        places: list[int] = []
-        for step in range(size):
-            place = (self.turn + step) % size
-            session = self.members[place].session
-            if session is not besides and (session.link is not None or not connected):
-                places.append(place)
-                if len(places) == most:
-                    break
-        return places
+    def had_turn(self, member: Subscription) -> None:
+        """Note that a member was dealt messages: the others come first now."""
+        if member.session in self._here:
+            self._here.move_to_end(member.session)
 
 
 class Route:
@@ -230,6 +265,7 @@ class SubscriptionTree:
         "_shared",
         "_stream_for",
         "count",
+        "forgotten",
         "routes",
         "shared_count",
         "version",
@@ -249,6 +285,15 @@ class SubscriptionTree:
         """The routes already found, for the hot path to look up; `route` finds the others."""
         self.count = 0
         self.shared_count = 0
+        self.forgotten: list[TopicTree[Route]] = []
+        """Routes that were forgotten together. To free that memory takes time, which the broker divides."""
+
+    def leave_group(self, subscription: Subscription) -> None:
+        """Have a member of a shared subscription be dealt nothing more; `remove` does the rest."""
+        group = subscription.group
+        if group is not None and group.remove(subscription):
+            self.shared_count -= 1
+            self.count -= 1
 
     def add(self, subscription: Subscription, group_name: str | None = None) -> bool:
         """Add a subscription, replacing one of the same session and filter; tell whether it was new."""
@@ -266,9 +311,8 @@ class SubscriptionTree:
                 group = node.groups[group_name] = SharedGroup(group_name, subscription.topic_filter)
             subscription.group = group
             subscription.aside = True
-            others = [m for m in group.members if m.session is not subscription.session]
-            new = len(others) == len(group.members)
-            group.members = [*others, subscription]
+            subscription.session.is_dealt_to = True
+            new = group.add(subscription)
             self.shared_count += new
         self.count += new
         self._forget_routes(subscription.topic_filter)
@@ -313,13 +357,12 @@ class SubscriptionTree:
                 return
             if not node.subscriptions:
                 node.subscriptions = None
+            self.count -= 1
         else:
-            group.members = [m for m in group.members if m.session is not subscription.session]
-            self.shared_count -= 1
-            if not group.members and node.groups is not None:
-                node.groups.pop(group.name, None)
+            self.leave_group(subscription)
+            if not group.members and node.groups is not None and node.groups.get(group.name) is group:
+                del node.groups[group.name]
                 node.groups = node.groups or None
-        self.count -= 1
         for depth in range(len(path) - 1, 0, -1):
             node = path[depth]
             if node.children or node.subscriptions or node.groups:
@@ -353,7 +396,13 @@ class SubscriptionTree:
 
     def _forget_routes(self, topic_filter: bytes) -> None:
         self.version += 1
-        for topic in list(self._cache.matching(topic_filter)):
+        topics = list(islice(self._cache.matching(topic_filter), MAX_FORGOTTEN + 1))
+        if len(topics) > MAX_FORGOTTEN:
+            self.forgotten.append(self._cache)
+            self._cache = TopicTree()
+            self.routes = self._cache.values
+            return
+        for topic in topics:
             self._cache.pop(topic)
 
     def _find(self, topic: bytes) -> Route:

@@ -199,41 +199,56 @@ class TopicTree(Generic[Value]):
         self._most = max(SMALL, len(values))
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""
+        """Yield the topics held that match `topic_filter`."""
+        return (topic for topic in self.steps(topic_filter) if topic is not None)
+
+    def steps(self, topic_filter: bytes) -> Iterator[bytes | None]:
+        """Yield the topics held that match `topic_filter`, and None for other branches that were looked at.
+
+        So each step is short. The tree may change meanwhile: what comes or goes then is found or is not.
+        """
         if b"+" not in topic_filter and b"#" not in topic_filter:
             if topic_filter in self.values:
                 yield topic_filter
             return
         levels = topic_filter.split(b"/")
-        waiting = [(self._root, 0)]
+        waiting = [([self._root], 0)]
         while waiting:
-            branch, depth = waiting.pop()
+            branches, depth = waiting[-1]
+            if not branches:
+                waiting.pop()
+                continue
+            branch = branches.pop()
             topic = branch.topic
             level = levels[depth] if depth < len(levels) else None
+            found: bytes | None = None
             if level == b"#":  # of "sport/#": "sport", and all below it
-                if topic is not None:
-                    yield topic
-                waiting.extend((below, depth) for below in self._below(branch))
+                found = topic
+                waiting.append((self._below(branch), depth))
             elif topic is not None and branch.goes_on(depth):
                 if levels_match(levels[depth:], topic.split(b"/"), depth):
-                    yield topic
+                    found = topic
             elif level is None:
-                if topic is not None:
-                    yield topic
+                found = topic
             elif level == b"+":
-                waiting.extend((below, depth + 1) for below in self._below(branch))
+                waiting.append((self._below(branch), depth + 1))
             elif branch.children is not None and level in branch.children:
-                waiting.append((branch.children[level], depth + 1))
+                waiting.append(([branch.children[level]], depth + 1))
+            yield found
 
     def _below(self, branch: _Branch) -> list[_Branch]:
-        """Return what wildcards match below a branch, the last first."""
+        """Return the branches that wildcards match below a branch, the last first."""
         if branch.children is None:
             return []
-        if branch is not self._root:
-            return list(reversed(branch.children.values()))
-        return [  # [MQTT-4.7.2-1]
-            below for name, below in reversed(branch.children.items()) if not name.startswith(b"$")
-        ]
+        below = list(branch.children.values())
+        below.reverse()
+        if branch is self._root:  # [MQTT-4.7.2-1]
+            below = [one for name, one in reversed(branch.children.items()) if not name.startswith(b"$")]
+        return below
+
+    def parts(self) -> tuple[dict[bytes, Value], dict[bytes, _Branch]]:
+        """Return the two dictionaries that hold what the tree does, for it to be freed piece by piece."""
+        return self.values, self._root.children or {}
 
 
 class OrderedTopicTree(TopicTree[Value]):

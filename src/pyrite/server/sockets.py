@@ -299,7 +299,7 @@ class Poller:
                 continue
             if size:
                 total += size
-                transport.connection.feed(bytes(view[:size]))
+                transport.connection.receive(bytes(view[:size]))
             else:
                 transport.connection.input_ended()
         return total

@@ -73,7 +73,7 @@ class StreamProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the connection."""
         if self.connection is not None:
-            self.connection.feed(data)
+            self.connection.receive(data)
             self.pace(len(data))
 
     def pace(self, size: int) -> None:
