@@ -7,7 +7,6 @@ from itertools import count
 import pytest
 
 from pyrite.broker.core import TURN
-from pyrite.protocols.conversation import STEPS
 from pyrite.protocols.mqtt.packets import Ping, Publish, Subscribe, Wish, encode
 from tests.support.core import V5, V311, Core
 
@@ -66,7 +65,7 @@ def test_what_comes_meanwhile_waits_and_keeps_its_order(core: Core) -> None:
 
 def test_many_retained_messages_are_sent_a_turn_at_a_time(core: Core) -> None:
     keeper = core.connect("keeper")
-    total = 20 * STEPS
+    total = 1_000
     for number in range(total):
         keeper.publish(f"kept/{number}", b"x", retain=True)
         finish(core)

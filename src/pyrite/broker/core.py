@@ -12,6 +12,8 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sortedcontainers import SortedList
@@ -50,6 +52,8 @@ def _no_clock() -> float:
 
 REMOVED_TOGETHER = 16
 """Subscriptions that are taken out of the tree between two looks at the clock."""
+LISTED_TOGETHER = 64
+"""Topics that are looked for together, for a list of them."""
 FREED_TOGETHER = 256
 """Objects that are freed between two looks at the clock."""
 FREED_AT_ONCE = 1_000
@@ -559,6 +563,30 @@ class Broker:
         kept.update((batch.topic, batch.payload()) for batch in self.retained_for(topic_filter))
         return sorted(kept.items())
 
+    def topics_in_steps(self, topic_filter: bytes) -> Iterator[tuple[bytes, bytes | None] | None]:
+        """Yield the topics that match a filter, in order, those created and those with a kept value.
+
+        In short steps, some of which yield None; topics may come and go meanwhile.
+        """
+        trees = (self.catalog.created, self.retained)
+        last: bytes | None = None
+        while True:
+            found = merge(*(tree.following(last, topic_filter) for tree in trees))
+            some = list(islice(found, LISTED_TOGETHER))
+            if not some:
+                return
+            for topic in some:
+                if topic == last or not matches(topic_filter, topic):
+                    last = topic
+                    yield None
+                    continue
+                last = topic
+                batch = self.retained.values.get(topic)
+                if batch is not None and (batch.expires_at is None or batch.expires_at > self.now):
+                    yield topic, batch.payload()
+                else:
+                    yield (topic, None) if topic in self.catalog.created.values else None
+
     # Subscriptions
 
     def subscribe(self, subscription: Subscription, group_name: str | None, key: bytes) -> bool:
@@ -616,6 +644,10 @@ class Broker:
 
         And what waits for it that it may not read.
         """
+        identity = (credentials.username, credentials.groups)
+        if session.identity != identity:
+            session.withhold_answers()
+            session.identity = identity
         may_read = self.reading_rights(session, credentials)
         if may_read is None:
             return
@@ -624,12 +656,19 @@ class Broker:
                 self.unsubscribe(session, key)
         session.withhold(may_read)
 
+    def rights_of(self, session: Session) -> object:
+        """Return what says which rights the user of a session has: equal as long as they are the same."""
+        return (session.identity, self.admission.version, self.access)
+
     def reading_rights(self, session: Session, credentials: Credentials) -> MayRead | None:
         """Return what tells which topics a client may be sent messages of; None if it may be of all.
 
         Who may subscribe to a filter may be sent what it matches, also by a plug-in that knows filters alone.
+        None as well if the session was pruned for this user and his rights have not changed since.
         """
         if not self.access.checks_topics:
+            return None
+        if self.access.tells_of_changes and session.pruned_as == self.rights_of(session):
             return None
 
         @cache

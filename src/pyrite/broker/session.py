@@ -109,6 +109,8 @@ class Session:
         "expires_at",
         "expiry",
         "follower",
+        "has_answers",
+        "identity",
         "incoming",
         "inflight_bytes",
         "is_dealt_to",
@@ -117,6 +119,7 @@ class Session:
         "link",
         "noted",
         "positions",
+        "pruned_as",
         "queued_bytes",
         "queued_messages",
         "replays",
@@ -162,6 +165,12 @@ class Session:
         """What waits for an acknowledgement of a client that wants only the newest message of a topic."""
         self.replays: list[Replay] | None = None
         """What sends subscriptions of the session the past."""
+        self.identity: object = None
+        """The user, with his groups, that the last connection of the session was let in as."""
+        self.pruned_as: object = None
+        """The identity, and the version of the rules, that all subscriptions here are allowed to."""
+        self.has_answers = False
+        """Whether answers to requests were ever sent to it."""
         self.is_dealt_to = False
         """Whether it was ever a member of a shared subscription."""
         self.is_pumping = False
@@ -587,6 +596,7 @@ class Session:
     def _resumed(self, may_read: MayRead | None) -> None:
         if may_read is not None:
             self._withhold_sent(may_read)
+        self.pruned_as = self.broker.rights_of(self)
         self._resend = deque(self._inflight) if self._inflight else None
         self.pump()
         if self.positions is not None:
@@ -603,6 +613,26 @@ class Session:
                     self._append(part, qos, target)
                 else:
                     self.broker.figures.messages_dropped += part.count
+
+    def withhold_answers(self) -> None:
+        """Forget the answers to requests of the user before, as they are not for this one.
+
+        Messages that were fetched and are not acknowledged are given out again, to whoever may fetch them.
+        """
+        if not self.has_answers:
+            return
+        self.has_answers = False
+        waiting, self._queue = self._queue, None
+        for batch, qos, target in waiting or ():
+            self._count_queued(batch, -1)
+            if target.is_answer:
+                self.broker.figures.messages_dropped += batch.count
+            else:
+                self._append(batch, qos, target)
+        for message_id, flight in list((self._inflight or {}).items()):
+            if flight is not RELEASED and flight.target is not None and flight.target.is_answer:
+                self._landed(flight)
+                self._give_up(message_id, flight)
 
     def _withhold_sent(self, may_read: MayRead) -> None:
         """Do the same for what was sent, and would be sent again."""

@@ -38,6 +38,7 @@ class Subscription:
         "aside",
         "group",
         "identifiers",
+        "is_answer",
         "latest",
         "lossless",
         "no_local",
@@ -74,6 +75,8 @@ class Subscription:
         self.group = group
         self.since: dict[Stream, int] | None = None
         """From which offsets on it wants messages; None for all that it is given."""
+        self.is_answer = False
+        """Whether it stands for a request, whose answer is for the user who asked."""
         self.lossless = False
         """Whether QoS 0 messages that there is no room for are to be sent later, from the log."""
         self.latest = False

@@ -122,7 +122,7 @@ class Conversation(Link):
         self.interrupted = True
         self.transport.pause_reading()
 
-    def go_on(self) -> bool:
+    def go_on(self) -> object:
         """Handle more of what came, for another turn; return whether the client is read from again."""
         self.interrupted = False
         self.feed(b"")
@@ -135,13 +135,16 @@ class Conversation(Link):
             self.transport.resume_reading()
 
     def work_off(self, until: float | None = None) -> bool:
-        """Do the rest of the last packet's work, but stop at a time, or after a turn; return whether it is done."""
+        """Do the rest of the last packet's work, until a time, or for a turn; return whether it is done."""
         assert self.backlog is not None
         clock = self.broker.clock
         if until is None:
             until = clock() + TURN
-        for _ in self.backlog:
-            if self.state is CLOSED:
+        backlog = self.backlog
+        while self.state is not CLOSED:
+            try:
+                next(backlog)
+            except StopIteration:
                 break
             if clock() > until:
                 return False

@@ -169,6 +169,11 @@ class Connection(Delivery):
                     stop = publishing.run_end(self, shape, data, at)
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
+                if shape.singly and self.backlog is not None:
+                    until = until or clock() + TURN
+                    if not self.work_off(until):
+                        self.interrupt(data, at)
+                        return
                 if self.broker.journal.full:
                     self.wait_for_room(data, at)
                     return
@@ -223,12 +228,12 @@ class Connection(Delivery):
                 if self.interrupted:
                     self.keep(data, stop, 0)
                     return
-                if self.backlog is not None:
-                    until = until or clock() + TURN
-                    if not self.work_off(until):
-                        self.interrupt(data, stop)
-                        return
             at = stop
+            if self.backlog is not None:
+                until = until or clock() + TURN
+                if not self.work_off(until):
+                    self.interrupt(data, at)
+                    return
             if self.broker.journal.full:
                 self.wait_for_room(data, at)
                 return
@@ -302,14 +307,15 @@ class Connection(Delivery):
         fresh: list[Subscription] = []
         past: list[tuple[bytes, Subscription]] = []
         unknown = self._unknown(packet)
-        for wish in packet.wishes:
+        for number, wish in enumerate(packet.wishes):
+            if number:
+                yield
             reason, subscription = self._add(wish, () if identifier is None else (identifier,), extras)
             reasons.append(reason if self.version == V5 or reason < 0x80 else 0x80)
             if subscription is not None and extras.start is not None:
                 past.append((wish.topic_filter, subscription))
             elif subscription is not None:
                 fresh.append(subscription)
-            yield
         answer = self._results(fields.SUBACK, packet.packet_id, reasons, extras.wrong or unknown)
 
         def granted() -> None:
@@ -436,7 +442,9 @@ class Connection(Delivery):
     def _unsubscribing(self, packet: Unsubscribe) -> Iterator[None]:
         """Unsubscribe from one filter in each step, and answer at the end."""
         reasons: list[int] = []
-        for key in packet.filters:
+        for number, key in enumerate(packet.filters):
+            if number:
+                yield
             assert self.session is not None
             try:
                 check_filter(split_shared(key)[1], self.broker.limits.max_topic_levels)
@@ -445,7 +453,6 @@ class Connection(Delivery):
             else:
                 existed = self.broker.unsubscribe(self.session, key)
                 reasons.append(Reason.SUCCESS if existed else Reason.NO_SUBSCRIPTION_EXISTED)
-            yield
         answer = self._results(fields.UNSUBACK, packet.packet_id, reasons)
         self._when_safe(lambda: self.reply(answer))  # [MQTT-3.10.4-4], -5
 

@@ -98,7 +98,7 @@ def _step(connection: Connection, exchange: Exchange, data: bytes | None) -> Non
     verdict: Accept | Refuse | Challenge | None = admission.too_many(who)
     if verdict is None:
         verdict = verdict_of(partial(exchange.step, data), data, (Accept, Refuse, Challenge))
-        admission.note(who, verdict)
+        verdict = admission.judged(who, verdict)
     _decided(connection, verdict)
 
 

@@ -355,9 +355,8 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     if shape.topic.startswith(REQUESTS):
         _request(connection, shape, packets, refused)
         return
-    if (
-        broker.access.checks_topics
-        and not broker.access.may_publish(connection.credentials, shape.topic.decode())
+    if broker.access.checks_topics and not broker.access.may_publish(
+        connection.credentials, shape.topic.decode()
     ):
         refused = refused or Reason.NOT_AUTHORIZED
     text = ""
