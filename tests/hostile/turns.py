@@ -59,11 +59,11 @@ class Turns:
         if took > MAX_TURN:
             self.slow.append(f"{what}: {took * 1e3:.1f} ms")
 
-    def finish(self, broker: Broker, what: str) -> None:
-        """Give everyone who was interrupted turns, and send what there is to send, until all is done."""
-        for _ in range(MAX_TURNS):
+    def finish(self, broker: Broker, what: str, enough: int = 0) -> None:
+        """Give turns, and send what there is to send, until all is done, or after turns that are `enough`."""
+        for number in range(MAX_TURNS):
             self.take(f"{what}, flush", broker.flush)
-            if not broker.has_interrupted:
+            if not broker.has_interrupted or (enough and number >= enough):
                 return
             self.take(f"{what}, turn", broker.take_turns)
         raise AssertionError(f"{what}: not done after {MAX_TURNS} turns")

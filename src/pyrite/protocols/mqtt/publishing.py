@@ -590,12 +590,12 @@ def _first_time(
     if incoming.isdisjoint(unique) and len(unique) == len(ids):
         incoming |= unique
         return [(batch, ids)]
-    batches: list[tuple[Batch, Sequence[int]]] = []
+    fresh: list[int] = []
     for index, message_id in enumerate(ids):
         if message_id not in incoming:
             incoming.add(message_id)
-            batches.append((batch.part(index, index + 1), (message_id,)))
-    return batches
+            fresh.append(index)
+    return [(batch.only(fresh), [ids[index] for index in fresh])] if fresh else []
 
 
 def _pairs(high: bytes, low: bytes) -> tuple[int, ...]:
