@@ -185,7 +185,9 @@ def kinds(version: int) -> dict[str, Callable[[int], bytes]]:
     found["create topics"] = request(b"topics/create", b"made/x", 1)
     found["delete topics"] = request(b"topics/delete", b"there/1/1", 1)
     for action in (b"create", b"fetch", b"ack", b"delete"):
-        found[f"{action.decode()} a consumer"] = request(b"consumers/c/" + action, b"[" + b"[]," * 9_000 + b"[]]", 1)
+        found[f"{action.decode()} a consumer"] = request(
+            b"consumers/c/" + action, b"[" + b"[]," * 9_000 + b"[]]", 1
+        )
     found["a request that there is not"] = request(b"nothing", b"x" * 10)
     if version == V5:
         found["AUTH"] = lambda _: encode(Auth(0x18), version)
@@ -260,7 +262,9 @@ def test_no_acknowledgements_hold_the_others_up(crowd: Crowd, kind: int, known: 
                 data = filled(lambda number: encode(Publish(b"x", b"", 2, packet_id=message_id(number)), V5))
                 client.connection.receive(data)
             else:
-                crowd.broker.publish(Batch(b"mine", b"x" * 8_000, 1 if kind == 4 else 2, count=8_000, stride=1))
+                crowd.broker.publish(
+                    Batch(b"mine", b"x" * 8_000, 1 if kind == 4 else 2, count=8_000, stride=1)
+                )
             crowd.settle()
             client.transport.written.clear()
             if kind == fields.PUBCOMP and known == "known":
@@ -325,7 +329,10 @@ def test_sessions_that_expire_together_hold_no_one_up(crowd: Crowd) -> None:
         for number in range(5_000):
             will = WillMessage(b"crowd", b"gone", 1)
             client = crowd.connect(
-                f"expires-{number}", clean_start=False, session_expiry=10, will=will if number % 5 == 0 else None
+                f"expires-{number}",
+                clean_start=False,
+                session_expiry=10,
+                will=will if number % 5 == 0 else None,
             )
             client.connection.lost()
         crowd.settle()

@@ -1,7 +1,7 @@
-"""How long the turns of a broker take that is driven without sockets: CPU time, so that noise matters little.
+"""Measures the turns of a broker that is driven without sockets, in CPU time, so that noise matters little.
 
-broker, and whatever is fed to it, must be given `time.thread_time` as the clock: then the broker's own looks at
-the clock see what is measured. A turn is one call into the broker: a read, `take_turns`, `flush` or `tick`.
+The broker must have `time.thread_time` as its clock: then it looks at what is measured. A turn is one call into
+the broker: a read, `take_turns`, `flush` or `tick`.
 """
 
 from __future__ import annotations

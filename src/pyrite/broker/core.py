@@ -56,8 +56,6 @@ LISTED_TOGETHER = 64
 """Topics that are looked for together, for a list of them."""
 FREED_TOGETHER = 256
 """Objects that are freed between two looks at the clock."""
-FREED_AT_ONCE = 1_000
-"""Objects that are freed in one go where there are no more."""
 FEW_MESSAGES = 100
 """Messages between two ticks below which there is time to find routes anew."""
 MANY = 16
@@ -140,8 +138,8 @@ class Broker:
         """Messages that had come at the last tick."""
         self._leaving: list[Subscription] = []
         """Subscriptions of sessions that have ended which are still in the tree."""
-        self._unneeded: list[deque[Any] | dict[Any, Any]] = []
-        """Containers that are freed in turns."""
+        self._unneeded: list[Iterator[None]] = []
+        """What frees memory, step by step."""
         self._interrupted: deque[Turn] = deque()
         self._choked: list[Turn] = []
         self._dirty: list[Link] = []
@@ -716,21 +714,17 @@ class Broker:
                 self.soon(self._remove_more)
                 return
 
-    def free(self, *containers: deque[Any] | dict[Any, Any]) -> None:
-        """Free what containers hold that nothing else needs; in turns, if it is much."""
-        large = [one for one in containers if len(one) > FREED_AT_ONCE]
-        if large and not self._unneeded:
+    def free(self, *steps: Iterator[None]) -> None:
+        """Free memory in turns: each of `steps` frees some, which nothing else needs."""
+        if not self._unneeded:
             self.soon(self._free_more)
-        self._unneeded += large
+        self._unneeded += steps
 
     def _free_more(self) -> None:
         until = self.clock() + TURN
         while self._unneeded:
-            one = self._unneeded[-1]
-            pop = one.popitem if isinstance(one, dict) else one.pop
-            for _ in range(min(FREED_TOGETHER, len(one))):
-                pop()
-            if not one:
+            steps = self._unneeded[-1]
+            if sum(1 for _ in islice(steps, FREED_TOGETHER)) < FREED_TOGETHER:
                 self._unneeded.pop()
             if self._unneeded and self.clock() > until:
                 self.soon(self._free_more)
@@ -740,7 +734,7 @@ class Broker:
         """Free the routes that were forgotten with a change of a subscription."""
         forgotten = self.subscriptions.forgotten
         while forgotten:
-            self.free(*forgotten.pop().parts())
+            self.free(forgotten.pop().take_apart())
 
     def send_retained(self, subscription: Subscription) -> Iterator[None]:
         """Send a subscriber what was retained on its topics before it came: one message at each step."""
@@ -873,7 +867,7 @@ class Broker:
             return
         self.figures.connections -= 1
         self.presence += 1
-        session.detach()
+        session.detach(ends=session.expiry == 0)
         will = session.will
         if not send_will:
             session.will = None  # [MQTT-3.14.4-3]
@@ -917,10 +911,14 @@ class Broker:
         self.timers.cancel(session)
         del self.sessions[session.client_id]
         self.client_ids.remove(session.client_id)
-        groups = [one.group for one in session.subscriptions.values() if one.group is not None]
-        for subscription in session.subscriptions.values():
-            self._end_replay(subscription)
-        self._remove_in_turns(list(session.subscriptions.values()))
+        subscriptions = list(session.subscriptions.values())
+        groups: list[SharedGroup] = []
+        if session.is_dealt_to:
+            groups = [one.group for one in subscriptions if one.group is not None]
+        if session.replays:
+            for subscription in subscriptions:
+                self._end_replay(subscription)
+        self._remove_in_turns(subscriptions)
         session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends

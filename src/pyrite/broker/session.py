@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyrite.broker import deliveries
 from pyrite.broker.access import UNSPECIFIED
@@ -41,6 +41,8 @@ MayRead = Callable[[bytes], bool]
 """Tells whether a client may be sent messages of a topic."""
 
 MAX_MESSAGE_ID = 65_535
+FREED_AT_ONCE = 1_000
+"""Messages of a session that are freed in one go when it ends; if there are more, in turns."""
 SENT_TOGETHER = 32
 """Messages that are sent between two looks at the clock."""
 NEVER = 0xFFFF_FFFF
@@ -89,6 +91,14 @@ SHARED = Subscription(None, b"", 1)  # type: ignore[arg-type]
 
 class WrongAcknowledgement(Exception):
     """A client acknowledged a message in a way that its quality of service does not have."""
+
+
+def _emptied(container: deque[Any] | dict[Any, Any]) -> Iterator[None]:
+    """Free the contents of a container, one in each step."""
+    pop = container.popitem if isinstance(container, dict) else container.pop
+    while container:
+        pop()
+        yield
 
 
 NO_SUBSCRIPTIONS: dict[bytes, Subscription] = {}
@@ -758,14 +768,14 @@ class Session:
             and (not self._queue or self.queued_bytes < self.broker.limits.max_buffered_bytes // 2)
         )
 
-    def detach(self) -> None:
+    def detach(self, ends: bool = False) -> None:
         """Forget the link; what was shared with others and not acknowledged goes to one of them.
 
         What the log has is forgotten too: its place there will do.
         """
         self.link = None
         self._resend = None
-        if self.is_dealt_to:
+        if self.is_dealt_to and not ends:  # a session that ends leaves its groups anyway
             for subscription in self.subscriptions.values():
                 if subscription.group is not None:
                     subscription.group.went(subscription)
@@ -774,7 +784,7 @@ class Session:
             self.follower = None
         for replay in self.replays or ():
             replay.stop()
-        if self.is_dealt_to:
+        if self.is_dealt_to and not ends:
             self.hand_over()
         self.park()
 
@@ -922,7 +932,10 @@ class Session:
         """Forget every unfinished delivery."""
         self.broker.figures.messages_stored -= self.queued_messages
         self.queued_messages = self.queued_bytes = 0
-        self.broker.free(self._queue or deque(), self._inflight or {})
+        if self._queue is not None and len(self._queue) > FREED_AT_ONCE:
+            self.broker.free(_emptied(self._queue))
+        if self._inflight is not None and len(self._inflight) > FREED_AT_ONCE:
+            self.broker.free(_emptied(self._inflight))
         self._queue = None
         self._inflight = None
         self.inflight_bytes = 0

@@ -6,7 +6,6 @@ changes. So routing costs one dictionary look-up, however many filters there are
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, ValuesView
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -114,7 +113,7 @@ class Subscription:
 class SharedGroup:
     """The members of one shared subscription, who take turns.
 
-    Whatever it does takes as long as there are members dealt to, however many others there are.
+    To come, to leave and to be dealt messages takes the same time however many members there are.
     """
 
     __slots__ = ("_here", "_members", "name", "positions", "reader", "returned", "topic_filter")
@@ -123,8 +122,8 @@ class SharedGroup:
         self.name = name
         self.topic_filter = topic_filter
         # In the order of their turns: the next first.
-        self._members: OrderedDict[Session, Subscription] = OrderedDict()
-        self._here: OrderedDict[Session, Subscription] = OrderedDict()
+        self._members: dict[Session, Subscription] = {}
+        self._here: dict[Session, Subscription] = {}
         """The members that are connected."""
         self.positions: dict[Stream, int] = {}
         """Streams in which the group is behind, as no member was there or had room; and from where on."""
@@ -187,7 +186,7 @@ class SharedGroup:
             deals.append((member, start, stop))
             start = stop
         for member in chosen[: extra or len(chosen)]:
-            members.move_to_end(member.session)
+            members[member.session] = members.pop(member.session)
         return deals
 
     def with_room(self) -> list[Subscription]:
@@ -197,7 +196,7 @@ class SharedGroup:
     def had_turn(self, member: Subscription) -> None:
         """Note that a member was dealt messages: the others come first now."""
         if member.session in self._here:
-            self._here.move_to_end(member.session)
+            self._here[member.session] = self._here.pop(member.session)
 
 
 class Route:

@@ -246,9 +246,18 @@ class TopicTree(Generic[Value]):
             below = [one for name, one in reversed(branch.children.items()) if not name.startswith(b"$")]
         return below
 
-    def parts(self) -> tuple[dict[bytes, Value], dict[bytes, _Branch]]:
-        """Return the two dictionaries that hold what the tree does, for it to be freed piece by piece."""
-        return self.values, self._root.children or {}
+    def take_apart(self) -> Iterator[None]:
+        """Free a tree that nothing needs any more, a little in each step."""
+        while self.values:
+            self.values.popitem()
+            yield
+        waiting = [self._root]
+        while waiting:
+            branch = waiting.pop()
+            if branch.children is not None:
+                waiting += branch.children.values()
+                branch.children = None
+            yield
 
 
 class OrderedTopicTree(TopicTree[Value]):

@@ -143,7 +143,7 @@ class Reader:
             raise malformed("the packet is longer than its fields")
 
     def properties(self, packet: int, slack: int = 1) -> dict[str, Any]:
-        """Read the properties (2.2.2) of a packet of this type; up to `slack` times what a client may send."""
+        """Read the properties (2.2.2) of a packet of this type, `slack` times what a client may send."""
         length = self.varint()
         end = self.position + length
         if end > self.end:
