@@ -86,7 +86,8 @@ class StreamProtocol(asyncio.Protocol):
                 self.server.read_later(connection)
         elif connection.interrupted:
             self._held += size
-            if self._held > MAX_HELD:
+            bound = MAX_HELD if connection.session is not None else self.server.config.limits.before_login
+            if self._held > bound:
                 self._pause()
 
     def eof_received(self) -> bool:
