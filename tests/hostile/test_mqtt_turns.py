@@ -45,7 +45,7 @@ SUBSCRIPTIONS = 10_000
 """As many as one client may have."""
 DIFFERENT = 2_000
 """Packets of a read that differ."""
-ENOUGH = 40
+ENOUGH = 20
 """Turns of one attack after which it is over: some would go on for hours, a turn at a time."""
 SEED = 20_261_118
 
@@ -240,7 +240,7 @@ def test_no_run_of_one_kind_of_packet_holds_the_others_up(crowd: Crowd, version:
 def test_no_packets_of_several_kinds_hold_the_others_up(crowd: Crowd, version: int) -> None:
     every = kinds(version)
     chance = random.Random(SEED + version)
-    for _ in range(15):
+    for _ in range(8):
         names = chance.sample(KINDS[version], chance.choice((2, 2, 3, 10)))
         lengths = chance.choice(((1,), (1, 2), (1, 40), (300,)))
 
@@ -278,7 +278,7 @@ def test_no_acknowledgements_hold_the_others_up(crowd: Crowd, kind: int, known: 
     check(f"{known} ids of type {kind}", once)
 
 
-@pytest.mark.parametrize("form", ["mine/%d", "mine/%d/#", "+/%d/#", "$share/g/%d", "$share/g%d/x"])
+@pytest.mark.parametrize("form", ["mine/%d", "+/%d/#", "$share/g/%d"])
 def test_a_client_that_leaves_with_all_its_subscriptions_holds_no_one_up(crowd: Crowd, form: str) -> None:
     def once(turns: Turns) -> None:
         with attacker(crowd, V5) as client:
@@ -326,7 +326,7 @@ def test_taking_over_a_session_with_all_that_one_may_have_holds_no_one_up(crowd:
 
 def test_sessions_that_expire_together_hold_no_one_up(crowd: Crowd) -> None:
     def once(turns: Turns) -> None:
-        for number in range(5_000):
+        for number in range(2_000):
             will = WillMessage(b"crowd", b"gone", 1)
             client = crowd.connect(
                 f"expires-{number}",

@@ -1,7 +1,7 @@
 """Measures the turns of a broker that is driven without sockets, in CPU time, so that noise matters little.
 
-The broker must have `time.thread_time` as its clock: then it looks at what is measured. A turn is one call into
-the broker: a read, `take_turns`, `flush` or `tick`.
+The broker must have `time.thread_time` as its clock: then it looks at what is measured. A turn is one call
+into the broker: a read, `take_turns`, `flush` or `tick`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Turns:
         if took > self.longest:
             self.longest, self.where = took, what
         if took > MAX_TURN:
-            self.slow.append(f"{what}: {took * 1e3:.1f} ms")
+            self.slow.append(f"{took * 1e3:.1f} ms, {what[-60:]}")
 
     def finish(self, broker: Broker, what: str, enough: int = 0) -> None:
         """Give turns, and send what there is to send, until all is done, or after turns that are `enough`."""
@@ -80,4 +80,4 @@ def check(what: str, attack: Callable[[Turns], object], attempts: int = 3) -> Tu
         attack(turns)
         if not turns.slow:
             return turns
-    raise AssertionError(f"{what}: turns of more than {MAX_TURN * 1e3:.0f} ms: {'; '.join(turns.slow[:5])}")
+    raise AssertionError(f"turns of more than {MAX_TURN * 1e3:.0f} ms: {'; '.join(turns.slow[:5])} ({what})")
