@@ -1,9 +1,10 @@
-"""What one MQTT client may cost: properties, filters and requests are bounded, and rights come before work."""
+"""What one MQTT client may cost: properties, filters and requests are bounded; rights come before work."""
 
 from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from pyrite.protocols.mqtt.packets import (
     Connack,
     Connect,
     Disconnect,
+    Packet,
     Publish,
     Subscribe,
     Unsubscribe,
@@ -34,7 +36,7 @@ from pyrite.protocols.mqtt.requests import MAX_REQUEST
 from tests.support.core import Client, Core
 
 
-def pairs(count: int, size: int = 0) -> dict[str, object]:
+def pairs(count: int, size: int = 0) -> dict[str, Any]:
     return {"user_property": [("", "x" * size)] * count}
 
 
@@ -51,11 +53,9 @@ def reason_of(client: Client) -> int:
 
 @pytest.mark.parametrize("properties", [pairs(MAX_PROPERTIES + 1), pairs(2, MAX_USER_PROPERTY_BYTES // 2)])
 @pytest.mark.parametrize("kind", ["PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "PUBACK", "DISCONNECT"])
-def test_a_packet_with_too_many_properties_ends_the_connection(
-    kind: str, properties: dict[str, object]
-) -> None:
+def test_a_packet_with_too_many_properties_ends_the_connection(kind: str, properties: dict[str, Any]) -> None:
     client = Core().connect("c")
-    packets = {
+    packets: dict[str, Packet] = {
         "PUBLISH": Publish(b"t", b"x", properties=properties),
         "SUBSCRIBE": Subscribe(1, [Wish(b"t")], properties),
         "UNSUBSCRIBE": Unsubscribe(1, [b"t"], properties),
@@ -130,9 +130,10 @@ def test_a_request_is_neither_published_nor_retained() -> None:
 def test_requests_are_acknowledged_once_and_handled_once() -> None:
     core = Core()
     client = core.connect("c")
-    asked = {"response_topic": "answers"}
-    client.publish("$pyrite/topics/create", b"made", qos=2, packet_id=7, **asked)
-    client.publish("$pyrite/topics/create", b"made", qos=2, packet_id=7, dup=True, **asked)
+    for dup in (False, True):
+        client.publish(
+            "$pyrite/topics/create", b"made", qos=2, packet_id=7, dup=dup, response_topic="answers"
+        )
     found = client.received()
     assert [one.reason for one in found if isinstance(one, Ack)] == [0, 0]
     assert sum(isinstance(one, Publish) for one in found) == 1
