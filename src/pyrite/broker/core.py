@@ -50,7 +50,7 @@ def _no_clock() -> float:
     return 0.0
 
 
-REMOVED_TOGETHER = 16
+REMOVED_TOGETHER = 4
 """Subscriptions that are taken out of the tree between two looks at the clock."""
 LISTED_TOGETHER = 64
 """Topics that are looked for together, for a list of them."""

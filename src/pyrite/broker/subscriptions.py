@@ -24,8 +24,8 @@ FEW_ROUTES = 64
 """So many are not forgotten to save memory."""
 FORGOTTEN_ROUTES = 1_024
 """How many are forgotten at a time, the oldest: finding the first of a dictionary takes time."""
-MAX_FORGOTTEN = 256
-"""Routes that one change of a subscription takes out of the cache; if there are more, all are forgotten."""
+MAX_FORGETTING_STEPS = 512
+"""Steps to find the routes that a change of a subscription affects; beyond it, all are forgotten."""
 MAX_CACHED_SIZE = 256
 MAX_CACHED_LEVELS = 16
 
@@ -398,14 +398,15 @@ class SubscriptionTree:
 
     def _forget_routes(self, topic_filter: bytes) -> None:
         self.version += 1
-        topics = list(islice(self._cache.matching(topic_filter), MAX_FORGOTTEN + 1))
-        if len(topics) > MAX_FORGOTTEN:
+        found = list(islice(self._cache.steps(topic_filter), MAX_FORGETTING_STEPS + 1))
+        if len(found) > MAX_FORGETTING_STEPS:
             self.forgotten.append(self._cache)
             self._cache = TopicTree()
             self.routes = self._cache.values
             return
-        for topic in topics:
-            self._cache.pop(topic)
+        for topic in found:
+            if topic is not None:
+                self._cache.pop(topic)
 
     def _find(self, topic: bytes) -> Route:
         subscriptions: list[Subscription] = []
