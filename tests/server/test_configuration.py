@@ -42,6 +42,7 @@ public_url = "https://broker.example/pyrite"
 max_packet_size = 268435460
 max_connections = 10
 max_connections_per_address = 9
+before_login = 32768
 connect_timeout = 0.5
 max_inflight = 65535
 receive_maximum = 1

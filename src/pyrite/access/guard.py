@@ -26,6 +26,7 @@ class Guard(Access):
     """Lets in who knows the password, and each do what the rules say; all else is denied."""
 
     checks_topics = True
+    tells_of_changes = True
 
     def __init__(
         self, users: Mapping[str, User], rules: Sequence[Rule], anonymous: bool, tokens: Tokens | None = None

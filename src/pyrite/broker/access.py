@@ -98,6 +98,8 @@ class Access:
 
     checks_topics = False
     """Whether `may_publish` and `may_subscribe` are to be asked at all."""
+    tells_of_changes = False
+    """Whether what clients may do changes only when the broker is told (`Broker.access_changed`)."""
     limits_log_ins = True
     """Whether who has failed too often is to be turned away unheard; not if a plug-in sees to that itself."""
 

@@ -84,7 +84,7 @@ class Admission:
             access = self._broker.access
             verdict = verdict_of(partial(access.authenticate, credentials), credentials.password)
             if self._is_guess(credentials):
-                self.note(credentials, verdict)
+                verdict = self.judged(credentials, verdict)
             then(verdict)
         else:
             self._enqueue(_LogIn(credentials, then))
@@ -93,14 +93,29 @@ class Admission:
         """Return why someone is turned away unheard, if so."""
         if not self._broker.access.limits_log_ins:
             return None
-        wait = self._attempts.wait(credentials.address, credentials.username)
-        if not wait:
-            return None
+        attempts, address, name = self._attempts, credentials.address, credentials.username
+        wait = attempts.wait(address, name)
+        return self._come_again(max(wait, attempts.wait_of_unknown(address, name))) if wait else None
+
+    @staticmethod
+    def _come_again(wait: float) -> Refuse:
         reason = f"too many failed log-ins; try again in {math.ceil(wait)} s"
         return Refuse(CONNECTION_RATE_EXCEEDED, reason, wait)
 
-    def note(self, credentials: Credentials, verdict: Accept | Refuse | Challenge) -> None:
-        """Count what became of a log-in."""
+    def judged(self, credentials: Credentials, verdict: Verdict) -> Verdict | Refuse:
+        """Count what became of a log-in, and return what the client is told.
+
+        While log-ins under unknown names are turned away unheard, one that fails is told the same as those:
+        else the answer would tell that its name is known.
+        """
+        limits = self._broker.access.limits_log_ins
+        wait = self._attempts.wait_of_unknown(credentials.address, credentials.username) if limits else 0.0
+        self._note(credentials, verdict)
+        if wait and isinstance(verdict, Refuse) and verdict.code in WHO_IT_IS:
+            return self._come_again(wait)
+        return verdict
+
+    def _note(self, credentials: Credentials, verdict: Accept | Refuse | Challenge) -> None:
         if isinstance(verdict, Accept):
             self._attempts.succeeded(credentials.address, credentials.username)
         elif isinstance(verdict, Refuse) and verdict.code in WHO_IT_IS:
@@ -162,7 +177,7 @@ class Admission:
                 self._enqueue(log_in)
             else:
                 if self._is_guess(credentials):
-                    self.note(credentials, verdict)
+                    verdict = self.judged(credentials, verdict)
                 self._tell(log_in, verdict)
             self._next()
 

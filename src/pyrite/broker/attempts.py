@@ -51,10 +51,18 @@ class Attempts:
         """Names that have logged in, with where from."""
 
     def wait(self, address: str, name: str | None) -> float:
-        """Return for how many seconds someone is still turned away."""
+        """Return for how many seconds a log-in is still turned away unheard."""
         network, digest = network_of(address), _digest(name)
         if digest is not None and (network, digest) in self._came:
             return self._left((network, digest), FREE)
+        return self.wait_of_unknown(address, name)
+
+    def wait_of_unknown(self, address: str, name: str | None) -> float:
+        """Return for how many seconds a log-in would be, were its name not known to come from there.
+
+        A log-in that fails is told that, so that the answer does not tell which names are known.
+        """
+        network, digest = network_of(address), _digest(name)
         by_name = 0.0 if digest is None else self._left((None, digest), FREE_BY_NAME)
         return max(by_name, self._left((network, None), FREE))
 
@@ -72,6 +80,10 @@ class Attempts:
         keys: list[Key] = [(network, None)]
         if digest is not None:
             keys += [(None, digest), (network, digest)]
+        if self.wait_of_unknown(
+            address, name
+        ):  # others are not heard now, so this must not make them wait more
+            keys = [(network, digest)]
         for key in keys:
             count, last = self._failed.pop(key, (0, 0.0))
             self._failed[key] = (1 if now - last > FORGET else count + 1, now)

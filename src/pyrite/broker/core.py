@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sortedcontainers import SortedList
@@ -27,6 +29,7 @@ from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Will
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
+from pyrite.broker.timers import TURN as TURN
 from pyrite.broker.timers import Timers
 from pyrite.broker.topics import OrderedTopicTree, matches, walk
 
@@ -46,10 +49,12 @@ def _no_clock() -> float:
     return 0.0
 
 
-TURN = 0.002
-"""Seconds that one client, or one piece of work, is attended to at a time, while the others wait."""
-FEW_SUBSCRIPTIONS = 64
-"""So many are taken away between two looks at the clock."""
+REMOVED_TOGETHER = 4
+"""Subscriptions that are taken out of the tree between two looks at the clock."""
+LISTED_TOGETHER = 64
+"""Topics that are looked for together, for a list of them."""
+FREED_TOGETHER = 256
+"""Objects that are freed between two looks at the clock."""
 FEW_MESSAGES = 100
 """Messages between two ticks below which there is time to find routes anew."""
 MANY = 16
@@ -63,10 +68,13 @@ def _no_wake() -> None:
 
 
 class Turn(Protocol):
-    """What does its work in turns, so that others have theirs."""
+    """Work that is done in turns, so that all clients have theirs."""
 
-    def go_on(self) -> None:
-        """Do some more of it."""
+    def go_on(self) -> object:
+        """Do some of the work, for at most TURN seconds.
+
+        Return true if a client that sends much is read from again: its next read may take a turn at once.
+        """
 
 
 class _Call:
@@ -129,7 +137,9 @@ class Broker:
         """Messages that had come at the last tick."""
         self._leaving: list[Subscription] = []
         """Subscriptions of sessions that have ended which are still in the tree."""
-        self._interrupted: list[Turn] = []
+        self._unneeded: list[Iterator[None]] = []
+        """What frees memory, step by step."""
+        self._interrupted: deque[Turn] = deque()
         self._choked: list[Turn] = []
         self._dirty: list[Link] = []
 
@@ -190,10 +200,16 @@ class Broker:
         return bool(self._interrupted)
 
     def take_turns(self) -> None:
-        """Let everyone who was interrupted go on, for a turn each."""
-        turns, self._interrupted = self._interrupted, []
-        for turn in turns:
-            turn.go_on()
+        """Give turns to those that wait longest, for one turn's time together; the others wait on.
+
+        One client that is read from again ends the round: so in a round of the event loop all clients that
+        send much take no longer together than one alone.
+        """
+        turns = self._interrupted
+        until = self.clock() + TURN
+        for _ in range(len(turns)):
+            if turns.popleft().go_on() or self.clock() > until:
+                break
 
     # Who may come in
 
@@ -347,7 +363,7 @@ class Broker:
                 taken = member.session.take_share(part, member)
                 if taken:
                     dealt += taken
-                    group.turn = group.members.index(member) + 1
+                    group.had_turn(member)
             if dealt == before:
                 break
             before = dealt
@@ -573,6 +589,7 @@ class Broker:
         elif self.journal.streams:
             subscription.since = {stream: stream.routed for stream in self.journal.streams}
         new = self.subscriptions.add(subscription, group_name) and before is None
+        self._free_routes()
         if replay is not None:  # it is still to be sent the past that was asked for, and what came meanwhile
             self.subscriptions.remove(subscription)
             successor = replay.succeeded_by(subscription)
@@ -612,6 +629,10 @@ class Broker:
 
         And what waits for it that it may not read.
         """
+        identity = (credentials.username, credentials.groups)
+        if session.identity != identity:
+            session.withhold_answers()
+            session.identity = identity
         may_read = self.reading_rights(session, credentials)
         if may_read is None:
             return
@@ -620,12 +641,19 @@ class Broker:
                 self.unsubscribe(session, key)
         session.withhold(may_read)
 
+    def rights_of(self, session: Session) -> object:
+        """Return what says which rights the user of a session has: equal as long as they are the same."""
+        return (session.identity, self.admission.version, self.access)
+
     def reading_rights(self, session: Session, credentials: Credentials) -> MayRead | None:
         """Return what tells which topics a client may be sent messages of; None if it may be of all.
 
         Who may subscribe to a filter may be sent what it matches, also by a plug-in that knows filters alone.
+        None as well if the session was pruned for this user and his rights have not changed since.
         """
         if not self.access.checks_topics:
+            return None
+        if self.access.tells_of_changes and session.pruned_as == self.rights_of(session):
             return None
 
         @cache
@@ -639,6 +667,7 @@ class Broker:
     def _remove(self, subscription: Subscription) -> None:
         """Take a subscription out of the tree, and forget its group if it was the last of it."""
         self.subscriptions.remove(subscription)
+        self._free_routes()
         group = subscription.group
         if group is not None and not group.members:
             if group.reader is not None:
@@ -647,27 +676,52 @@ class Broker:
             self.journal.drop_group(group)
 
     def _remove_in_turns(self, subscriptions: list[Subscription]) -> None:
-        """Take those of a session that ends out of the tree; if they are many, the rest later, in turns.
+        """Take the subscriptions of a session that ends out of the tree; if they are many, in turns.
 
-        Shared ones go at once: what is dealt to a member that is gone would be lost.
+        Shared subscriptions deal it nothing from here on: that would be lost.
         """
-        if len(subscriptions) > FEW_SUBSCRIPTIONS:
-            if not self._leaving:
-                self.soon(self._remove_more)
-            self._leaving += [one for one in subscriptions if one.group is None]
-            subscriptions = [one for one in subscriptions if one.group is not None]
+        if len(subscriptions) <= REMOVED_TOGETHER:
+            for subscription in subscriptions:
+                self._remove(subscription)
+            return
         for subscription in subscriptions:
-            self._remove(subscription)
+            if subscription.group is not None:
+                self.subscriptions.leave_group(subscription)
+        if not self._leaving:
+            self.soon(self._remove_more)
+        self._leaving += subscriptions
 
     def _remove_more(self) -> None:
         until = self.clock() + TURN
         leaving = self._leaving
         while leaving:
-            for _ in range(min(FEW_SUBSCRIPTIONS, len(leaving))):
+            for _ in range(min(REMOVED_TOGETHER, len(leaving))):
                 self._remove(leaving.pop())
             if leaving and self.clock() > until:
                 self.soon(self._remove_more)
                 return
+
+    def free(self, *steps: Iterator[None]) -> None:
+        """Free memory in turns: each of `steps` frees some, which nothing else needs."""
+        if not self._unneeded:
+            self.soon(self._free_more)
+        self._unneeded += steps
+
+    def _free_more(self) -> None:
+        until = self.clock() + TURN
+        while self._unneeded:
+            steps = self._unneeded[-1]
+            if sum(1 for _ in islice(steps, FREED_TOGETHER)) < FREED_TOGETHER:
+                self._unneeded.pop()
+            if self._unneeded and self.clock() > until:
+                self.soon(self._free_more)
+                return
+
+    def _free_routes(self) -> None:
+        """Free the routes that were forgotten with a change of a subscription."""
+        forgotten = self.subscriptions.forgotten
+        while forgotten:
+            self.free(forgotten.pop().take_apart())
 
     def send_retained(self, subscription: Subscription) -> Iterator[None]:
         """Send a subscriber what is retained on its topics: at most one message at each step."""
@@ -683,11 +737,12 @@ class Broker:
         target.aside = True
         target.latest = subscription.latest
         for batch in self.retained_for(subscription.topic_filter):
+            if batch is None:
+                yield
+                continue
             if subscription.topic_filter not in subscription.session.subscriptions:
                 return  # it was taken away while the others were on their way
-            if batch is not None and not (
-                subscription.no_local and batch.origin == subscription.session.client_id
-            ):
+            if not (subscription.no_local and batch.origin == subscription.session.client_id):
                 subscription.session.deliver_aside(batch, target)
                 batch.wires = None  # what is retained is kept once, not in every form
             yield
@@ -799,7 +854,7 @@ class Broker:
             return
         self.figures.connections -= 1
         self.presence += 1
-        session.detach()
+        session.detach(ends=session.expiry == 0)
         will = session.will
         if not send_will:
             session.will = None  # [MQTT-3.14.4-3]
@@ -843,14 +898,19 @@ class Broker:
         self.timers.cancel(session)
         del self.sessions[session.client_id]
         self.client_ids.remove(session.client_id)
-        groups = [one.group for one in session.subscriptions.values() if one.group is not None]
-        for subscription in session.subscriptions.values():
-            self._end_replay(subscription)
-        self._remove_in_turns(list(session.subscriptions.values()))
+        subscriptions = list(session.subscriptions.values())
+        groups: list[SharedGroup] = []
+        if session.is_dealt_to:
+            groups = [one.group for one in subscriptions if one.group is not None]
+        if session.replays:
+            for subscription in subscriptions:
+                self._end_replay(subscription)
+        self._remove_in_turns(subscriptions)
         session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends
-        session.hand_over(ends=True)
+        if session.is_dealt_to:
+            session.hand_over(ends=True)
         session.leave_to(groups)
         if session.lasting:
             self.journal.drop_session(session)

@@ -17,6 +17,9 @@ class Limits:
     """Connections at one time."""
     max_connections_per_address: int = 100_000
     """Connections at one time from one IP address."""
+    before_login: int = 64 * 1024
+    """Bytes of a packet or line from a client that has not logged in, and bytes that are read from it at a
+    time."""
     connect_timeout: float = 10.0
     """Seconds in which a new connection must have sent its CONNECT."""
     max_inflight: int = 4_000

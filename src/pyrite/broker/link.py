@@ -87,7 +87,7 @@ class Link:
         """Repeat the second step of a QoS 2 delivery."""
         raise NotImplementedError
 
-    def go_on(self) -> None:
+    def go_on(self) -> object:
         """Go on where the connection was interrupted for the others' sake."""
         raise NotImplementedError
 

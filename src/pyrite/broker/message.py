@@ -16,6 +16,8 @@ Messages that differ in topic or size, but go to the same receivers and need no 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from operator import sub
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +137,24 @@ class Batch:
         """Return the batch as batches that each have one topic."""
         return [self]
 
+    def only(self, indexes: Sequence[int]) -> Batch:
+        """Return some messages, in their order, as a batch of their own; for a batch that no log has yet."""
+        data, stride = self.data, self.stride
+        return Batch(
+            self.topic,
+            b"".join([data[index * stride : (index + 1) * stride] for index in indexes]),
+            self.qos,
+            self.retain,
+            self.properties,
+            self.expires_at,
+            self.origin,
+            len(indexes),
+            stride,
+            self.payload_at,
+            self.form,
+            self.id_at,
+        )
+
     def part(self, start: int, stop: int) -> Batch:
         """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
         if start == 0 and stop == self.count:
@@ -243,6 +263,22 @@ class MixedBatch(Batch):
     def payloads(self) -> list[bytes]:
         """Return the payloads of all messages, in order."""
         return [single.payload() for single in self.parts()]
+
+    def only(self, indexes: Sequence[int]) -> Batch:
+        """Return some messages, in their order, as a batch of their own; for a batch that no log has yet."""
+        spans = [self.span(index, index + 1) for index in indexes]
+        sizes = [end - begin for begin, end in spans]
+        starts = [0, *accumulate(sizes[:-1])]
+        return MixedBatch(
+            b"".join([self.data[begin:end] for begin, end in spans]),
+            starts,
+            [self.topics[index] for index in indexes],
+            [self.ids_at[index] - self.starts[index] + at for index, at in zip(indexes, starts, strict=True)],
+            self.payload_at,
+            self.qos,
+            self.origin,
+            self.form,
+        )
 
     def part(self, start: int, stop: int) -> Batch:
         """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyrite.broker import deliveries
 from pyrite.broker.access import UNSPECIFIED
@@ -26,7 +26,7 @@ from pyrite.broker.latest import Latest
 from pyrite.broker.link import Link
 from pyrite.broker.message import AbsentBatch, Batch
 from pyrite.broker.subscriptions import SharedGroup, Subscription
-from pyrite.broker.timers import NO_SLOT
+from pyrite.broker.timers import NO_SLOT, TURN
 from pyrite.broker.topics import matches
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ MayRead = Callable[[bytes], bool]
 """Tells whether a client may be sent messages of a topic."""
 
 MAX_MESSAGE_ID = 65_535
+FREED_AT_ONCE = 1_000
+"""Messages of a session that are freed in one go when it ends; if there are more, in turns."""
+SENT_TOGETHER = 32
+"""Messages that are sent between two looks at the clock."""
 NEVER = 0xFFFF_FFFF
 """The session expiry interval of a session that does not expire."""
 
@@ -89,6 +93,14 @@ class WrongAcknowledgement(Exception):
     """A client acknowledged a message in a way that its quality of service does not have."""
 
 
+def _emptied(container: deque[Any] | dict[Any, Any]) -> Iterator[None]:
+    """Free the contents of a container, one in each step."""
+    pop = container.popitem if isinstance(container, dict) else container.pop
+    while container:
+        pop()
+        yield
+
+
 NO_SUBSCRIPTIONS: dict[bytes, Subscription] = {}
 """What all sessions without a subscription share; never added to."""
 
@@ -107,12 +119,17 @@ class Session:
         "expires_at",
         "expiry",
         "follower",
+        "has_answers",
+        "identity",
         "incoming",
         "inflight_bytes",
+        "is_dealt_to",
+        "is_pumping",
         "latest",
         "link",
         "noted",
         "positions",
+        "pruned_as",
         "queued_bytes",
         "queued_messages",
         "replays",
@@ -158,6 +175,16 @@ class Session:
         """What waits for an acknowledgement of a client that wants only the newest message of a topic."""
         self.replays: dict[Replay, None] | None = None
         """What sends subscriptions of the session the past."""
+        self.identity: object = None
+        """The user, with his groups, that the last connection of the session was let in as."""
+        self.pruned_as: object = None
+        """The identity, and the version of the rules, that all subscriptions here are allowed to."""
+        self.has_answers = False
+        """Whether answers to requests were ever sent to it."""
+        self.is_dealt_to = False
+        """Whether it was ever a member of a shared subscription."""
+        self.is_pumping = False
+        """Whether the rest of what waits is sent in a later turn."""
         self.noted: bytearray | None = None
         """Steps of deliveries that are not written down yet; None for a session that does not last."""
 
@@ -333,6 +360,19 @@ class Session:
         if flight.left == 0:
             self.inflight_bytes -= len(flight.batch.data)
 
+    def _landed_of(self, found: list[Flight | None], flights: set[Flight]) -> None:
+        """Note that messages are no longer in flight, each given by its flight."""
+        if len(flights) == 1:
+            for flight in flights:
+                self._landed(flight, found.count(flight))
+            return
+        counts: dict[Flight, int] = {}
+        for one in found:
+            if one is not None:
+                counts[one] = counts.get(one, 0) + 1
+        for flight, count in counts.items():
+            self._landed(flight, count)
+
     def _free_ids(self, count: int) -> tuple[int, int]:
         """Return the first of up to `count` consecutive ids that are free, and how many they are."""
         inflight = self._inflight
@@ -389,17 +429,35 @@ class Session:
         self.queued_bytes += sign * len(batch.data)
         self.broker.figures.messages_stored += sign * batch.count
 
+    def go_on(self) -> None:
+        """Send more of what waits, for another turn."""
+        self.is_pumping = False
+        self.pump()
+
+    def _is_turn_over(self, count: int, until: float) -> bool:
+        """Return whether the rest, after `count` messages, is sent in a later turn, which then will come."""
+        if count % SENT_TOGETHER or self.broker.clock() <= until:
+            return False
+        self.is_pumping = True
+        self.broker.interrupted(self)
+        return True
+
     def pump(self) -> None:
-        """Send what waits, as far as the window and the client's room allow."""
+        """Send what waits, as far as the window and the client's room allow; if it is much, in turns."""
         link = self.link
-        if link is None:
+        if link is None or self.is_pumping:
             return
+        until = self.broker.clock() + TURN if self._resend or self._queue else 0.0
         if self._resend:
-            self._pump_resend(link, self._resend)
+            self._pump_resend(link, self._resend, until)
         if self._resend is not None:
             return
         queue = self._queue
+        count = 0
         while queue:
+            count += 1
+            if self._is_turn_over(count, until):
+                return
             batch, qos, target = queue[0]
             if batch.expires_at is not None and batch.expires_at <= self.broker.now:
                 queue.popleft()  # [MQTT-3.3.2-5]
@@ -436,10 +494,14 @@ class Session:
         """Tell whether anything waits for room in flight."""
         return bool(self._queue or self._resend or self.follower or self.replays or self.broker.groups_behind)
 
-    def _pump_resend(self, link: Link, waiting: deque[int]) -> None:
+    def _pump_resend(self, link: Link, waiting: deque[int], until: float) -> None:
         inflight = self._inflight
         assert inflight is not None
+        count = 0
         while waiting and len(inflight) - len(waiting) < self.window and link.room > 0:
+            count += 1
+            if self._is_turn_over(count, until):
+                return
             message_id = waiting.popleft()
             flight = inflight.get(message_id)
             if flight is RELEASED:
@@ -484,8 +546,7 @@ class Session:
                 if flight is not None and not fits(flight):
                     inflight[message_id] = flight
             raise WrongAcknowledgement(wrong)
-        for flight in flights:
-            self._landed(flight, found.count(flight))
+        self._landed_of(found, flights)
         if self.noted is not None:
             self._note_ids(DONE, message_ids)
         if self._has_more():
@@ -500,8 +561,7 @@ class Session:
             return False
         if any(flight.qos != 2 for flight in flights):
             raise WrongAcknowledgement("PUBREC for a message sent with QoS 1")
-        for flight in flights:
-            self._landed(flight, found.count(flight))
+        self._landed_of(found, flights)
         inflight.update(dict.fromkeys(message_ids, RELEASED))
         if self.noted is not None:
             self._note_ids(RECEIVED, message_ids)
@@ -523,6 +583,10 @@ class Session:
         self.window = window
         self.expires_at = None
         self.will_at = None
+        if self.is_dealt_to:
+            for subscription in self.subscriptions.values():
+                if subscription.group is not None:
+                    subscription.group.came(subscription)
 
     def add_replay(self, replay: Replay) -> None:
         """Note what sends a subscription the past."""
@@ -554,6 +618,7 @@ class Session:
     def _resumed(self, may_read: MayRead | None) -> None:
         if may_read is not None:
             self._withhold_sent(may_read)
+        self.pruned_as = self.broker.rights_of(self)
         self._resend = deque(self._inflight) if self._inflight else None
         self.pump()
         if self.positions is not None:
@@ -570,6 +635,26 @@ class Session:
                     self._append(part, qos, target)
                 else:
                     self.broker.figures.messages_dropped += part.count
+
+    def withhold_answers(self) -> None:
+        """Forget the answers to requests of the user before, as they are not for this one.
+
+        Messages that were fetched and are not acknowledged are given out again, to whoever may fetch them.
+        """
+        if not self.has_answers:
+            return
+        self.has_answers = False
+        waiting, self._queue = self._queue, None
+        for batch, qos, target in waiting or ():
+            self._count_queued(batch, -1)
+            if target.is_answer:
+                self.broker.figures.messages_dropped += batch.count
+            else:
+                self._append(batch, qos, target)
+        for message_id, flight in list((self._inflight or {}).items()):
+            if flight is not RELEASED and flight.target is not None and flight.target.is_answer:
+                self._landed(flight)
+                self._give_up(message_id, flight)
 
     def _withhold_sent(self, may_read: MayRead) -> None:
         """Do the same for what was sent, and would be sent again."""
@@ -695,19 +780,24 @@ class Session:
             and (not self._queue or self.queued_bytes < self.broker.limits.max_buffered_bytes // 2)
         )
 
-    def detach(self) -> None:
+    def detach(self, ends: bool = False) -> None:
         """Forget the link; what was shared with others and not acknowledged goes to one of them.
 
         What the log has is forgotten too: its place there will do.
         """
         self.link = None
         self._resend = None
+        if self.is_dealt_to and not ends:  # a session that ends leaves its groups anyway
+            for subscription in self.subscriptions.values():
+                if subscription.group is not None:
+                    subscription.group.went(subscription)
         if self.follower is not None:
             self.follower.stop()
             self.follower = None
         for replay in self.replays or ():
             replay.stop()
-        self.hand_over()
+        if self.is_dealt_to and not ends:
+            self.hand_over()
         self.park()
 
     def park(self) -> None:
@@ -848,13 +938,16 @@ class Session:
         """Tell whether there is another member of the target's group; connected, unless this one `ends`."""
         if target.group is None:
             return False
-        others = [member for member in target.group.members if member.session is not self]
-        return any(ends or member.session.link is not None for member in others)
+        return target.group.has_others(self, connected=not ends)
 
     def clear(self) -> None:
         """Forget every unfinished delivery."""
-        for batch, _, _ in self._queue or ():
-            self._count_queued(batch, -1)
+        self.broker.figures.messages_stored -= self.queued_messages
+        self.queued_messages = self.queued_bytes = 0
+        if self._queue is not None and len(self._queue) > FREED_AT_ONCE:
+            self.broker.free(_emptied(self._queue))
+        if self._inflight is not None and len(self._inflight) > FREED_AT_ONCE:
+            self.broker.free(_emptied(self._inflight))
         self._queue = None
         self._inflight = None
         self.inflight_bytes = 0

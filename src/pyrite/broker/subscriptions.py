@@ -6,7 +6,7 @@ changes. So routing costs one dictionary look-up, however many filters there are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ValuesView
 from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -24,10 +24,8 @@ FEW_ROUTES = 64
 """So many are not forgotten to save memory."""
 FORGOTTEN_ROUTES = 1_024
 """How many are forgotten at a time, the oldest: finding the first of a dictionary takes time."""
-MAX_FORGET_STEPS = 2_000
-"""Steps in which the routes that a subscription changes must be found; else all routes are forgotten."""
-DISMANTLED_ROUTES = 16
-"""Forgotten routes that are taken apart at a time: 100,000 of them would take too long."""
+MAX_FORGETTING_STEPS = 512
+"""Steps to find the routes that a change of a subscription affects; beyond it, all are forgotten."""
 MAX_CACHED_SIZE = 256
 MAX_CACHED_LEVELS = 16
 
@@ -39,6 +37,7 @@ class Subscription:
         "aside",
         "group",
         "identifiers",
+        "is_answer",
         "latest",
         "lossless",
         "no_local",
@@ -75,6 +74,8 @@ class Subscription:
         self.group = group
         self.since: dict[Stream, int] | None = None
         """From which offsets on it wants messages; None for all that it is given."""
+        self.is_answer = False
+        """Whether it stands for a request, whose answer is for the user who asked."""
         self.lossless = False
         """Whether QoS 0 messages that there is no room for are to be sent later, from the log."""
         self.latest = False
@@ -110,60 +111,92 @@ class Subscription:
 
 
 class SharedGroup:
-    """The members of one shared subscription, who take turns."""
+    """The members of one shared subscription, who take turns.
 
-    __slots__ = ("members", "name", "positions", "reader", "returned", "topic_filter", "turn")
+    To come, to leave and to be dealt messages takes the same time however many members there are.
+    """
+
+    __slots__ = ("_here", "_members", "name", "positions", "reader", "returned", "topic_filter")
 
     def __init__(self, name: str, topic_filter: bytes) -> None:
         self.name = name
         self.topic_filter = topic_filter
-        self.members: list[Subscription] = []
-        self.turn = 0
+        # In the order of their turns: the next first.
+        self._members: dict[Session, Subscription] = {}
+        self._here: dict[Session, Subscription] = {}
+        """The members that are connected."""
         self.positions: dict[Stream, int] = {}
         """Streams in which the group is behind, as no member was there or had room; and from where on."""
         self.returned: list[Batch] = []
         """What a member was dealt and gave back, for others to have."""
         self.reader: GroupReader | None = None
 
+    @property
+    def members(self) -> ValuesView[Subscription]:
+        """All members."""
+        return self._members.values()
+
+    def add(self, member: Subscription) -> bool:
+        """Add a member, or replace that of its session; return whether it is new."""
+        new = member.session not in self._members
+        self._members[member.session] = member
+        if member.session.link is not None:
+            self._here[member.session] = member
+        return new
+
+    def remove(self, member: Subscription) -> bool:
+        """Remove a member; return whether it was one."""
+        session = member.session
+        if self._members.get(session) is not member:
+            return False
+        del self._members[session]
+        self._here.pop(session, None)
+        return True
+
+    def came(self, member: Subscription) -> None:
+        """Note that a member's session is connected."""
+        if self._members.get(member.session) is member:
+            self._here[member.session] = member
+
+    def went(self, member: Subscription) -> None:
+        """Note that a member's session is not connected any more."""
+        self._here.pop(member.session, None)
+
+    def has_others(self, session: Session, connected: bool) -> bool:
+        """Return whether there are members besides that of a session: such as are connected, or any."""
+        members = self._here if connected else self._members
+        return len(members) > (session in members)
+
     def shares(self, count: int, besides: Session | None = None) -> list[tuple[Subscription, int, int]]:
         """Deal `count` messages to the members in turn: (member, start, stop) each, fair over time.
 
         Members that are connected come first: one that is away gets messages only if no one is here.
         """
-        places = self._places(count, besides, True) or self._places(count, besides, False)
-        if not places:
+        members = self._here
+        if len(members) == (besides in members):
+            members = self._members
+        chosen = list(islice((one for session, one in members.items() if session is not besides), count))
+        if not chosen:
             return []
-        each, extra = divmod(count, len(places))
+        each, extra = divmod(count, len(chosen))
         deals = []
         start = 0
-        for number, place in enumerate(places):
+        for number, member in enumerate(chosen):
             stop = start + each + (number < extra)
-            deals.append((self.members[place], start, stop))
+            deals.append((member, start, stop))
             start = stop
-        self.turn = places[(count - 1) % len(places)] + 1
+        for member in chosen[: extra or len(chosen)]:
+            members[member.session] = members.pop(member.session)
         return deals
 
     def with_room(self) -> list[Subscription]:
         """Return the members that can be sent a message right now, from the one whose turn it is on."""
-        turn = self.turn % len(self.members) if self.members else 0
-        return [
-            member
-            for member in self.members[turn:] + self.members[:turn]
-            if member.session.link is not None and (not member.qos or member.session.capacity)
-        ]
+        return [member for member in self._here.values() if not member.qos or member.session.capacity]
 
-    def _places(self, most: int, besides: Session | None, connected: bool) -> list[int]:
-        """Find up to `most` members from the one whose turn it is on, as places in the list."""
-        size = len(self.members)
-        places: list[int] = []
-        for step in range(size):
-            place = (self.turn + step) % size
-            session = self.members[place].session
-            if session is not besides and (session.link is not None or not connected):
-                places.append(place)
-                if len(places) == most:
-                    break
-        return places
+    def had_turn(self, member: Subscription) -> None:
+        """Note that a member was dealt messages: the others come first now."""
+        if member.session in self._here:
+            self._here[member.session] = self._here.pop(member.session)
 
 
 class Route:
@@ -229,12 +262,12 @@ class SubscriptionTree:
 
     __slots__ = (
         "_cache",
-        "_forgotten",
         "_nowhere",
         "_root",
         "_shared",
         "_stream_for",
         "count",
+        "forgotten",
         "routes",
         "shared_count",
         "version",
@@ -244,8 +277,6 @@ class SubscriptionTree:
         self._root = _Node()
         self._stream_for = stream_for
         self._cache: TopicTree[Route] = TopicTree()
-        self._forgotten: list[tuple[TopicTree[Route], Iterator[bytes]]] = []
-        """Caches that are no longer in use, and their topics that are still to be removed."""
         self._shared: WeakValueDictionary[tuple[Subscription | SharedGroup | Stream | None, ...], Route] = (
             WeakValueDictionary()
         )
@@ -256,6 +287,15 @@ class SubscriptionTree:
         """The routes already found, for the hot path to look up; `route` finds the others."""
         self.count = 0
         self.shared_count = 0
+        self.forgotten: list[TopicTree[Route]] = []
+        """Routes that were forgotten together. To free that memory takes time, which the broker divides."""
+
+    def leave_group(self, subscription: Subscription) -> None:
+        """Have a member of a shared subscription be dealt nothing more; `remove` does the rest."""
+        group = subscription.group
+        if group is not None and group.remove(subscription):
+            self.shared_count -= 1
+            self.count -= 1
 
     def add(self, subscription: Subscription, group_name: str | None = None) -> bool:
         """Add a subscription, replacing one of the same session and filter; tell whether it was new."""
@@ -273,9 +313,8 @@ class SubscriptionTree:
                 group = node.groups[group_name] = SharedGroup(group_name, subscription.topic_filter)
             subscription.group = group
             subscription.aside = True
-            others = [m for m in group.members if m.session is not subscription.session]
-            new = len(others) == len(group.members)
-            group.members = [*others, subscription]
+            subscription.session.is_dealt_to = True
+            new = group.add(subscription)
             self.shared_count += new
         self.count += new
         self._forget_routes(subscription.topic_filter)
@@ -320,13 +359,12 @@ class SubscriptionTree:
                 return
             if not node.subscriptions:
                 node.subscriptions = None
+            self.count -= 1
         else:
-            group.members = [m for m in group.members if m.session is not subscription.session]
-            self.shared_count -= 1
-            if not group.members and node.groups is not None:
-                node.groups.pop(group.name, None)
+            self.leave_group(subscription)
+            if not group.members and node.groups is not None and node.groups.get(group.name) is group:
+                del node.groups[group.name]
                 node.groups = node.groups or None
-        self.count -= 1
         for depth in range(len(path) - 1, 0, -1):
             node = path[depth]
             if node.children or node.subscriptions or node.groups:
@@ -340,8 +378,6 @@ class SubscriptionTree:
         """Return who gets the messages of `topic`."""
         route = self.routes.get(topic)
         if route is None:
-            if self._forgotten:
-                self.dismantle()
             route = self._find(topic)
             if len(topic) <= MAX_CACHED_SIZE and topic.count(b"/") < MAX_CACHED_LEVELS:
                 if len(self.routes) >= MAX_CACHED_ROUTES:
@@ -355,8 +391,6 @@ class SubscriptionTree:
         A dictionary looks for its first entry among all that were removed before it, and those may be as many
         as there are entries: so not for one route at a time.
         """
-        if self._forgotten:
-            return self.dismantle(FORGOTTEN_ROUTES)
         oldest = list(islice(self.routes, max(0, min(FORGOTTEN_ROUTES, len(self.routes) - but))))
         for topic in oldest:
             self._cache.pop(topic)
@@ -364,33 +398,15 @@ class SubscriptionTree:
 
     def _forget_routes(self, topic_filter: bytes) -> None:
         self.version += 1
-        found: list[bytes] = []
-        for number, topic in enumerate(self._cache.search(topic_filter)):
-            if number == MAX_FORGET_STEPS:
-                self._forget_all()
-                return
-            if topic is not None:
-                found.append(topic)
+        found = list(islice(self._cache.steps(topic_filter), MAX_FORGETTING_STEPS + 1))
+        if len(found) > MAX_FORGETTING_STEPS:
+            self.forgotten.append(self._cache)
+            self._cache = TopicTree()
+            self.routes = self._cache.values
+            return
         for topic in found:
-            self._cache.pop(topic)
-
-    def _forget_all(self) -> None:
-        """Forget all routes; their memory is given back little by little."""
-        self._forgotten.append((self._cache, iter(list(self.routes))))
-        self._cache = TopicTree()
-        self.routes = self._cache.values
-
-    def dismantle(self, count: int = DISMANTLED_ROUTES) -> int:
-        """Take some of the forgotten routes apart; return how many."""
-        if not self._forgotten:
-            return 0
-        cache, topics = self._forgotten[-1]
-        some = list(islice(topics, count))
-        for topic in some:
-            cache.pop(topic)
-        if not some:
-            self._forgotten.pop()
-        return len(some)
+            if topic is not None:
+                self._cache.pop(topic)
 
     def _find(self, topic: bytes) -> Route:
         subscriptions: list[Subscription] = []

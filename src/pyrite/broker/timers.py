@@ -13,8 +13,12 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
+TURN = 0.002
+"""Seconds that one client, or one piece of work, is attended to at a time, while the others wait."""
 SLOTS_PER_SECOND = 10
 NO_SLOT = -1
+LATEST = 100 * 366 * 86_400.0
+"""Seconds from now after which nothing is due: what is to happen later, or never, happens then."""
 
 
 class Due(Protocol):
@@ -40,7 +44,9 @@ class Timers:
     def set(self, thing: Due, when: float) -> None:
         """Have `thing.due()` called at `when`, and not at the time it waited for before."""
         self.cancel(thing)
-        slot = max(ceil(when * SLOTS_PER_SECOND), self._reached + 1)
+        latest = self._reached / SLOTS_PER_SECOND + LATEST
+        when = when if when < latest else latest  # also if `when` is no number
+        slot = max(ceil(max(when, 0.0) * SLOTS_PER_SECOND), self._reached + 1)
         thing.slot = slot
         waiting = self._slots.get(slot)
         if waiting is None:

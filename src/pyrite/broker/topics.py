@@ -209,10 +209,10 @@ class TopicTree(Generic[Value]):
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
         """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""
-        return (topic for topic in self.search(topic_filter) if topic is not None)
+        return (topic for topic in self.steps(topic_filter) if topic is not None)
 
-    def search(self, topic_filter: bytes) -> Iterator[bytes | None]:
-        """The same in short steps: None for each that found no topic."""
+    def steps(self, topic_filter: bytes) -> Iterator[bytes | None]:
+        """Yield the same in short steps, with None for a branch without a topic that matches."""
         if b"+" not in topic_filter and b"#" not in topic_filter:
             if topic_filter in self.values:
                 yield topic_filter
@@ -225,23 +225,22 @@ class TopicTree(Generic[Value]):
             if branch is None:
                 waiting.pop()
                 continue
-            yield None
             topic = branch.topic
             level = levels[depth] if depth < len(levels) else None
+            found: bytes | None = None
             if level == b"#":  # of "sport/#": "sport", and all below it
-                if topic is not None:
-                    yield topic
+                found = topic
                 waiting.append((self._below(branch), depth))
             elif topic is not None and branch.goes_on(depth):
                 if levels_match(levels[depth:], topic.split(b"/"), depth):
-                    yield topic
+                    found = topic
             elif level is None:
-                if topic is not None:
-                    yield topic
+                found = topic
             elif level == b"+":
                 waiting.append((self._below(branch), depth + 1))
             elif branch.children is not None and level in branch.children:
                 waiting.append((iter((branch.children[level],)), depth + 1))
+            yield found
 
     def _below(self, branch: _Branch) -> Iterator[_Branch]:
         """Yield what wildcards match below a branch."""
@@ -252,6 +251,19 @@ class TopicTree(Generic[Value]):
         return (  # [MQTT-4.7.2-1]
             below for name, below in branch.children.items() if not name.startswith(b"$")
         )
+
+    def take_apart(self) -> Iterator[None]:
+        """Free a tree that nothing needs any more, a little in each step."""
+        while self.values:
+            self.values.popitem()
+            yield
+        waiting = [self._root]
+        while waiting:
+            branch = waiting.pop()
+            if branch.children is not None:
+                waiting += branch.children.values()
+                branch.children = None
+            yield
 
 
 class OrderedTopicTree(TopicTree[Value]):

@@ -104,6 +104,10 @@ def _pass_on(error: asyncio.Future[str], sent: asyncio.Future[None]) -> None:
         error.set_exception(refusal)
 
 
+ACKNOWLEDGED_TOGETHER = 200
+"""Places in one request, which has at most 64 KiB; a place is of some 20 bytes, and seldom of 300."""
+
+
 class Consumer:
     """A place in the log that lasts, under a name; messages are pulled from it, and acknowledged."""
 
@@ -121,7 +125,9 @@ class Consumer:
     async def ack(self, messages: Iterable[Pulled | str]) -> None:
         """Acknowledge messages, or their places; when this returns, they will not be given out again."""
         places = [one if isinstance(one, str) else one.place for one in messages]
-        await self._ask("ack", json.dumps(places).encode())
+        for first in range(0, max(1, len(places)), ACKNOWLEDGED_TOGETHER):
+            some = places[first : first + ACKNOWLEDGED_TOGETHER]
+            await self._ask("ack", json.dumps(some).encode())
 
     async def delete(self) -> None:
         """Have the broker forget the consumer and its place."""

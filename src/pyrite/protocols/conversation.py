@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STEPS = 8
-"""Steps of a long piece of work between two looks at the clock."""
+LONG_READ = TURN / 8
+"""Seconds that a client's read may take before its next read waits for a turn, like the reads of all
+clients that send much. The others are read from as soon as something comes."""
 CLOSING_TIME = 1.0
 """Seconds that a connection being closed has to take what was still to be sent."""
 
@@ -116,6 +117,15 @@ class Conversation(Link):
         """Take bytes that came from the client. Never raises."""
         raise NotImplementedError
 
+    def receive(self, data: bytes) -> None:
+        """Handle what was read from the client; after a long read, the next one waits for a turn."""
+        clock = self.broker.clock
+        began = clock()
+        self.feed(data)
+        if clock() - began > LONG_READ and not self.interrupted and self.state is not CLOSED:
+            self.hold()
+            self.broker.interrupted(self)
+
     def interrupt(self, data: bytes, at: int) -> None:
         """Let others have their turn before the rest of `data` is handled."""
         self.keep(data, at, 0)
@@ -138,25 +148,31 @@ class Conversation(Link):
         self.interrupted = True
         self.transport.pause_reading()
 
-    def go_on(self) -> None:
-        """Handle more of what came, for another turn."""
+    def go_on(self) -> object:
+        """Handle more of what came, for another turn; return whether the client is read from again."""
         self.interrupted = False
         self.feed(b"")
         self.resume_reading()
+        return not self.interrupted and self.state is not CLOSED
 
     def resume_reading(self) -> None:
         """Have the client read from again, unless what came last still waits to be handled."""
         if not self.interrupted and self.state is not CLOSED:
             self.transport.resume_reading()
 
-    def work_off(self) -> bool:
-        """Do what is left of the last that came, for a turn; tell whether it is done."""
+    def work_off(self, until: float | None = None) -> bool:
+        """Do the rest of the last packet's work, until a time, or for a turn; return whether it is done."""
         assert self.backlog is not None
-        until = self.broker.clock() + TURN
-        for number, _ in enumerate(self.backlog, 1):
-            if self.state is CLOSED:
+        clock = self.broker.clock
+        if until is None:
+            until = clock() + TURN
+        backlog = self.backlog
+        while self.state is not CLOSED:
+            try:
+                next(backlog)
+            except StopIteration:
                 break
-            if number % STEPS == 0 and self.broker.clock() > until:
+            if clock() > until:
                 return False
         self.backlog = None
         return True

@@ -7,6 +7,7 @@ same: it compares eight bytes of all of them, and then the next eight.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 from numpy import ndarray
@@ -27,9 +28,9 @@ def words(expected: bytes, at: int) -> Iterator[Word]:
         yield "<u8", at + where, int.from_bytes(expected[where : where + 8], "little")
 
 
-def count_alike(data: bytes, at: int, size: int, expected: Iterable[Word]) -> int:
-    """Return how many packets of `size` bytes follow one another from `at` on that have what is expected."""
-    count = (len(data) - at) // size
+def count_alike(data: bytes, at: int, size: int, expected: Iterable[Word], most: int = sys.maxsize) -> int:
+    """Return how many packets of `size` bytes, at most `most`, follow from `at` on that are as expected."""
+    count = min(most, (len(data) - at) // size)
     for kind, where, value in expected:
         same = ndarray(count, kind, data, at + where, size) == value
         if not same.all():

@@ -113,6 +113,7 @@ class Config:
 # Key: what is accepted, and how to say it.
 _RANGES: dict[str, tuple[float, float]] = {
     "limits.max_packet_size": (64, 268_435_460),
+    "limits.before_login": (1_024, 268_435_460),
     "limits.max_inflight": (1, 65_535),
     "limits.receive_maximum": (1, 65_535),
     "limits.max_topic_levels": (1, 65_536),

@@ -42,6 +42,8 @@ WRITE_PIECES = 64
 """Pieces of what waits for a slow client that are written in one go."""
 TURN = 0.001
 """Seconds after which the event loop has its turn, even if more is ready."""
+LOOK = 8
+"""Sockets handled between two looks at the clock."""
 TRICKLE = 4 * 1024
 """Fewer bytes than this, with more there already, are a flood of single packets. Reading each as it comes
 costs a system call and a wake-up at either end, so it is given a moment to gather. A client that waits for an
@@ -196,6 +198,10 @@ class Poller:
         self._buffer = bytearray(READ_SIZE)
         self._buffers = [self._buffer]
         self._view = memoryview(self._buffer)
+        self._small_buffers = [self._view[: max(1, server.config.limits.before_login)]]
+        """For clients that have not logged in."""
+        self._left: list[tuple[int, int]] = []
+        """What was found ready, and is handled first in the next round: this one took long enough."""
         self._loop.add_reader(self.epoll.fileno(), self._ready)
         sharpen_timers()
 
@@ -254,9 +260,10 @@ class Poller:
         until = began + TURN
         server.awake = True
         try:
-            ready = poll(0, EVENTS)
+            ready = self._left or poll(0, EVENTS)
             while ready:
-                size = self._handle(ready)
+                self._left = []
+                size = self._handle(ready, until)
                 server.broker.flush()
                 self._rounds += 1
                 if monotonic() > until:
@@ -275,12 +282,12 @@ class Poller:
             if took > server.broker.figures.longest_block:
                 server.broker.figures.longest_block = took
 
-    def _handle(self, ready: list[tuple[int, int]]) -> int:
-        """Handle what the poll found, and return how many bytes came."""
-        transports, buffers, view = self._transports, self._buffers, self._view
+    def _handle(self, ready: list[tuple[int, int]], until: float) -> int:
+        """Handle what the poll found, but stop at a time, and return how many bytes came."""
+        transports, buffers, small, view = self._transports, self._buffers, self._small_buffers, self._view
         readv = os.readv
         total = 0
-        for descriptor, events in ready:
+        for number, (descriptor, events) in enumerate(ready, 1):
             transport = transports.get(descriptor)
             if transport is None:
                 if descriptor in self._listening:
@@ -290,18 +297,24 @@ class Poller:
                 transport.writable()
                 if events == _WRITE or descriptor not in transports:
                     continue
+            connection = transport.connection
+            if connection.interrupted and events == _READ:
+                continue  # it waits for its turn since this was found
             try:
-                size = readv(descriptor, buffers)
+                size = readv(descriptor, small if connection.session is None else buffers)
             except BlockingIOError:
                 continue
             except OSError:
                 transport.abort()
                 continue
-            if size:
-                total += size
-                transport.connection.feed(bytes(view[:size]))
-            else:
-                transport.connection.input_ended()
+            if not size:
+                connection.input_ended()
+                continue
+            total += size
+            connection.receive(bytes(view[:size]))
+            if number % LOOK == 0 and monotonic() > until:
+                self._left = ready[number:]
+                break
         return total
 
     def _accept(self, listening: socket.socket, listener: Listener) -> None:

@@ -73,7 +73,7 @@ class StreamProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the connection."""
         if self.connection is not None:
-            self.connection.feed(data)
+            self.connection.receive(data)
             self.pace(len(data))
 
     def pace(self, size: int) -> None:
@@ -86,7 +86,8 @@ class StreamProtocol(asyncio.Protocol):
                 self.server.read_later(connection)
         elif connection.interrupted:
             self._held += size
-            if self._held > MAX_HELD:
+            bound = MAX_HELD if connection.session is not None else self.server.config.limits.before_login
+            if self._held > bound:
                 self._pause()
 
     def eof_received(self) -> bool:

@@ -7,7 +7,7 @@ publishing.py in runs; other packets are decoded and handled here; CONNECT and A
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker.access import Exchange
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
-LOOKS_AT_CLOCK = 8
-"""Packets, or runs of them, between two looks at the clock."""
+MAX_CONTROL_PACKET = 1024 * 1024
+"""Bytes of a packet other than PUBLISH: it is decoded in one go."""
 SIGN_OF_LIFE = 1_000
 """Bytes of a packet under way that count for the keep-alive: a large packet may take its time, not a drip."""
 
@@ -123,9 +123,12 @@ class Connection(Delivery):
 
     def _feed(self, data: bytes) -> None:
         """Split `data` into packets and handle them. HOT."""
-        if self.backlog is not None and not self.interrupted and not self.work_off():
-            self.interrupted = True
-            self.broker.interrupted(self)
+        until = 0.0
+        if self.backlog is not None and not self.interrupted:
+            until = self.broker.clock() + TURN
+            if not self.work_off(until):
+                self.interrupted = True
+                self.broker.interrupted(self)
         if self.received is None and self.interrupted:
             self.keep(data, 0, 0)
             return
@@ -140,16 +143,17 @@ class Connection(Delivery):
             self.received = None
         self.seen_at = self.broker.now
         at, end = 0, len(data)
-        count, until = 0, 0.0
+        clock = self.broker.clock
+        largest = min(MAX_CONTROL_PACKET, self.broker.limits.max_packet_size)
+        is_first = True  # most reads bring one packet, or one run: no look at the clock for those
         while at < end:
-            count += 1
-            if count % LOOKS_AT_CLOCK == 0:
-                now = self.broker.clock()
-                if not until:
-                    until = now + TURN
-                elif now > until:
-                    self.interrupt(data, at)
-                    return
+            if is_first:
+                is_first = False
+            elif not until:
+                until = clock() + TURN
+            elif clock() > until:
+                self.interrupt(data, at)
+                return
             if self.state is not CONNECTED and not self._may_start(data[at]):
                 return
             shape = self.shape
@@ -161,12 +165,14 @@ class Connection(Delivery):
             ):
                 stop = at + shape.size
                 if stop < end:
-                    stop = publishing.run_end(shape, data, at)
+                    stop = publishing.run_end(self, shape, data, at)
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
-                if self.backlog is not None and not self.work_off():
-                    self.interrupt(data, at)
-                    return
+                if shape.singly and self.backlog is not None:
+                    until = until or clock() + TURN
+                    if not self.work_off(until):
+                        self.interrupt(data, at)
+                        return
                 if self.broker.journal.full:
                     self.wait_for_room(data, at)
                     return
@@ -192,27 +198,23 @@ class Connection(Delivery):
                         raise malformed("a length is longer than four bytes")
                     break
             stop = body + length
-            if stop - at > self.broker.limits.max_packet_size:
-                raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet is larger than the maximum")
+            if stop - at > largest or self.state is not CONNECTED:
+                self._check_size(first, stop - at)
             if stop > end:
                 self.keep(data, at, stop - end)
                 return
             if first >> 4 == fields.PUBLISH:
                 shape = self.shape = publishing.read_shape(self, data, at, body, stop)
-                run = publishing.run_end(shape, data, at)
+                run = publishing.run_end(self, shape, data, at)
                 mixed = None
                 if run == stop < end and shape.plain:
                     mixed = publishing.read_mixed(self, shape, data, at)
                 if mixed is None:
                     stop = run
                     publishing.publish(self, shape, data[at:stop])
-                    if self.backlog is not None and not self.work_off():
-                        self.interrupt(data, stop)
-                        return
                 else:
                     batch, route = mixed
                     stop = at + len(batch.data)
-                    count = -1
                     publishing.publish_mixed(self, batch, route)
             elif length == 2 and first in (0x40, 0x50, 0x62, 0x70):
                 count = publishing.ack_run(data, at)
@@ -222,19 +224,35 @@ class Connection(Delivery):
             else:
                 self.broker.figures.packets_received += 1
                 self._handle(first, data[body:stop])
-                count = -1  # these may take long: look at the clock
                 if self.interrupted:
                     self.keep(data, stop, 0)
                     return
-                if self.backlog is not None and not self.work_off():
-                    self.interrupt(data, stop)
-                    return
             at = stop
+            if self.backlog is not None:
+                until = until or clock() + TURN
+                if not self.work_off(until):
+                    self.interrupt(data, at)
+                    return
             if self.broker.journal.full:
                 self.wait_for_room(data, at)
                 return
         if at < end:
             self.keep(data, at, 1)
+
+    def _check_size(self, first: int, size: int) -> None:
+        """Raise ProtocolError if a packet of this size is larger than it may be, before it is all there."""
+        limits = self.broker.limits
+        if self.state is not CONNECTED and size > limits.before_login:
+            raise ProtocolError(
+                Reason.PACKET_TOO_LARGE, f"a packet has at most {limits.before_login} bytes before the log-in"
+            )
+        if size > limits.max_packet_size:
+            raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet is larger than the maximum")
+        if size > MAX_CONTROL_PACKET and first >> 4 != fields.PUBLISH:
+            raise ProtocolError(
+                Reason.QUOTA_EXCEEDED,
+                f"a packet other than PUBLISH has at most {MAX_CONTROL_PACKET} bytes here",
+            )
 
     def _may_start(self, first: int) -> bool:
         """Tell whether a packet that begins with `first` may come in the present state."""
@@ -280,30 +298,43 @@ class Connection(Delivery):
             raise ProtocolError(
                 Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "there are no subscription identifiers"
             )
-        extras = self._extras(packet)
+        self.add_work(self._subscribing(packet, identifier, self._extras(packet)))
+
+    def _subscribing(self, packet: Subscribe, identifier: int | None, extras: Extras) -> Iterator[None]:
+        """Subscribe to one filter in each step, and answer at the end."""
         reasons: list[int] = []
         fresh: list[Subscription] = []
         past: list[tuple[bytes, Subscription]] = []
-        for wish in packet.wishes:
+        unknown = self._unknown(packet)
+        for number, wish in enumerate(packet.wishes):
+            if number:
+                yield
             reason, subscription = self._add(wish, () if identifier is None else (identifier,), extras)
             reasons.append(reason if self.version == V5 or reason < 0x80 else 0x80)
             if subscription is not None and extras.start is not None:
                 past.append((wish.topic_filter, subscription))
             elif subscription is not None:
                 fresh.append(subscription)
-        answer = self._results(
-            fields.SUBACK, packet.packet_id, reasons, extras.wrong or self._unknown(packet)
-        )
+        answer = self._results(fields.SUBACK, packet.packet_id, reasons, extras.wrong or unknown)
 
         def granted() -> None:
             self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
             for subscription in fresh:
                 self.add_work(self.broker.send_retained(subscription))
 
-        self._when_safe(granted)
+        session = self.session
+        if session is None or not session.lasting:
+            self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
+            fresh, retained = [], fresh
+        else:
+            self._when_safe(granted)
+            retained = []
         for key, subscription in past:
             assert extras.start is not None
             self.broker.replay_from(key, subscription, extras.start)
+            yield
+        for subscription in retained:
+            yield from self.broker.send_retained(subscription)
 
     def _unknown(self, packet: Subscribe) -> str:
         """Say which of the topics asked for may not be used, if any."""
@@ -405,16 +436,22 @@ class Connection(Delivery):
         return qos, subscription if wants else None
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
-        assert self.session is not None
+        self.add_work(self._unsubscribing(packet))
+
+    def _unsubscribing(self, packet: Unsubscribe) -> Iterator[None]:
+        """Unsubscribe from one filter in each step, and answer at the end."""
         reasons: list[int] = []
-        for key in packet.filters:
+        for number, key in enumerate(packet.filters):
+            if number:
+                yield
+            assert self.session is not None
             try:
                 check_filter(split_shared(key)[1], self.broker.limits.max_topic_levels)
             except InvalidTopic:
                 reasons.append(Reason.TOPIC_FILTER_INVALID)
-                continue
-            existed = self.broker.unsubscribe(self.session, key)
-            reasons.append(Reason.SUCCESS if existed else Reason.NO_SUBSCRIPTION_EXISTED)
+            else:
+                existed = self.broker.unsubscribe(self.session, key)
+                reasons.append(Reason.SUCCESS if existed else Reason.NO_SUBSCRIPTION_EXISTED)
         answer = self._results(fields.UNSUBACK, packet.packet_id, reasons)
         self._when_safe(lambda: self.reply(answer))  # [MQTT-3.10.4-4], -5
 
@@ -458,15 +495,20 @@ class Connection(Delivery):
 
         Return False, having sent nothing, if it is too large even so.
         """
-        data = encode(packet, self.version)
-        if len(data) > self.max_packet and hasattr(packet, "properties"):
-            packet.properties.pop("reason_string", None)  # [MQTT-3.2.2-19] and its like
-            data = encode(packet, self.version)
-        if len(data) > self.max_packet:
+        data = self.encoded(packet)
+        if not data:
             return False
         self.write(data)
         self.broker.figures.packets_sent += 1
         return True
+
+    def encoded(self, packet: Packet) -> bytes:
+        """Return a packet's bytes as `reply` would send them; none if it is too large for the client."""
+        data = encode(packet, self.version)
+        if len(data) > self.max_packet and hasattr(packet, "properties"):
+            packet.properties.pop("reason_string", None)  # [MQTT-3.2.2-19] and its like
+            data = encode(packet, self.version)
+        return data if len(data) <= self.max_packet else b""
 
     def answer(self, acks: bytes, first: int) -> None:
         """Answer a run of acknowledgements with those of the next step: only the first byte differs."""

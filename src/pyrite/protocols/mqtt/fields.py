@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pyrite.protocols.mqtt.reasons import malformed, violation
+from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, malformed, violation
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
 SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)
@@ -17,6 +17,11 @@ WILL: Final = 0
 
 MAX_REMAINING_LENGTH = 268_435_455
 MAX_VARINT = MAX_REMAINING_LENGTH
+
+MAX_PROPERTIES = 512
+"""Properties of one packet from a client: each takes some 2 us to read, and all are read in one go."""
+MAX_USER_PROPERTY_BYTES = 64 * 1024
+"""Bytes of all user properties of one packet from a client, as they are on the wire."""
 
 _ACKS = (PUBACK, PUBREC, PUBREL, PUBCOMP)
 _TO_SAY_WHY = (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)
@@ -137,14 +142,21 @@ class Reader:
         if self.position != self.end:
             raise malformed("the packet is longer than its fields")
 
-    def properties(self, packet: int) -> dict[str, Any]:
-        """Read the properties (2.2.2) of a packet of this type."""
+    def properties(self, packet: int, slack: int = 1) -> dict[str, Any]:
+        """Read the properties (2.2.2) of a packet of this type, `slack` times what a client may send."""
         length = self.varint()
         end = self.position + length
         if end > self.end:
             raise malformed("the properties are longer than the packet")
         found: dict[str, Any] = {}
+        count = user_bytes = 0
         while self.position < end:
+            start = self.position
+            count += 1
+            if count > MAX_PROPERTIES * slack:
+                raise ProtocolError(
+                    Reason.QUOTA_EXCEEDED, f"a packet has at most {MAX_PROPERTIES} properties here"
+                )
             identifier = self.varint()
             name, kind, packets = _PROPERTIES.get(identifier, ("", "", ()))
             if packet not in packets:
@@ -153,6 +165,12 @@ class Reader:
             if self.position > end:
                 raise malformed("a property is longer than the properties")
             if name == "user_property":
+                user_bytes += self.position - start
+                if user_bytes > MAX_USER_PROPERTY_BYTES * slack:
+                    raise ProtocolError(
+                        Reason.QUOTA_EXCEEDED,
+                        f"a packet has at most {MAX_USER_PROPERTY_BYTES} bytes of user properties here",
+                    )
                 found.setdefault(name, []).append(value)
                 continue
             if value == 0 and name in _NOT_ZERO:
@@ -161,7 +179,7 @@ class Reader:
                 found.setdefault(name, []).append(value)
                 continue
             if name in found:
-                raise violation(f"{name} stands twice")
+                raise violation(f"duplicate {name}")
             found[name] = value
         return found
 

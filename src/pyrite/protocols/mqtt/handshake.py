@@ -16,6 +16,7 @@ from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, WillMessage
 from pyrite.protocols.mqtt.publishing import check_response_topic, message_properties
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation
+from pyrite.protocols.mqtt.requests import REQUESTS
 from pyrite.protocols.states import AUTHENTICATING, CONNECTED
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _step(connection: Connection, exchange: Exchange, data: bytes | None) -> Non
     verdict: Accept | Refuse | Challenge | None = admission.too_many(who)
     if verdict is None:
         verdict = verdict_of(partial(exchange.step, data), data, (Accept, Refuse, Challenge))
-        admission.note(who, verdict)
+        verdict = admission.judged(who, verdict)
     _decided(connection, verdict)
 
 
@@ -152,6 +153,8 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
         raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-13]
     if will.topic.startswith(SYSTEM):
         raise ProtocolError(Reason.NOT_AUTHORIZED, "no one publishes on $SYS but the broker")
+    if will.topic.startswith(REQUESTS):
+        raise ProtocolError(Reason.TOPIC_NAME_INVALID, "a will is no request: its topic begins with $pyrite/")
     if options.check_payload_format and will.properties.get("payload_format"):
         try:
             will.payload.decode()

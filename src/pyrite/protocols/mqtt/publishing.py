@@ -30,7 +30,17 @@ if TYPE_CHECKING:
 
 
 MAX_MIXED = 1_000
-"""Messages of a mixed batch: as many as are gathered in a moment, for others want their turn."""
+"""Messages of a mixed batch, each of which takes some 400 ns to gather."""
+MAX_MIXED_DELIVERIES = 2_000
+"""Messages times receivers of a mixed batch: receivers that need another wire form get single messages."""
+MAX_RUN_DELIVERIES = 16_384
+"""Messages times receivers of a run, each of which may take 100 ns: a run is not interrupted."""
+MAX_QOS_2_RUN = 256
+"""Messages of a run with QoS 2: if only some ids are new, each message is published by itself."""
+MAX_ACK_RUN = 1_024
+"""Acknowledgements that are handled in one go."""
+GROUP_DELIVERIES = 32
+"""Deliveries that a shared subscription counts for: each message of a run may go to another member."""
 
 
 class Shape:
@@ -48,6 +58,7 @@ class Shape:
         "qos",
         "refused",
         "retain",
+        "singly",
         "size",
         "topic",
         "words",
@@ -69,6 +80,8 @@ class Shape:
     """The wire form in which such packets may be forwarded as they are, or -1."""
     refused: int
     """0, or the reason for which messages of this shape are not taken."""
+    singly: bool
+    """Whether each message is judged or handled by itself: such packets make no run."""
     plain: bool
     """Whether such packets may be part of a mixed batch: nothing about them but topic and payload."""
     words: list[Word]
@@ -117,6 +130,12 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     shape.size = stop - start
     shape.id_at = topic_end - start
     shape.payload_at = payload_at - start
+    is_request = topic.startswith(REQUESTS)
+    shape.singly = is_request or (
+        connection.options.check_payload_format
+        and shape.properties is not None
+        and bool(shape.properties.payload_format)
+    )
     shape.plain = (
         shape.form >= 0
         and not shape.retain
@@ -124,7 +143,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         and not shape.refused
         and not connection.broker.access.checks_topics
         and not connection.broker.catalog.restricts
-        and not topic.startswith(REQUESTS)
+        and not is_request
     )
     return shape
 
@@ -200,16 +219,23 @@ def _refusal(connection: Connection, shape: Shape) -> int:
     return 0
 
 
-def run_end(shape: Shape, data: bytes, start: int) -> int:
-    """Return where the run of packets of this shape ends that begins at `start` with a whole one."""
+def run_end(connection: Connection, shape: Shape, data: bytes, start: int) -> int:
+    """Return where the run of packets of this shape ends that begins at `start` with a whole one.
+
+    A run is no longer than can be published in one go: the clock is not looked at within it.
+    """
     prefix, length, size = shape.prefix, shape.prefix_length, shape.size
     at = start + size
     last = len(data) - size
+    if at > last or data[at : at + length] != prefix:
+        return at
+    longest = _longest_run(connection, shape)
+    last = min(last, start + (longest - 1) * size)
     follows = shape.property_bytes
-    if last - at >= MANY * size and data[at : at + length] == prefix:
+    if last - at >= MANY * size:
         if not shape.words:
             shape.words = [*words(prefix, 0), *words(follows, shape.id_at + 2)]
-        return at + count_alike(data, at, size, shape.words) * size
+        return at + count_alike(data, at, size, shape.words, longest - 1) * size
     if not follows:
         while at <= last and data[at : at + length] == prefix:
             at += size
@@ -219,6 +245,20 @@ def run_end(shape: Shape, data: bytes, start: int) -> int:
     while at <= last and data[at : at + length] == prefix and data[at + skip : at + until] == follows:
         at += size
     return at
+
+
+def _longest_run(connection: Connection, shape: Shape) -> int:
+    """Return how many messages of this shape may be published in one go."""
+    if shape.singly:
+        return 1
+    route = connection.broker.subscriptions.route(shape.topic)
+    longest = max(1, MAX_RUN_DELIVERIES // _receivers(route))
+    return min(longest, MAX_QOS_2_RUN) if shape.qos == 2 else longest
+
+
+def _receivers(route: Route) -> int:
+    """Return how many deliveries a message on this route counts for."""
+    return 1 + len(route.targets) + GROUP_DELIVERIES * len(route.groups)
 
 
 def read_mixed(
@@ -234,13 +274,16 @@ def read_mixed(
     gap = (2 if first & 6 else 0) + five
     route = connection.broker.subscriptions.route(shape.topic)
     routes = connection.broker.subscriptions.routes
+    longest = min(MAX_MIXED, MAX_MIXED_DELIVERIES // _receivers(route))
+    if shape.qos == 2:
+        longest = min(longest, MAX_QOS_2_RUN)
     starts: list[int] = []
     topics: list[bytes] = []
     ids_at: list[int] = []
     largest = connection.broker.limits.max_packet_size
     at, end = start, len(data)
     last = end - 4  # a fixed header and the length of a topic can be read
-    while at <= last and data[at] == first and len(starts) < MAX_MIXED:
+    while at <= last and data[at] == first and len(starts) < longest:
         length, body = data[at + 1], at + 2
         if length > 127:
             if not 0 < data[body] < 128:
@@ -308,15 +351,12 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     properties = shape.properties
     refused = shape.refused
     if properties is not None and properties.payload_format and connection.options.check_payload_format:
-        if count > 1:  # each is judged by itself
-            for start in range(0, len(packets), size):
-                publish(connection, shape, packets[start : start + size])
-            return
         refused = refused or _wrong_payload(packets[shape.payload_at :])
-    if (
-        broker.access.checks_topics
-        and not shape.topic.startswith(REQUESTS)  # a request is judged by what it asks for
-        and not broker.access.may_publish(connection.credentials, shape.topic.decode())
+    if shape.topic.startswith(REQUESTS):
+        _request(connection, shape, packets, refused)
+        return
+    if broker.access.checks_topics and not broker.access.may_publish(
+        connection.credentials, shape.topic.decode()
     ):
         refused = refused or Reason.NOT_AUTHORIZED
     text = ""
@@ -328,10 +368,6 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
                 raise ProtocolError(refused, text)
     if shape.retain and not broker.may_retain(shape.topic):
         refused = refused or _unretainable(connection, shape)
-    if shape.topic.startswith(REQUESTS) and not refused and packets[0] & 0x08 == 0:
-        for start in range(0, len(packets), size):
-            payload = packets[start + shape.payload_at : start + size]
-            Request(connection, shape.qos, properties).handle(shape.topic, payload)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)
@@ -360,6 +396,35 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         return
     at = shape.id_at
     _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], refused, text)
+
+
+def _request(connection: Connection, shape: Shape, packet: bytes, refused: int) -> None:
+    """Handle a request and acknowledge it. It reaches no subscriber, no log and no retained message.
+
+    A request is judged by what it asks for. One that comes again may have been handled, so it is not.
+    """
+    figures = connection.broker.figures
+    figures.publish_received += 1
+    figures.publish_bytes_received += len(packet)
+    high, low = packet[shape.id_at : shape.id_at + 1], packet[shape.id_at + 1 : shape.id_at + 2]
+    is_new = not packet[0] & 0x08
+    if shape.qos:
+        ids = _pairs(high, low)
+        _, error = _allowed(connection, shape.qos, ids, refused)
+        if error is not None:
+            raise error
+        session = connection.session
+        if shape.qos == 2 and not refused and session is not None:
+            if session.incoming is None:
+                session.incoming = set()
+            is_new = ids[0] not in session.incoming
+            session.incoming.add(ids[0])
+            if session.lasting:
+                connection.broker.journal.save_incoming(session)
+        reply = _Reply(connection, shape.qos, ids, high, low)
+        connection.when_safe(lambda: reply.send(refused))
+    if is_new and not refused:
+        Request(connection, shape.qos, shape.properties).handle(shape.topic, packet[shape.payload_at :])
 
 
 def _publish_acknowledged(
@@ -462,9 +527,14 @@ class _Reply:
             reason = 0  # 3.1.1 knows no way to refuse a message but to take it and drop it
         if reason >= 0x80 and connection.problem_information:  # [MQTT-3.1.2-29]
             kind = fields.PUBACK if self._qos == 1 else fields.PUBREC
-            for message_id in self._ids:
-                properties = {"reason_string": text or describe(reason)}
-                connection.reply(Ack(kind, message_id, reason, properties))
+            refusal = connection.encoded(Ack(kind, 1, reason, {"reason_string": text or describe(reason)}))
+            refusals = bytearray(refusal * len(self._ids))
+            if refusal:
+                id_at = 2 if refusal[1] < 128 else 3  # a reason string is never so long as to need more
+                refusals[id_at :: len(refusal)] = self._high
+                refusals[id_at + 1 :: len(refusal)] = self._low
+                connection.write(refusals)
+                connection.broker.figures.packets_sent += len(self._ids)
             return
         connection.write(_acks(0x40 if self._qos == 1 else 0x50, self._high, self._low, reason))
         connection.broker.figures.packets_sent += len(self._high)
@@ -495,11 +565,12 @@ def _allowed(
     if qos == 2 and not refused and connection.session is not None:
         incoming = connection.session.incoming or set()
         most = connection.broker.limits.receive_maximum
-        if len(incoming) + len(ids) > most:
-            taken = set(incoming)
+        if len(incoming) + len(ids) > most and len(incoming) + len(fresh := set(ids) - incoming) > most:
+            fresh.clear()
             for number, message_id in enumerate(ids):
-                taken.add(message_id)
-                if len(taken) > most:
+                if message_id not in incoming:
+                    fresh.add(message_id)
+                if len(incoming) + len(fresh) > most:
                     return number, ProtocolError(  # [MQTT-3.3.4-7]
                         Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many messages are unacknowledged"
                     )
@@ -519,12 +590,12 @@ def _first_time(
     if incoming.isdisjoint(unique) and len(unique) == len(ids):
         incoming |= unique
         return [(batch, ids)]
-    batches: list[tuple[Batch, Sequence[int]]] = []
+    fresh: list[int] = []
     for index, message_id in enumerate(ids):
         if message_id not in incoming:
             incoming.add(message_id)
-            batches.append((batch.part(index, index + 1), (message_id,)))
-    return batches
+            fresh.append(index)
+    return [(batch.only(fresh), [ids[index] for index in fresh])] if fresh else []
 
 
 def _pairs(high: bytes, low: bytes) -> tuple[int, ...]:
@@ -554,12 +625,16 @@ def _acks(first: int, high: bytes, low: bytes, reason: int) -> bytes | bytearray
 
 
 def ack_run(data: bytes, start: int) -> int:
-    """Return how many 4-byte acknowledgements like the one at `start` follow one another, itself included."""
-    if len(data) - start == 4:
+    """Return how many 4-byte acknowledgements like the one at `start` follow one another, itself included.
+
+    At most MAX_ACK_RUN, and for what that takes, however much follows.
+    """
+    if data[start + 4 : start + 6] != data[start : start + 2]:
         return 1
-    firsts = data[start::4]
-    lengths = data[start + 1 :: 4]
-    ids = len(data[start + 3 :: 4])  # no more than have come whole
+    stop = start + 4 * MAX_ACK_RUN
+    firsts = data[start:stop:4]
+    lengths = data[start + 1 : stop : 4]
+    ids = len(data[start + 3 : stop : 4])  # no more than have come whole
     alike = len(firsts) - len(firsts.lstrip(firsts[:1]))
     short = len(lengths) - len(lengths.lstrip(b"\x02"))
     return min(alike, short, ids)
@@ -579,10 +654,8 @@ def acknowledged(connection: Connection, first: int, acks: bytes) -> None:
     elif first == 0x50:
         if session.received(ids):
             connection.when_safe(lambda: connection.answer(acks, 0x62))
-        else:
-            for message_id in ids:  # [MQTT-4.3.3-4]
-                known = session.received((message_id,))
-                _answer_one(connection, fields.PUBREL, message_id, known)
+        else:  # [MQTT-4.3.3-4]
+            _answer(connection, fields.PUBREL, [(one, session.received((one,))) for one in ids])
     else:
         incoming = session.incoming
         if incoming is not None and incoming.issuperset(ids):
@@ -591,19 +664,38 @@ def acknowledged(connection: Connection, first: int, acks: bytes) -> None:
                 connection.broker.journal.save_incoming(session)
             connection.when_safe(lambda: connection.answer(acks, 0x70))
         else:
+            known: list[tuple[int, bool]] = []
             for message_id in ids:
-                known = incoming is not None and message_id in incoming
-                if known and incoming is not None:
+                known.append((message_id, incoming is not None and message_id in incoming))
+                if incoming is not None:
                     incoming.discard(message_id)
-                    if session.lasting:
-                        connection.broker.journal.save_incoming(session)
-                _answer_one(connection, fields.PUBCOMP, message_id, known)
+            if session.lasting and any(was_known for _, was_known in known):
+                connection.broker.journal.save_incoming(session)
+            _answer(connection, fields.PUBCOMP, known)
 
 
-def _answer_one(connection: Connection, kind: int, message_id: int, known: bool) -> None:
-    """Answer an acknowledgement with the next step, when this one cannot be forgotten any more."""
-    answer = Ack(kind, message_id, 0 if known else _UNKNOWN)
-    connection.when_safe(lambda: connection.reply(answer))
+def _answer(connection: Connection, kind: int, known: list[tuple[int, bool]]) -> None:
+    """Answer acknowledgements with the next step, when they cannot be forgotten any more.
+
+    Those whose id was not `known` are told so, where the client's version can.
+    """
+    good = connection.encoded(Ack(kind, 1, 0))[:2]
+    bad = connection.encoded(Ack(kind, 1, _UNKNOWN))
+    head, tail = bad[:2], bad[4:]
+    answers = b"".join(
+        [
+            (good if was_known else head) + message_id.to_bytes(2, "big") + (b"" if was_known else tail)
+            for message_id, was_known in known
+            if was_known or bad
+        ]
+    )
+
+    def answer() -> None:
+        connection.write(answers)
+        connection.broker.figures.packets_sent += len(known)
+
+    if answers:
+        connection.when_safe(answer)
 
 
 _UNKNOWN = Reason.PACKET_IDENTIFIER_NOT_FOUND

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
 
 REQUESTS = b"$pyrite/"
+MAX_REQUEST = 64 * 1024
+"""Bytes of a request's payload, which is decoded in one go."""
+PLACES_TOGETHER = 64
+"""Places of messages that are read in one step."""
 MAX_DIGITS = 19
 """Digits of an offset."""
 EXPECTED = (
@@ -67,6 +71,8 @@ class Request:
     def handle(self, topic: bytes, payload: bytes) -> None:
         """Do what is asked for."""
         try:
+            if len(payload) > MAX_REQUEST:
+                raise Wrong(f"a request has at most {MAX_REQUEST} bytes")
             kind, _, rest = topic[len(REQUESTS) :].decode().partition("/")
             if kind == "consumers":
                 self._about_consumer(rest, payload)
@@ -84,23 +90,27 @@ class Request:
         broker = self._connection.broker
         if not broker.journal.streams:
             raise Wrong("there is no log to fetch messages from")
-        try:
-            wishes = json.loads(payload) if payload else {}
-        except ValueError as error:
-            raise Wrong(f"the payload is not JSON: {error}") from None
-        except RecursionError:
-            raise Wrong("the payload is not JSON that is expected here: it is too deep") from None
         if action == "create":
-            self._create(name, wishes)
+            self._create(name, _decoded(payload))
             return
         consumer = consumers.find(broker, name)
-        self._check_access(consumer.topic_filter)
-        if action == "fetch":
-            self._fetch(consumer, wishes)
-        elif action == "ack":
-            self._acknowledge(consumer, wishes)
-        else:
+        self._check_access(consumer.topic_filter)  # before anything is decoded
+        if action == "delete":
             consumers.delete(consumer, self._done)
+        elif action == "fetch":
+            self._fetch(consumer, _decoded(payload))
+        else:
+            self._in_steps(self._acknowledge(consumer, _decoded(payload)))
+
+    def _in_steps(self, steps: Iterator[None]) -> None:
+        """Do the rest of the request in the connection's turns, after what it does already."""
+        self._connection.add_work(self._tried(steps))
+
+    def _tried(self, steps: Iterator[None]) -> Iterator[None]:
+        try:
+            yield from steps
+        except Wrong as error:
+            self._end(("pyrite-error", str(error)))
 
     def _done(self) -> None:
         self._counted(0)
@@ -117,7 +127,8 @@ class Request:
             check_filter(name.encode(), broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_subscribe(connection.credentials, name):
                 raise Wrong("not authorized for the topics")
-            connection.add_work(self._list(name.encode()))
+            if self._topic:  # else there is no one to answer
+                self._in_steps(self._list(name.encode()))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_admin(connection.credentials, name):
@@ -131,19 +142,20 @@ class Request:
             raise Wrong(EXPECTED)
 
     def _list(self, topic_filter: bytes) -> Iterator[None]:
-        """Answer with the topics that match a filter, at most one at each step."""
+        """Answer with the topics that match a filter, at most one in each step."""
         count = 0
         for found in self._connection.broker.topics_for(topic_filter):
-            yield
             if found is None:
+                yield
                 continue
-            topic, kept = found
             count += 1
+            topic, kept = found
             about: tuple[tuple[str, str], ...] = (("pyrite-topic", topic.decode()),)
             if kept is not None:
                 about += (("pyrite-kept", "true"),)
             properties = Properties(correlation_data=self._correlation, user_properties=about)
             self._answer(kept or b"", properties)
+            yield
         self._counted(count)
 
     def _check_access(self, topic_filter: bytes) -> None:
@@ -192,18 +204,22 @@ class Request:
         )
         self._answer(batch.payload(), properties)
 
-    def _acknowledge(self, consumer: Consumer, wishes: Any) -> None:
+    def _acknowledge(self, consumer: Consumer, wishes: Any) -> Iterator[None]:
         texts = wishes.get("places") if isinstance(wishes, dict) else wishes
         if not isinstance(texts, list):
             raise Wrong('expected a list of places, such as ["default:17"]')
         streams = {stream.name: stream for stream in self._connection.broker.journal.streams}
         places = []
-        for text in texts:
-            name, _, offset = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-            if name not in streams or not offset.isdecimal() or len(offset) > MAX_DIGITS:
-                wrong = repr(text) if isinstance(text, str) and len(text) < 64 else "one of them"
-                raise Wrong(f"{wrong} is no place: expected the pyrite-place of a message that was fetched")
-            places.append(Place(streams[name], int(offset)))
+        for first in range(0, len(texts), PLACES_TOGETHER):
+            for text in texts[first : first + PLACES_TOGETHER]:
+                name, _, offset = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+                if name not in streams or not offset.isdecimal() or len(offset) > MAX_DIGITS:
+                    wrong = repr(text) if isinstance(text, str) and len(text) < 64 else "one of them"
+                    raise Wrong(
+                        f"{wrong} is no place: expected the pyrite-place of a message that was fetched"
+                    )
+                places.append(Place(streams[name], int(offset)))
+            yield
         consumer.acknowledge(places, self._counted)
 
     def _counted(self, count: int) -> None:
@@ -217,4 +233,16 @@ class Request:
         if self._topic and session is not None and self._connection.session is session:
             topic = self._topic.encode()
             batch = Batch(topic, payload, self._qos, properties=properties)
-            session.deliver(batch, Subscription(session, topic, self._qos))
+            target = Subscription(session, topic, self._qos)
+            target.is_answer = session.has_answers = True
+            session.deliver(batch, target)
+
+
+def _decoded(payload: bytes) -> Any:
+    """Return what a request's payload says."""
+    try:
+        return json.loads(payload) if payload else {}
+    except ValueError as error:
+        raise Wrong(f"the payload is not JSON: {error}") from None
+    except RecursionError:
+        raise Wrong("the payload is not JSON that is expected here: it is too deep") from None
