@@ -194,6 +194,7 @@ class DiskJournal(Journal):
             self.writers[stream] = writer
             self._readers[stream] = StreamReader(where)
             self._readers_here[stream] = StreamReader(where)
+            self._is_committed(stream, writer.opened.end)
             self._upkeep.append(Upkeep(self._files, where, one, self._damaged))
             self._applied[stream] = applied
             if applied < 0:  # its row is damaged: what messages did to the state since then is not known
@@ -441,12 +442,18 @@ class DiskJournal(Journal):
         for stream, gathering in group.gathered.items():
             if stream in group.faults:
                 self.broker.figures.log_lost += gathering.unpromised
+            else:
+                self._is_committed(stream, gathering.end)
             group.waiters.append(Waiter(None, None, partial(_set_routed, stream, gathering.end)))
         waiters, group.waiters = group.waiters, []  # no cycle with the group: its bytes are to go
         waiters.append(Waiter(None, None, partial(self._is_settled, group)))
         self._settling.extend((group, waiter) for waiter in waiters)
         self._judge({stream: group.faults.get(stream) for stream in group.gathered})
         self._settle_some()
+
+    def _is_committed(self, stream: Stream, end: int) -> None:
+        """Tell those who read a stream up to where they must find messages."""
+        self._readers[stream].committed = self._readers_here[stream].committed = end
 
     def _is_settled(self, group: Group) -> None:
         self._unsettled.remove(group)

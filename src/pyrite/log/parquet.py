@@ -325,6 +325,10 @@ class ParquetSegment:
         """Return the index: one record a row group."""
         return self._load()[0]
 
+    def reach(self, offset: int) -> int:
+        """Return where the segment ends: it was whole when it got its name."""
+        return self.end()
+
     def end(self) -> int:
         """Return the offset after the last message, including those that were lost before it was written."""
         return self._load()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -57,6 +58,11 @@ class StreamReader:
         self._segments: dict[str, Segment] = {}
         self._changed = -1
         self._decoded = Decoded()
+        self.committed = 0
+        """Offset before which all messages were committed, as far as the process that writes has told.
+
+        Readers of other processes need not be told: what is acknowledged is in the index.
+        """
 
     def segments(self) -> list[Segment]:
         """Return the segments there are now, the oldest first."""
@@ -93,7 +99,7 @@ class StreamReader:
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield record batches with the messages from `offset` on and before `stop`; and what is damaged.
 
-        Never a message twice, and none is left out, whatever becomes of the segments meanwhile. `columns` are
+        If the log ends before what was committed, that is an OSError, and not the end. Never a message twice, and none is left out, whatever becomes of the segments meanwhile. `columns` are
         those that are wanted, of which the offset must be the first; all, if it is not given.
         """
         return self.select(offset, stop, columns)
@@ -111,9 +117,11 @@ class StreamReader:
         """
         while offset < stop:
             segment, limit = self._at(offset)
-            if segment is None:
-                return
             try:
+                if limit == FOREVER:
+                    self._see_that_it_reaches(min(stop, self.committed), offset, segment)
+                if segment is None:
+                    return
                 for piece in segment.select(offset, min(stop, limit), columns, topics):
                     yield piece
                     offset = piece.last + 1 if isinstance(piece, Damage | Passed) else _after(piece)
@@ -122,6 +130,14 @@ class StreamReader:
             if limit == FOREVER:
                 return
             offset = max(offset, limit)
+
+    def _see_that_it_reaches(self, promised: int, offset: int, last: Segment | None) -> None:
+        """Raise OSError if the log ends before `promised`, of which messages from `offset` on are wanted."""
+        if offset < promised:
+            end = 0 if last is None else last.reach(promised)
+            if end < promised:
+                text = f"it ends at offset {end}, but messages up to {promised - 1} were committed"
+                raise OSError(errno.EIO, text, str(self.folder))
 
     def _at(self, offset: int) -> tuple[Segment | None, int]:
         """Find the segment in which an offset is, or the next one; and where the one after it begins."""

@@ -58,6 +58,8 @@ class StreamWriter:
         """Messages that may be lost, as they could not be synced."""
         self._refused = 0
         """Bytes that were to be written last when it failed."""
+        self._end: int | None = None
+        """Where the segment ended that was abandoned last, if there is none now."""
         self.opened = self._open()
 
     def _open(self) -> Opened:
@@ -77,8 +79,7 @@ class StreamWriter:
             if len(found.records):
                 end = int(found.records["first"][-1] + found.records["count"][-1])
             if not found.sealed:
-                self._segment = SegmentWriter(self._files, self._folder, last.base)
-                self._segment.resume(found.records)
+                self._segment = SegmentWriter(self._files, self._folder, last.base, found.records)
         else:
             end = last.end()
         size = sum(segment.path.stat().st_size for segment in segments)
@@ -126,6 +127,7 @@ class StreamWriter:
         segment, self._segment = self._segment, None
         if segment is None:
             return
+        self._end = segment.next_offset
         try:
             if self._unsynced:
                 segment.sync()
@@ -143,7 +145,10 @@ class StreamWriter:
         return lost
 
     def probe(self) -> None:
-        """Write as much as could not be written to a file that is removed again; raise if that fails, too."""
+        """Write as much as could not be written to a file that is removed again, and begin a segment.
+
+        Raise if that fails, too.
+        """
         path = self._folder / "probe.tmp"
         pieces = 1 + min(self._refused, MOST_PROBED) // len(ROOM)
         try:
@@ -155,6 +160,8 @@ class StreamWriter:
                 self._files.close(descriptor)
         finally:
             self._files.remove(path)
+        if self._end is not None:
+            self.begin(self._end)
 
     def sync_if_due(self) -> None:
         """Sync what no one waits for, once it has waited for long enough."""
@@ -181,6 +188,7 @@ class StreamWriter:
             return
         if not segment.started:
             self._abandon()  # it holds nothing
+            self._end = None
             return
         try:
             segment.seal()
@@ -193,10 +201,15 @@ class StreamWriter:
     def begin(self, offset: int) -> None:
         """Begin a segment for what is to come, if there is none.
 
-        Retention may drop all others. Then its name tells readers where the stream has come to.
+        Retention may drop all others. Then its name tells readers where the stream has come to. After an
+        error it begins where the last one ended, though later offsets were refused: whatever the last one
+        has beyond its end is hidden by that.
         """
         if self._segment is None:
+            if self._end is not None:
+                offset = min(offset, self._end)
             self._segment = SegmentWriter(self._files, self._folder, offset)
+            self._end = None
 
     def close(self) -> None:
         """Make everything safe, and close."""
