@@ -154,7 +154,7 @@ class DiskJournal(Journal):
     ) -> None:
         self.folder = folder
         self.slot = NO_SLOT
-        self._files = files or Files()
+        self.files = files or Files()
         self._writing = writing or Worker()
         self._committing = committing or self._writing
         self._reading = reading or Worker()
@@ -166,7 +166,7 @@ class DiskJournal(Journal):
         self._armed = False
         self.damages: list[str] = []
         """What was found damaged at the start, in words."""
-        self._state = State(folder.state)
+        self._state = State(folder.state, self.files)
         options = [*options, *self._left_behind(options)]
         numbers = self._state.streams([one.name for one in options])
         self.writers: dict[Stream, StreamWriter] = {}
@@ -182,7 +182,7 @@ class DiskJournal(Journal):
         rebooted = folder.note_boot()
         for one in options:
             where = folder.streams / one.name
-            writer = StreamWriter(self._files, where, one, wall)
+            writer = StreamWriter(self.files, where, one, wall)
             number, applied = numbers[one.name]
             end = max(writer.opened.end, applied)  # offsets are never given twice
             if rebooted and end:
@@ -195,7 +195,7 @@ class DiskJournal(Journal):
             self._readers[stream] = StreamReader(where)
             self._readers_here[stream] = StreamReader(where)
             self._is_committed(stream, writer.opened.end)
-            self._upkeep.append(Upkeep(self._files, where, one, self._damaged))
+            self._upkeep.append(Upkeep(self.files, where, one, self._damaged))
             self._applied[stream] = applied
             if applied < 0:  # its row is damaged: what messages did to the state since then is not known
                 self._applied[stream] = end
@@ -979,7 +979,7 @@ def _unwritten(group: Group, error: Exception) -> Group:
 def open_journal(data: Path, options: Sequence[StreamOptions], **parts: Any) -> DiskJournal:
     """Open a data folder, made if it is not there."""
     warm_up()
-    folder = DataFolder(data)
+    folder = DataFolder(data, parts.get("files"))
     try:
         return DiskJournal(folder, options, **parts)
     except BaseException:

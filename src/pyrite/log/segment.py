@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pyrite.log import frames
 from pyrite.log.columns import Entry, build
-from pyrite.log.files import Files
+from pyrite.log.files import Files, write_whole
 from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 from pyrite.log.topics import Topics
 
@@ -271,19 +271,6 @@ def proven(raw: bytes) -> tuple[Records, int]:
 def write_index(files: Files, path: Path, records: Records) -> None:
     """Write an index anew, at one stroke."""
     write_whole(files, path, [INDEX_HEADER, records.tobytes()])
-
-
-def write_whole(files: Files, path: Path, pieces: Sequence[bytes]) -> None:
-    """Write a small file anew, at one stroke."""
-    temporary = path.with_name(path.name + ".tmp")
-    files.remove(temporary)
-    descriptor = files.open(temporary)
-    try:
-        files.write(descriptor, pieces)
-        files.sync(descriptor)
-    finally:
-        files.close(descriptor)
-    files.rename(temporary, path)
 
 
 def follow_one_another(records: Records) -> int:

@@ -99,8 +99,9 @@ class StreamReader:
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield record batches with the messages from `offset` on and before `stop`; and what is damaged.
 
-        If the log ends before what was committed, that is an OSError, and not the end. Never a message twice, and none is left out, whatever becomes of the segments meanwhile. `columns` are
-        those that are wanted, of which the offset must be the first; all, if it is not given.
+        If the log ends before what was committed, that is an OSError, and not the end. Never a message twice,
+        and none is left out, whatever becomes of the segments meanwhile. `columns` are those that are wanted,
+        of which the offset must be the first; all, if it is not given.
         """
         return self.select(offset, stop, columns)
 

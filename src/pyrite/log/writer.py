@@ -48,7 +48,7 @@ class StreamWriter:
         self._wall = wall
         self._folder = folder
         self.options = options
-        folder.mkdir(exist_ok=True)
+        files.make_folder(folder)
         files.sync_folder(folder.parent)
         self._segment: SegmentWriter | None = None
         self._unsynced_since = 0.0
