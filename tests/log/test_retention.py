@@ -138,3 +138,29 @@ def test_a_session_is_sent_what_was_not_dropped_while_it_was_away(folder: Path) 
     reader.finish()
     assert reader.payloads() == [*left, b"new"]
     machine.stop()
+
+
+def test_a_clock_that_jumps_ahead_and_back_makes_retention_drop_nothing_early(folder: Path) -> None:
+    machine = Machine(folder, default_streams(retention_age=100.0, segment_bytes=2_000))
+    sent = [b"%d" % number + bytes(1_500) for number in range(8)]
+    for number, payload in enumerate(sent):
+        machine.wrong_by = 10_800.0 if number in (3, 4, 5) else 0.0
+        publish(machine, payload)
+        machine.tick(3)
+    assert kept(machine) == sent
+    for _ in range(3):
+        machine.tick(50)
+    machine.tick(3)
+    assert len(kept(machine)) <= 1, "messages with times in the future are not kept longer"
+    machine.stop()
+
+
+def test_a_clock_that_jumps_back_makes_retention_drop_nothing_early(folder: Path) -> None:
+    machine = Machine(folder, default_streams(retention_age=100.0, segment_bytes=2_000))
+    sent = [b"%d" % number + bytes(1_500) for number in range(8)]
+    for number, payload in enumerate(sent):
+        machine.wrong_by = -10_800.0 if number in (3, 4, 5) else 0.0
+        publish(machine, payload)
+        machine.tick(3)
+    assert kept(machine) == sent
+    machine.stop()

@@ -357,6 +357,8 @@ class Machine:
         self.streams = list(streams) if streams is not None else default_streams()
         self.limits = limits
         self.elapsed = 0.0
+        self.wrong_by = 0.0
+        """Seconds by which the time of day is ahead of what it should be."""
         self.core: Core
         self.journal: DiskJournal
         self.files: OpenFiles
@@ -379,7 +381,7 @@ class Machine:
 
     def wall(self) -> float:
         """Return the time of day."""
-        return WALL + self.elapsed
+        return WALL + self.elapsed + self.wrong_by
 
     def start(self, survives: int = ALWAYS) -> None:
         """Start a broker on the data; the power may go after so many operations of the disk."""
@@ -401,6 +403,7 @@ class Machine:
             reading=self.reading,
             wall=self.wall,
             clock=lambda: 0.0,
+            uptime=lambda: self.elapsed,
         )
         if isinstance(self.files, FragileFiles):
             _count_commits(self.journal, self.files)

@@ -170,6 +170,8 @@ class SegmentWriter:
                 self.sync()
             # Only now: a record says that its batch was written whole, and whether it is safe.
             self._files.write(self._index, records, self._indexed)
+            if not os.fstat(self._segment).st_nlink:  # what is written to it is gone when it is closed
+                raise gone(self.path)
         except OSError:
             self._take_back()
             raise
@@ -177,6 +179,14 @@ class SegmentWriter:
         self.next_offset = batches[-1].first + batches[-1].number
         self.size = position
         self.started = self.started or batches[0].earliest
+
+    def is_there(self) -> bool:
+        """Tell whether the segment's name still leads to its file."""
+        return _leads_to(self.path, self._segment)
+
+    def has_index(self) -> bool:
+        """Tell whether the same is true of its index."""
+        return _leads_to(index_of(self.path), self._index)
 
     def _write(self, pieces: list[bytes | memoryview], sync: bool) -> None:
         """Write after what is there. Where little is to be made safe at a time, room is made for more of it.
@@ -246,6 +256,20 @@ class SegmentWriter:
     def _close(self) -> None:
         self._files.close(self._segment)
         self._files.close(self._index)
+
+
+def gone(path: Path) -> OSError:
+    """Return the error that someone has removed the active segment, or its index."""
+    return OSError(errno.ENOENT, "a file of the active segment was removed", str(path))
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    """Tell whether a name is that of an open file."""
+    try:
+        found, own = path.stat(), os.fstat(descriptor)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
 
 def read_index(path: Path) -> tuple[Records, int]:

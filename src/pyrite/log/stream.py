@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyrite.log.parquet import ParquetSegment
+from pyrite.log.roster import Roster
 from pyrite.log.segment import ArrowSegment, Damage, Decoded, Passed
 from pyrite.log.topics import Topics
 from pyrite.queries import FOREVER
@@ -52,8 +53,10 @@ def chosen(names: Iterable[str]) -> list[str]:
 class StreamReader:
     """Reads a stream's messages in the order of their offsets. Safe while the stream is written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, roster: Roster | None = None) -> None:
         self.folder = folder
+        self._roster = roster
+        """Tells what is missing; readers of other processes have none."""
         self.name = folder.name
         self._segments: dict[str, Segment] = {}
         self._changed = -1
@@ -78,6 +81,8 @@ class StreamReader:
         known = self._segments
         self._segments = {name: known.get(name) or self._open(name) for name in chosen(names)}
         self._changed = changed if settled else -1
+        if self._roster is not None:
+            self._roster.look()
         segments = list(self._segments.values())
         for segment in segments[:-1]:
             if isinstance(segment, ArrowSegment):
@@ -121,6 +126,7 @@ class StreamReader:
             try:
                 if limit == FOREVER:
                     self._see_that_it_reaches(min(stop, self.committed), offset, segment)
+                yield from self._missing(offset, stop if segment is None else min(stop, segment.base))
                 if segment is None:
                     return
                 for piece in segment.select(offset, min(stop, limit), columns, topics):
@@ -130,7 +136,13 @@ class StreamReader:
                 continue  # it has become Parquet, or was dropped: look again
             if limit == FOREVER:
                 return
+            yield from self._missing(offset, min(stop, limit))
             offset = max(offset, limit)
+
+    def _missing(self, offset: int, stop: int) -> Iterator[Damage]:
+        """Yield the segments that are missing between two offsets."""
+        if self._roster is not None and offset < stop:
+            yield from (one for one in self._roster.missing if one.last >= offset and one.first < stop)
 
     def _see_that_it_reaches(self, promised: int, offset: int, last: Segment | None) -> None:
         """Raise OSError if the log ends before `promised`, of which messages from `offset` on are wanted."""

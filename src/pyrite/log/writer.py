@@ -11,7 +11,7 @@ from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.gathering import Rows, encode
 from pyrite.log.options import StreamOptions
-from pyrite.log.segment import ROOM, Damage, Encoded, SegmentWriter, recover
+from pyrite.log.segment import ROOM, Damage, Encoded, SegmentWriter, gone, recover
 from pyrite.log.stream import StreamReader
 from pyrite.log.tiering import tidy
 
@@ -42,10 +42,17 @@ class StreamWriter:
     """Writes one stream."""
 
     def __init__(
-        self, files: Files, folder: Path, options: StreamOptions, wall: Callable[[], float] = time.time
+        self,
+        files: Files,
+        folder: Path,
+        options: StreamOptions,
+        wall: Callable[[], float] = time.time,
+        lost: Callable[[str, int, int], object] = lambda name, base, end: None,
     ) -> None:
         self._files = files
         self._wall = wall
+        self._lost_segment = lost
+        """Is told of a segment that someone removed: its name, where it begins and where it ends."""
         self._folder = folder
         self.options = options
         files.make_folder(folder)
@@ -129,7 +136,10 @@ class StreamWriter:
             return
         self._end = segment.next_offset
         try:
-            if self._unsynced:
+            if not segment.is_there():
+                self._lost_segment(segment.path.name, segment.base, segment.next_offset)
+                self._lost += self._unsynced
+            elif self._unsynced:
                 segment.sync()
         except OSError:
             self._lost += self._unsynced
@@ -173,6 +183,13 @@ class StreamWriter:
                 self._abandon()
                 raise
             self._is_safe()
+
+    def see_that_it_is_there(self) -> None:
+        """Raise OSError if someone has removed the active segment or its index, or moved one of them away."""
+        segment = self._segment
+        if segment is not None and not (segment.is_there() and segment.has_index()):
+            self._abandon()
+            raise gone(segment.path)
 
     def seal_if_due(self) -> None:
         """Seal a segment that is old enough, though nothing more comes."""
