@@ -90,9 +90,7 @@ def test_an_older_segment_that_was_removed_is_reported_by_who_reads_and_by_the_b
     machine.tick(3)
     fault = machine.journal.fault
     assert fault is not None
-    assert fault.text == (
-        f"stream default: someone has removed {path.name} (messages {first} to {end - 1})"
-    )
+    assert fault.text == (f"stream default: someone has removed {path.name} (messages {first} to {end - 1})")
     assert publish(client, b"all else goes on")
     kept.rename(path)
     machine.tick(3)

@@ -385,7 +385,8 @@ class Machine:
 
     def start(self, survives: int = ALWAYS) -> None:
         """Start a broker on the data; the power may go after so many operations of the disk."""
-        (self.data / "streams").mkdir(parents=True, exist_ok=True)
+        self.data.mkdir(0o700, exist_ok=True)
+        (self.data / "streams").mkdir(exist_ok=True)
         format_file = self.data / "format"
         if not format_file.exists():
             format_file.write_text(FORMAT)
@@ -437,7 +438,7 @@ class Machine:
         """
         old = self.data
         self._boots += 1
-        self.data.mkdir(parents=True)
+        self.data.mkdir(0o700)
         for path in old.iterdir():
             if path.is_file() and path.name != "lock" and not path.name.endswith("-shm"):
                 shutil.copyfile(path, self.data / path.name)
