@@ -385,7 +385,7 @@ class Machine:
 
     def start(self, survives: int = ALWAYS) -> None:
         """Start a broker on the data; the power may go after so many operations of the disk."""
-        self.data.mkdir(0o700, exist_ok=True)
+        self.data.mkdir(0o700, parents=True, exist_ok=True)
         (self.data / "streams").mkdir(exist_ok=True)
         format_file = self.data / "format"
         if not format_file.exists():
