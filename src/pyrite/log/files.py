@@ -33,7 +33,11 @@ class Files:
         """Write all pieces one after the other, from `at` on or at the end, in as few calls as it takes."""
         if at < 0:
             at = os.lseek(descriptor, 0, os.SEEK_END)
-        rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        sent = os.pwritev(descriptor, pieces[:512], at)
+        if sent == sum(map(len, pieces)):  # as nearly always
+            return
+        at += sent
+        rest = [memoryview(b"".join(pieces))[sent:]]
         while rest:
             sent = os.pwritev(descriptor, rest[:512], at)
             at += sent
