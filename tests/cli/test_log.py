@@ -279,8 +279,7 @@ def append(data: Path, payload: bytes, when: int = START + 3 * HOUR, stream: str
     folder = data / "streams" / stream
     last = sorted(folder.glob("*.arrow"))[-1]
     records, _ = read_index(index_of(last))
-    writer = SegmentWriter(Files(), folder, int(last.stem))
-    writer.resume(records)
+    writer = SegmentWriter(Files(), folder, int(last.stem), records)
     if len(records) == 4:
         writer.seal()
         writer = SegmentWriter(Files(), folder, writer.next_offset)

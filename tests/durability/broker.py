@@ -96,6 +96,11 @@ class Broker:
         """End it as a power cut would, but for what the system itself has in memory."""
         assert self._end(signal.SIGKILL) == -signal.SIGKILL, self.log
 
+    def wait_for_the_end(self) -> int:
+        """Return the exit status of a process that ends by itself."""
+        self.process.process.wait(STOP_TIME)
+        return self._end(signal.SIGKILL)
+
     def end(self, how: str) -> None:
         """Let it `stop`, or `kill` it."""
         {"stop": self.stop, "kill": self.kill}[how]()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.log.segment import ROOM
+from pyrite.log.verify import verify
 from tests.conformance.client import Client
 from tests.conformance.reader import Packet
 from tests.conformance.wire import (
@@ -370,3 +371,40 @@ def test_a_broker_starts_on_a_full_disk_or_says_why_not(disk: SmallDisk, broker:
     late = broker.client()
     late.subscribe("kept")
     assert late.receive().payload == b"x"
+
+
+def test_what_is_acknowledged_until_nothing_fits_any_more_reaches_everyone(
+    disk: SmallDisk, broker: Broker
+) -> None:
+    """A session that was away, a consumer and a replay: also where the index of the log fills the disk.
+
+    A segment has room for more messages where its index needs a block for every 64 of them.
+    """
+    away = broker.lasting("away")
+    away.subscribe("a", qos=1)
+    away.close()
+    publisher = broker.client("publisher")
+    accepted(publisher, b"first")
+    broker.settle()
+    disk.fill()
+    kept = [b"first"]
+    for number in range(180):
+        answer = publisher.publish("a", b"%d" % number, qos=1)
+        assert answer is not None
+        if answer.reason < 0x80:
+            kept.append(b"%d" % number)
+    assert 60 < len(kept) < 180
+    disk.make_room()
+    away = broker.returning("away")
+    assert [away.receive(PATIENCE).payload for _ in kept] == kept
+    past = broker.client("past")
+    past.subscribe("a", qos=1, user_property=[("pyrite-from", "earliest")])
+    assert [past.receive(PATIENCE).payload for _ in kept] == kept
+    for action, payload in (("create", b""), ("fetch", b'{"count": 9999}')):
+        past.publish(f"$pyrite/consumers/c/{action}", payload, qos=0, response_topic="answers")
+    assert past.receive(PATIENCE).topic == "answers"
+    fetched = [past.receive(PATIENCE) for _ in kept]
+    assert [message.payload for message in fetched] == kept
+    assert past.receive(PATIENCE).properties["user_property"] == [("pyrite-count", str(len(kept)))]
+    assert broker.logged("a") == kept
+    assert verify(broker.data) == []

@@ -177,14 +177,15 @@ def test_which_start_of_the_machine_it_is_is_safe_before_anything_is_written(
     (data / "format").write_text(FORMAT)
     (data / "boot").write_text("earlier")
     synced: list[tuple[str, str]] = []
-    sync = os.fsync
+    syncs = {"fsync": os.fsync, "fdatasync": os.fdatasync}
 
     def watch(descriptor: int) -> None:
-        sync(descriptor)
+        syncs["fsync"](descriptor)
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         synced.append((path.name, (data / "boot").read_text() if path == data else path.read_text()))
 
-    monkeypatch.setattr(os, "fsync", watch)
+    for name in syncs:
+        monkeypatch.setattr(os, name, watch)
     now = BOOT.read_text()
     with closing(DataFolder(data)) as folder:
         assert folder.note_boot()

@@ -40,6 +40,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     authority.cert_pem.write_to_path(made.ca)
     authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(made.server)
     authority.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(made.client)
+    made.server.chmod(0o600)
     return made
 
 

@@ -384,13 +384,14 @@ def test_messages_that_no_one_waits_for_are_synced_in_time(folder: Path) -> None
     machine = Machine(folder, default_streams(fsync_interval=0.2), files=CountingFiles)
     files = machine.files
     assert isinstance(files, CountingFiles)
+    before = files.syncs  # the start has synced files of the folder
     machine.core.connect("c").publish("a/b", b"x")
-    assert files.syncs == 0
+    assert files.syncs == before
     time.sleep(0.25)
     machine.tick(2)
-    assert files.syncs == 1
+    assert files.syncs == before + 1
     machine.tick(2)
-    assert files.syncs == 1
+    assert files.syncs == before + 1
 
 
 # A disk that fails

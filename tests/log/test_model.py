@@ -47,7 +47,7 @@ SMALL: list[tuple[Any, str, int]] = [
     (reading, "GATHER", 2),
     (journal, "MAX_ROWS", 2),  # of a session's steps before they are written anew
     (journal, "MAX_PENDING", 200),  # bytes that wait to be written before no more is read
-    (journal, "CHANGE", 20),  # bytes that a change of the state counts for
+    (journal, "MAX_CHANGES", 4),  # changes that wait before no more is read from a client
     (journal, "MANY_CHANGES", 3),  # changes that are written at once
 ]
 
@@ -167,12 +167,13 @@ class LogMachine(RuleBasedStateMachine):
         self.known_accepted = dict.fromkeys(CLIENTS, 0)
 
     @initialize(
-        windows=st.lists(st.sampled_from([1, 2, 5]), min_size=4, max_size=4), sizes=st.integers(0, 31)
+        windows=st.lists(st.sampled_from([1, 2, 5]), min_size=4, max_size=4),
+        small=st.lists(st.booleans(), min_size=len(SMALL), max_size=len(SMALL)),
     )
-    def begin(self, windows: list[int], sizes: int) -> None:
+    def begin(self, windows: list[int], small: list[bool]) -> None:
         # What happens in a large broker only is to happen here, too.
-        for number, (module, name, value) in enumerate(SMALL):
-            if sizes & 1 << number:
+        for (module, name, value), chosen in zip(SMALL, small, strict=True):
+            if chosen:
                 self.stack.enter_context(patch.object(module, name, value))
         for name, window in zip(CLIENTS, windows, strict=True):
             self.devices[name].window = window

@@ -138,3 +138,47 @@ def test_a_session_is_sent_what_was_not_dropped_while_it_was_away(folder: Path) 
     reader.finish()
     assert reader.payloads() == [*left, b"new"]
     machine.stop()
+
+
+def test_a_clock_that_jumps_ahead_and_back_makes_retention_drop_nothing_early(folder: Path) -> None:
+    machine = Machine(folder, default_streams(retention_age=100.0, segment_bytes=2_000))
+    sent = [b"%d" % number + bytes(1_500) for number in range(8)]
+    for number, payload in enumerate(sent):
+        machine.wrong_by = 10_800.0 if number in (3, 4, 5) else 0.0
+        publish(machine, payload)
+        machine.tick(3)
+    assert kept(machine) == sent
+    for _ in range(3):
+        machine.tick(50)
+    machine.tick(3)
+    assert len(kept(machine)) <= 1, "messages with times in the future are not kept longer"
+    machine.stop()
+
+
+def test_a_clock_that_jumps_ahead_while_a_segment_is_written_does_not_make_it_old(folder: Path) -> None:
+    """It is sealed for its age at once; but no longer than since it was begun can it have lain there."""
+    machine = Machine(folder, default_streams(retention_age=100.0, segment_bytes=100_000))
+    publish(machine, b"one", b"two")
+    machine.tick(3)
+    machine.wrong_by = 10_800.0
+    machine.tick(3)
+    publish(machine, b"three")
+    machine.tick(3)
+    machine.wrong_by = 0.0
+    machine.tick(3)
+    assert kept(machine) == [b"one", b"two", b"three"]
+    machine.tick(100)
+    machine.tick(3)
+    assert b"one" not in kept(machine)
+    machine.stop()
+
+
+def test_a_clock_that_jumps_back_makes_retention_drop_nothing_early(folder: Path) -> None:
+    machine = Machine(folder, default_streams(retention_age=100.0, segment_bytes=2_000))
+    sent = [b"%d" % number + bytes(1_500) for number in range(8)]
+    for number, payload in enumerate(sent):
+        machine.wrong_by = -10_800.0 if number in (3, 4, 5) else 0.0
+        publish(machine, payload)
+        machine.tick(3)
+    assert kept(machine) == sent
+    machine.stop()

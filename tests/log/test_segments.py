@@ -167,8 +167,7 @@ def go_on(folder: Path, path: Path) -> list[pa.RecordBatch]:
     found = recover(FILES, folder.name, path)
     assert found.damages == []
     assert not found.sealed
-    writer = SegmentWriter(FILES, folder, 0)
-    writer.resume(found.records)
+    writer = SegmentWriter(FILES, folder, 0, found.records)
     written = append(writer, True, seed=99)
     writer.close()
     return [written]

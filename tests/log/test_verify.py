@@ -112,12 +112,6 @@ def test_a_short_index_of_a_sealed_segment_is_reported(data: Path) -> None:
     assert verify(data) == [Damage("a", index.name, -1, -1, "the last 63 bytes are damaged")]
 
 
-def test_a_short_index_of_the_last_segment_is_as_it_should_be(data: Path) -> None:
-    index = index_of(segment(data, "a", 2))
-    index.write_bytes(index.read_bytes()[:-64])
-    assert verify(data) == []
-
-
 def test_what_was_never_finished_is_told_and_loses_nothing(data: Path) -> None:
     path = segment(data, "a", 2)
     index = index_of(path)

@@ -186,7 +186,10 @@ class _File:
 
 
 class FragileFiles(OpenFiles):
-    """A disk that forgets what was not synced when the power goes, which may be at the n-th operation."""
+    """A disk that forgets what was not synced when the power goes, which may be at the n-th operation.
+
+    What lies outside of `root` is on another disk, which forgets nothing.
+    """
 
     def __init__(self, root: Path, survives: int = ALWAYS) -> None:
         super().__init__()
@@ -212,6 +215,8 @@ class FragileFiles(OpenFiles):
 
     def open(self, path: Path) -> int:
         """Open a file; if it is new, its name is not safe."""
+        if not path.is_relative_to(self.root):
+            return super().open(path)
         self.count()
         descriptor = super().open(path)
         file = self._names.get(path)
@@ -223,6 +228,9 @@ class FragileFiles(OpenFiles):
 
     def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
         """Write what is not safe yet."""
+        if descriptor not in self._by_descriptor:
+            super().write(descriptor, pieces, at)
+            return
         self.count()
         super().write(descriptor, pieces, at)
         now, data = self._by_descriptor[descriptor].now, b"".join(pieces)
@@ -231,6 +239,8 @@ class FragileFiles(OpenFiles):
 
     def sync(self, descriptor: int) -> None:
         """Make a file's bytes safe. The power may go before or right after it."""
+        if descriptor not in self._by_descriptor:
+            return
         self.count()
         file = self._by_descriptor[descriptor]
         file.safe = bytes(file.now)
@@ -238,12 +248,17 @@ class FragileFiles(OpenFiles):
 
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file; the disk may have it longer until the next sync."""
+        if descriptor not in self._by_descriptor:
+            super().truncate(descriptor, size)
+            return
         self.count()
         super().truncate(descriptor, size)
         del self._by_descriptor[descriptor].now[size:]
 
     def sync_folder(self, path: Path) -> None:
         """Make the names in a folder safe."""
+        if not path.is_relative_to(self.root):
+            return
         self.count()
         self._safe_folders.update(one for one in path.iterdir() if one.is_dir())
         kept = [change for change in self._changes if change[0].parent != path]
@@ -255,6 +270,9 @@ class FragileFiles(OpenFiles):
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file."""
+        if not old.is_relative_to(self.root):
+            super().rename(old, new)
+            return
         self.count()
         super().rename(old, new)
         file = self._names.pop(old)
@@ -263,10 +281,18 @@ class FragileFiles(OpenFiles):
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
+        if not path.is_relative_to(self.root):
+            super().remove(path)
+            return
         self.count()
         super().remove(path)
         if self._names.pop(path, None) is not None:
             self._changes.append((path, None))
+
+    def close(self, descriptor: int) -> None:
+        """Close a file; its number may be that of another soon."""
+        self._by_descriptor.pop(descriptor, None)
+        super().close(descriptor)
 
     def crash(self, target: Path, random: Random | None) -> None:
         """Make a folder as the disk has it: with what was synced alone; or, if random, with more of it."""
@@ -331,6 +357,8 @@ class Machine:
         self.streams = list(streams) if streams is not None else default_streams()
         self.limits = limits
         self.elapsed = 0.0
+        self.wrong_by = 0.0
+        """Seconds by which the time of day is ahead of what it should be."""
         self.core: Core
         self.journal: DiskJournal
         self.files: OpenFiles
@@ -353,11 +381,12 @@ class Machine:
 
     def wall(self) -> float:
         """Return the time of day."""
-        return WALL + self.elapsed
+        return WALL + self.elapsed + self.wrong_by
 
     def start(self, survives: int = ALWAYS) -> None:
         """Start a broker on the data; the power may go after so many operations of the disk."""
-        (self.data / "streams").mkdir(parents=True, exist_ok=True)
+        self.data.mkdir(0o700, parents=True, exist_ok=True)
+        (self.data / "streams").mkdir(exist_ok=True)
         format_file = self.data / "format"
         if not format_file.exists():
             format_file.write_text(FORMAT)
@@ -375,6 +404,7 @@ class Machine:
             reading=self.reading,
             wall=self.wall,
             clock=lambda: 0.0,
+            uptime=lambda: self.elapsed,
         )
         if isinstance(self.files, FragileFiles):
             _count_commits(self.journal, self.files)
@@ -408,7 +438,7 @@ class Machine:
         """
         old = self.data
         self._boots += 1
-        self.data.mkdir(parents=True)
+        self.data.mkdir(0o700)
         for path in old.iterdir():
             if path.is_file() and path.name != "lock" and not path.name.endswith("-shm"):
                 shutil.copyfile(path, self.data / path.name)
@@ -424,11 +454,11 @@ class Machine:
 
     def _leave(self) -> None:
         """Let go of what the process had, without a last word."""
-        self.files.abandon()
         if self.running:
             self.running = False
             self.journal._state.close()
             self.journal.folder.close()
+        self.files.abandon()
 
     def stop(self) -> None:
         """Stop the broker as one should."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import errno
 import logging
 import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyrite.broker.journal import Fault, Stream
+from pyrite.log.segment import Damage
 
 logger = logging.getLogger(__name__)
 
@@ -18,30 +21,43 @@ STATE = None
 """Stands for the state where others are streams."""
 
 
+class Missing(NamedTuple):
+    """Stands for the sealed segments of a stream, some of which may have been removed."""
+
+    stream: Stream
+
+
+Subject = Stream | Missing | None
+"""What can be faulty: a stream that is written, its sealed segments, or the state."""
+
+
 class Faults:
     """The faults there are now."""
 
     def __init__(self) -> None:
-        self._by_writer: dict[Stream | None, Fault] = {}
+        self._by_writer: dict[Subject, Fault] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_writer)
 
-    def __contains__(self, writer: Stream | None) -> bool:
+    def __contains__(self, writer: Subject) -> bool:
         return writer in self._by_writer
 
-    def note(self, writer: Stream | None, fault: Fault | None) -> bool:
+    def note(self, writer: Subject, fault: Fault | None) -> bool:
         """Note how a write went, and say so if that is news; tell whether it is."""
         before = self._by_writer.get(writer)
         if fault is None:
             if before is not None:
                 del self._by_writer[writer]
-                logger.warning("%s is written again (before: %s)", what(writer), before.text)
+                again = "has all its segments" if isinstance(writer, Missing) else "is written"
+                logger.warning("%s %s again (before: %s)", what(writer), again, before.text)
             return before is not None
         self._by_writer[writer] = fault
         if before is None:
             if writer is None:
                 then = "sessions and subscriptions that are to last wait"
+            elif isinstance(writer, Missing):
+                then = "they cannot be read"
             else:
                 then = "messages with QoS 1 and 2 are refused"
             logger.error("%s; %s until it works again", fault.text, then)
@@ -55,12 +71,24 @@ class Faults:
         return Fault(all(one.full for one in faults), "; ".join(one.text for one in faults))
 
 
-def what(writer: Stream | None) -> str:
+def what(writer: Subject) -> str:
     """Say what is written, or is not."""
-    return "the state of sessions" if writer is None else f"stream {writer.name}"
+    if writer is None:
+        return "the state of sessions"
+    return f"stream {writer.stream.name if isinstance(writer, Missing) else writer.name}"
 
 
-def fault_of(error: Exception, writer: Stream | None) -> Fault:
+def missing_fault(stream: Stream, missing: Sequence[Damage]) -> Fault | None:
+    """Say what it means that segments are missing, if any are."""
+    if not missing:
+        return None
+    first = missing[0]
+    more = f", and {len(missing) - 1} other files" if len(missing) > 1 else ""
+    where = f"{first.file} (messages {first.first} to {first.last}){more}"
+    return Fault(False, f"stream {stream.name}: someone has removed {where}")
+
+
+def fault_of(error: Exception, writer: Subject) -> Fault:
     """Say what an error means for who waits; one that should not be is logged with where it came from."""
     if isinstance(error, OSError):
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,27 +1,43 @@
-"""The thin layer through which the log writes: few operations, so that tests can play a disk that forgets.
+"""The thin layer through which all that is written goes: few operations, so that tests can have each fail.
 
 Nothing is safe before `sync`; a new or renamed file's name is not safe before its folder is synced too.
+Whatever is made is for the broker's own user alone.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+
+OWNER_ONLY = 0o600
+"""Mode of the files that are made."""
+OWNER_ONLY_FOLDER = 0o700
+OTHERS = 0o007
+"""Bits of a mode that let everyone on the machine in."""
 
 
 class Files:
     """The real disk."""
 
+    def make_folder(self, path: Path, parents: bool = False) -> None:
+        """Make a folder, if it is not there."""
+        path.mkdir(OWNER_ONLY_FOLDER, parents=parents, exist_ok=True)
+
     def open(self, path: Path) -> int:
         """Open a file for writing, made if it is not there."""
-        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, OWNER_ONLY)
 
     def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
         """Write all pieces one after the other, from `at` on or at the end, in as few calls as it takes."""
         if at < 0:
             at = os.lseek(descriptor, 0, os.SEEK_END)
-        rest = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        sent = os.pwritev(descriptor, pieces[:512], at)
+        if sent == sum(map(len, pieces)):  # as nearly always
+            return
+        at += sent
+        rest = [memoryview(b"".join(pieces))[sent:]]
         while rest:
             sent = os.pwritev(descriptor, rest[:512], at)
             at += sent
@@ -58,18 +74,67 @@ class Files:
         """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
 
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder, which must be empty."""
+        path.rmdir()
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Give a file its contents at one stroke, and return when they are safe."""
+    def commit(self, path: Path, cursor: sqlite3.Cursor) -> None:
+        """Return when the changes of a transaction in the database at `path` are on the disk."""
+        cursor.execute("COMMIT")
+
+
+class Appending:
+    """A new file that is written from its beginning to its end, by way of `Files`; as pyarrow wants one."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self._descriptor = files.open(path)
+        self.closed = False
+        self.position = 0
+
+    def write(self, data: bytes) -> int:
+        """Write at the end."""
+        self._files.write(self._descriptor, [data], self.position)
+        self.position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Return how many bytes there are."""
+        return self.position
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def sync(self) -> None:
+        """Return when everything is on the disk."""
+        self._files.sync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self.closed = True
+            self._files.close(self._descriptor)
+
+
+def write_whole(files: Files, path: Path, pieces: Sequence[bytes]) -> None:
+    """Give a file its contents at one stroke; the name is safe when its folder is synced."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        files.remove(temporary)
+        descriptor = files.open(temporary)
+        try:
+            files.write(descriptor, pieces)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        files.rename(temporary, path)
     except OSError as error:  # that of a write does not say where
         if not temporary.is_dir():
             temporary.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
-    Files().sync_folder(path.parent)
+
+
+def write_safely(files: Files, path: Path, data: bytes) -> None:
+    """Give a file its contents at one stroke, and return when they are safe."""
+    write_whole(files, path, [data])
+    files.sync_folder(path.parent)

@@ -10,10 +10,13 @@ DIR/streams/NAME/     the segments of a stream
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from pathlib import Path
 
-from pyrite.log.files import write_whole
+from pyrite.log.files import OTHERS, Files, write_safely
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "pyrite data, format 3\n"
 _OLDER = "pyrite data, format 2\n"
@@ -53,11 +56,12 @@ def is_in_use(path: Path) -> bool:
 class DataFolder:
     """A data folder that is ours alone until it is closed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
         self.path = path
+        self._files = files or Files()
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            self._files.make_folder(path, parents=True)
+            self._lock = self._files.open(path / "lock")
         except OSError as error:
             raise FolderError(f"{path}: cannot be used for data: {error.strerror}") from None
         try:
@@ -70,18 +74,20 @@ class DataFolder:
                 + (f", a broker with process id {holder}" if holder else "")
                 + "; stop it, or use a folder of its own with --data"
             ) from None
+        if path.stat().st_mode & OTHERS:
+            logger.warning("%s: everyone on this machine can get at the data in it; chmod o= closes it", path)
         try:
             self._note_holder()
             self._make_format()
-            self.streams.mkdir(exist_ok=True)
+            self._files.make_folder(self.streams)
         except BaseException:
             self.close()
             raise
 
     def _note_holder(self) -> None:
-        os.ftruncate(self._lock, 0)
         try:
-            os.write(self._lock, f"{os.getpid()}\n".encode())
+            self._files.truncate(self._lock, 0)
+            self._files.write(self._lock, [f"{os.getpid()}\n".encode()], 0)
         except OSError as error:
             raise FolderError(f"{self.path / 'lock'}: cannot be written: {error.strerror}") from None
 
@@ -93,7 +99,7 @@ class DataFolder:
         file = self.path / "format"
         if check_format(self.path):
             if file.read_text(encoding="utf-8") != FORMAT:
-                write_whole(file, FORMAT.encode())
+                write_safely(self._files, file, FORMAT.encode())
             return
         ours = ("lock", "format.tmp", "lost+found")  # of a start that was cut short; or of a file system
         others = [one.name for one in self.path.iterdir() if one.name not in ours]
@@ -101,7 +107,9 @@ class DataFolder:
             raise FolderError(
                 f"{self.path}: is no data folder of Pyrite's, and is not empty (it holds {others[0]!r})"
             )
-        write_whole(file, FORMAT.encode())  # safe before there is data, which without it has no name
+        write_safely(
+            self._files, file, FORMAT.encode()
+        )  # safe before there is data, which without it has no name
 
     @property
     def streams(self) -> Path:
@@ -124,16 +132,18 @@ class DataFolder:
         except OSError:  # a system without it
             return False
         before = file.read_text(errors="replace") if file.exists() else now
-        write_whole(file, now.encode())
+        write_safely(self._files, file, now.encode())
         return before != now
 
     def forget_boot(self) -> None:
         """Note that everything is safe."""
-        (self.path / "boot").unlink(missing_ok=True)
+        self._files.remove(self.path / "boot")
 
     def close(self) -> None:
         """Let others have the folder."""
         if self._lock >= 0:
-            os.ftruncate(self._lock, 0)
-            os.close(self._lock)
-            self._lock = -1
+            try:
+                self._files.truncate(self._lock, 0)
+            finally:
+                self._files.close(self._lock)
+                self._lock = -1

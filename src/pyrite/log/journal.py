@@ -36,7 +36,7 @@ from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.topics import matches
 from pyrite.log import state as database
 from pyrite.log.changes import Changes
-from pyrite.log.faults import STATE, Faults, fault_of
+from pyrite.log.faults import STATE, Faults, Missing, Subject, fault_of, missing_fault
 from pyrite.log.files import Files
 from pyrite.log.folder import DataFolder, FolderError
 from pyrite.log.gathering import Gathering, warm_up
@@ -44,11 +44,12 @@ from pyrite.log.memory import give_back_memory
 from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
 from pyrite.log.restoring import dump_bits, dump_block, dump_properties, restore
+from pyrite.log.roster import Roster
 from pyrite.log.segment import Damage
 from pyrite.log.sinks import SinkState
 from pyrite.log.state import Change, State
-from pyrite.log.stream import StreamReader
-from pyrite.log.upkeep import Upkeep
+from pyrite.log.stream import StreamReader, chosen
+from pyrite.log.upkeep import Upkeep, boot_time
 from pyrite.log.workers import Worker
 from pyrite.log.writer import StreamWriter
 
@@ -150,26 +151,30 @@ class DiskJournal(Journal):
         upkeep: Worker | None = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        uptime: Callable[[], float] = boot_time,
         later: Callable[[float, Callable[[], object]], object] | None = None,
     ) -> None:
         self.folder = folder
         self.slot = NO_SLOT
-        self._files = files or Files()
+        self.files = files or Files()
         self._writing = writing or Worker()
         self._committing = committing or self._writing
         self._reading = reading or Worker()
         self._keeping = upkeep or Worker()
         self._wall = wall
         self._clock = clock
+        self._uptime = uptime
+        """Tells how long the machine runs: no one sets that clock."""
         self._later = later
         """Has something called after some seconds; without it, messages do not linger."""
         self._armed = False
         self.damages: list[str] = []
         """What was found damaged at the start, in words."""
-        self._state = State(folder.state)
+        self._state = State(folder.state, self.files)
         options = [*options, *self._left_behind(options)]
         numbers = self._state.streams([one.name for one in options])
         self.writers: dict[Stream, StreamWriter] = {}
+        self._rosters: dict[Stream, Roster] = {}
         self._readers: dict[Stream, StreamReader] = {}
         self._readers_here: dict[Stream, StreamReader] = {}
         self._upkeep: list[Upkeep] = []
@@ -182,7 +187,8 @@ class DiskJournal(Journal):
         rebooted = folder.note_boot()
         for one in options:
             where = folder.streams / one.name
-            writer = StreamWriter(self._files, where, one, wall)
+            roster = Roster(where, chosen)
+            writer = StreamWriter(self.files, where, one, wall, roster.lost)
             number, applied = numbers[one.name]
             end = max(writer.opened.end, applied)  # offsets are never given twice
             if rebooted and end:
@@ -192,9 +198,11 @@ class DiskJournal(Journal):
                 writer.begin(end)
             stream = Stream(number, one.name, [text.encode() for text in one.topics], end)
             self.writers[stream] = writer
-            self._readers[stream] = StreamReader(where)
-            self._readers_here[stream] = StreamReader(where)
-            self._upkeep.append(Upkeep(self._files, where, one, self._damaged))
+            self._rosters[stream] = roster
+            self._readers[stream] = StreamReader(where, roster)
+            self._readers_here[stream] = StreamReader(where, roster)
+            self._is_committed(stream, writer.opened.end)
+            self._upkeep.append(Upkeep(self.files, where, one, self._damaged, roster))
             self._applied[stream] = applied
             if applied < 0:  # its row is damaged: what messages did to the state since then is not known
                 self._applied[stream] = end
@@ -441,12 +449,18 @@ class DiskJournal(Journal):
         for stream, gathering in group.gathered.items():
             if stream in group.faults:
                 self.broker.figures.log_lost += gathering.unpromised
+            else:
+                self._is_committed(stream, gathering.end)
             group.waiters.append(Waiter(None, None, partial(_set_routed, stream, gathering.end)))
         waiters, group.waiters = group.waiters, []  # no cycle with the group: its bytes are to go
         waiters.append(Waiter(None, None, partial(self._is_settled, group)))
         self._settling.extend((group, waiter) for waiter in waiters)
         self._judge({stream: group.faults.get(stream) for stream in group.gathered})
         self._settle_some()
+
+    def _is_committed(self, stream: Stream, end: int) -> None:
+        """Tell those who read a stream up to where they must find messages."""
+        self._readers[stream].committed = self._readers_here[stream].committed = end
 
     def _is_settled(self, group: Group) -> None:
         self._unsettled.remove(group)
@@ -517,7 +531,7 @@ class DiskJournal(Journal):
         if done is not None:
             done(matched, fault)
 
-    def _judge(self, outcomes: Mapping[Stream | None, Fault | None]) -> None:
+    def _judge(self, outcomes: Mapping[Subject, Fault | None]) -> None:
         """See whether the disk takes what it is given, and say so when that changes."""
         news = [writer for writer, fault in outcomes.items() if self._faults.note(writer, fault)]
         if news:
@@ -544,7 +558,7 @@ class DiskJournal(Journal):
 
     def _keep_up(self, busy: bool) -> None:
         for upkeep in self._upkeep:
-            upkeep.work(self._wall(), busy)
+            upkeep.work(self._wall(), self._uptime(), busy)
         for reader in (*self._readers.values(), *self._readers_here.values()):
             reader.forget_unused()
         if not busy:
@@ -553,16 +567,28 @@ class DiskJournal(Journal):
     def _kept_up(self, _: None) -> None:
         self._keeps_up = False
         self._upkept = self.broker.now
+        self._see_what_is_missing()
 
-    def _sync(self, faulty: Sequence[Stream]) -> tuple[dict[Stream | None, Fault | None], int]:
+    def _see_what_is_missing(self) -> None:
+        """Say which segments someone has removed, as long as they are not back."""
+        outcomes: dict[Subject, Fault | None] = {}
+        for stream, roster in self._rosters.items():
+            missing = roster.missing
+            for damage in missing:
+                self._damaged(damage)
+            outcomes[Missing(stream)] = missing_fault(stream, missing)
+        self._judge(outcomes)
+
+    def _sync(self, faulty: Sequence[Stream]) -> tuple[dict[Subject, Fault | None], int]:
         """Sync what has waited for long enough, and see whether what fails still does. In the writing thread.
 
         Return what came of it, and how many messages may be lost by it.
         """
-        outcomes: dict[Stream | None, Fault | None] = {}
+        outcomes: dict[Subject, Fault | None] = {}
         lost = 0
         for stream, writer in self.writers.items():
             try:
+                writer.see_that_it_is_there()
                 writer.sync_if_due()
                 writer.seal_if_due()
                 if stream in faulty:
@@ -573,7 +599,7 @@ class DiskJournal(Journal):
             lost += writer.take_lost()
         return outcomes, lost
 
-    def _synced(self, result: tuple[dict[Stream | None, Fault | None], int]) -> None:
+    def _synced(self, result: tuple[dict[Subject, Fault | None], int]) -> None:
         self._syncing = False
         outcomes, lost = result
         self.broker.figures.log_lost += lost
@@ -935,7 +961,7 @@ class DiskJournal(Journal):
         self._committing.stop()
         self._reading.stop()
         self._keeping.stop()
-        faults: dict[Stream | None, Fault | None] = dict(group.faults.items())
+        faults: dict[Subject, Fault | None] = dict(group.faults.items())
         if group.commit is not None:
             faults[STATE] = group.commit.fault
         for stream, writer in self.writers.items():
@@ -972,7 +998,7 @@ def _unwritten(group: Group, error: Exception) -> Group:
 def open_journal(data: Path, options: Sequence[StreamOptions], **parts: Any) -> DiskJournal:
     """Open a data folder, made if it is not there."""
     warm_up()
-    folder = DataFolder(data)
+    folder = DataFolder(data, parts.get("files"))
     try:
         return DiskJournal(folder, options, **parts)
     except BaseException:

@@ -26,7 +26,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from pyrite.log import frames
 from pyrite.log.columns import SCHEMA
-from pyrite.log.files import Files
+from pyrite.log.files import Appending, Files, write_whole
 from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 from pyrite.log.segment import (
     Damage,
@@ -37,7 +37,6 @@ from pyrite.log.segment import (
     index_of,
     proven,
     read_index,
-    write_whole,
 )
 from pyrite.log.topics import Topics
 from pyrite.queries import FOREVER
@@ -104,28 +103,22 @@ def writer(sink: object, compression: str) -> pq.ParquetWriter:
     )
 
 
-class _Sink:
-    """The file that pyarrow writes to, by way of `Files`; with a checksum of what came since the last cut."""
+class _Sink(Appending):
+    """The file that pyarrow writes to, with a checksum of what came since the last cut."""
 
     def __init__(self, files: Files, path: Path) -> None:
-        self._files = files
-        self._descriptor = files.open(path)
+        super().__init__(files, path)
         self._digest = xxh3_64()
         self._held: list[bytes] | None = None
-        self.closed = False
-        self.position = 0
 
     def write(self, data: bytes) -> int:
+        """Write at the end; what pyarrow still writes after an error goes nowhere."""
         if self._held is not None:
             self._held.append(bytes(data))
         elif not self.closed:
-            self._files.write(self._descriptor, [data])
+            super().write(data)
             self._digest.update(data)
-            self.position += len(data)
         return len(data)
-
-    def flush(self) -> None:
-        """Nothing waits."""
 
     def cut(self) -> int:
         """Return the checksum of what was written since the last time."""
@@ -140,15 +133,9 @@ class _Sink:
 
     def finish(self, pieces: Sequence[bytes]) -> None:
         """Write the end of the file, and make all of it safe."""
-        self._files.write(self._descriptor, pieces)
-        self._files.sync(self._descriptor)
+        self._files.write(self._descriptor, pieces, self.position)
+        self.sync()
         self.close()
-
-    def close(self) -> None:
-        """Close the file; what pyarrow still writes after an error goes nowhere."""
-        if not self.closed:
-            self.closed = True
-            self._files.close(self._descriptor)
 
 
 def write(files: Files, path: Path, batches: Iterable[pa.RecordBatch], end: int, compression: str) -> None:
@@ -324,6 +311,10 @@ class ParquetSegment:
     def records(self) -> Records:
         """Return the index: one record a row group."""
         return self._load()[0]
+
+    def reach(self, offset: int) -> int:
+        """Return where the segment ends: it was whole when it got its name."""
+        return self.end()
 
     def end(self) -> int:
         """Return the offset after the last message, including those that were lost before it was written."""

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrite.log.files import Files, write_whole
+from pyrite.log.files import Files, write_safely
 from pyrite.log.tables import KEYS, PAGE, is_proven, new_database, proof, text
 from pyrite.log.wal import log_of, read_database
 
@@ -58,7 +58,7 @@ class Table(NamedTuple):
 Tables = dict[str, Table]
 
 
-def salvage(path: Path, reason: str) -> str:
+def salvage(path: Path, reason: str, files: Files) -> str:
     """Replace a damaged state by what is good of it; return what was lost, in words.
 
     A crash at any moment costs nothing: until the new state has its name, the old one, with what its
@@ -76,18 +76,18 @@ def salvage(path: Path, reason: str) -> str:
         tables = {table: Table({}, 0, False) for table in KEYS}
     aside = _free_name(path)
     try:
-        write_whole(aside, path.read_bytes())
+        write_safely(files, aside, path.read_bytes())
         if log_of(path).exists():
-            write_whole(log_of(aside), log_of(path).read_bytes())
-            write_whole(path, bytes(image))
+            write_safely(files, log_of(aside), log_of(path).read_bytes())
+            write_safely(files, path, bytes(image))
     except OSError:
         for copy in (aside, log_of(aside)):
-            copy.unlink(missing_ok=True)
+            files.remove(copy)
         raise
-    log_of(path).unlink(missing_ok=True)  # it would be applied to the new state
-    path.with_name(path.name + "-shm").unlink(missing_ok=True)
-    Files().sync_folder(path.parent)
-    write_whole(path, _database_of(tables))
+    files.remove(log_of(path))  # it would be applied to the new state
+    files.remove(path.with_name(path.name + "-shm"))
+    files.sync_folder(path.parent)
+    write_safely(files, path, _database_of(tables))
     return f"{path.name}: {reason}; it is set aside as {aside.name}; {_summary(tables)}"
 
 

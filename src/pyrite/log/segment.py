@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pyrite.log import frames
 from pyrite.log.columns import Entry, build
-from pyrite.log.files import Files
+from pyrite.log.files import Files, write_whole
 from pyrite.log.frames import INDEX_HEADER, RECORD, Damaged
 from pyrite.log.topics import Topics
 
@@ -86,36 +86,65 @@ class Encoded(NamedTuple):
 
 
 class SegmentWriter:
-    """The segment that is written now; used by one thread."""
+    """The segment that is written now; used by one thread.
 
-    def __init__(self, files: Files, folder: Path, base: int) -> None:
+    What is acknowledged has its record in the index: a batch whose record cannot be written is refused like
+    one that cannot be written itself. After an error the caller abandons the segment and begins another.
+    """
+
+    def __init__(self, files: Files, folder: Path, base: int, records: Records | None = None) -> None:
+        """Begin a segment anew; or go on with one that was recovered, and has these `records`."""
         self._files = files
         self.base = base
         self.path = folder / f"{name_of(base)}.arrow"
-        self._segment = files.open(self.path)
-        self._index = files.open(index_of(self.path))
-        self.size = os.fstat(self._segment).st_size
+        self.size = 0
         self.next_offset = base
         self.started = 0
         """When the first message of the segment came, in microseconds; 0 if there is none yet."""
-        self._unindexed: list[bytes] = []
         self._room = 0
         """Up to where there are zeros, if that is more than the size."""
+        self._indexed = 0
+        """Bytes of the index that are in use."""
         self._doubtful = False
         """Whether a sync has failed: one that succeeds after it says nothing of what was written before."""
+        self._segment = files.open(self.path)
         try:
-            if self.size == 0:
-                files.write(self._segment, [frames.HEADER])
-                self.size = len(frames.HEADER)
-            if os.fstat(self._index).st_size == 0:
-                files.write(self._index, [INDEX_HEADER])
+            self._index = files.open(index_of(self.path))
+        except OSError:
+            files.close(self._segment)
+            raise
+        try:
+            if records is None:
+                self._begin()
+            else:
+                self._resume(records)
             files.sync_folder(folder)
         except OSError:
             self.abandon()
             raise
 
-    def resume(self, records: Records) -> None:
+    def _begin(self) -> None:
+        for descriptor in (self._segment, self._index):  # an attempt that failed may have left something
+            if os.fstat(descriptor).st_size:
+                self._files.truncate(descriptor, 0)
+        self._files.write(self._segment, [frames.HEADER], 0)
+        self.size = len(frames.HEADER)
+        self._files.write(self._index, [INDEX_HEADER], 0)
+        self._indexed = len(INDEX_HEADER)
+
+    def _resume(self, records: Records) -> None:
         """Go on after what the segment holds already."""
+        size = os.fstat(self._segment).st_size
+        if not size:  # a crash left no more of it than its name
+            self._begin()
+            return
+        self.size = size
+        self._indexed = len(INDEX_HEADER) + records.nbytes
+        size = os.fstat(self._index).st_size
+        if size < self._indexed:
+            self._files.write(self._index, [INDEX_HEADER, records.tobytes()], 0)
+        elif size > self._indexed:
+            self._files.truncate(self._index, self._indexed)
         if len(records):
             self.next_offset = int(records["first"][-1] + records["count"][-1])
             self.started = int(records["earliest"][0])
@@ -129,23 +158,35 @@ class SegmentWriter:
         return rows
 
     def append_frames(self, batches: Sequence[Encoded], sync: bool) -> None:
-        """Write record batches that are encoded already, all or none of them."""
+        """Write record batches that are encoded already, and their index records, all or none of them."""
         position = self.size
+        records: list[bytes | memoryview] = []
+        for frame, first, count, earliest, latest in batches:
+            records.append(frames.pack_record(first, count, earliest, latest, position, frame, sync))
+            position += frame.size
         try:
             self._write([piece for one in batches for piece in one.frame.pieces], sync)
             if sync:
                 self.sync()
+            # Only now: a record says that its batch was written whole, and whether it is safe.
+            self._files.write(self._index, records, self._indexed)
+            if not os.fstat(self._segment).st_nlink:  # what is written to it is gone when it is closed
+                raise gone(self.path)
         except OSError:
-            self._cut()
+            self._take_back()
             raise
-        for frame, first, count, earliest, latest in batches:
-            record = frames.pack_record(first, count, earliest, latest, position, frame, sync)
-            self._unindexed.append(record)
-            position += frame.size
-            self.next_offset = first + count
+        self._indexed += len(records) * RECORD.itemsize
+        self.next_offset = batches[-1].first + batches[-1].number
         self.size = position
         self.started = self.started or batches[0].earliest
-        self._write_index()
+
+    def is_there(self) -> bool:
+        """Tell whether the segment's name still leads to its file."""
+        return _leads_to(self.path, self._segment)
+
+    def has_index(self) -> bool:
+        """Tell whether the same is true of its index."""
+        return _leads_to(index_of(self.path), self._index)
 
     def _write(self, pieces: list[bytes | memoryview], sync: bool) -> None:
         """Write after what is there. Where little is to be made safe at a time, room is made for more of it.
@@ -169,13 +210,12 @@ class SegmentWriter:
         self._room = 0
         self._files.truncate(self._segment, self.size)
 
-    def _write_index(self) -> None:
-        # What the index lacks is found in the segment, so an error here loses nothing.
+    def _take_back(self) -> None:
+        """Leave nothing of a group that failed, neither in the segment nor in its index."""
         try:
-            self._files.write(self._index, self._unindexed)
-        except OSError:
-            return
-        self._unindexed.clear()
+            self._cut()
+        finally:
+            self._files.truncate(self._index, self._indexed)
 
     def sync(self) -> None:
         """Return when everything that was written is safe."""
@@ -193,7 +233,6 @@ class SegmentWriter:
             self._cut()
         self._files.write(self._segment, [frames.END], self.size)
         self.sync()
-        self._write_index()
         self._files.sync(self._index)
         self.close()
 
@@ -219,6 +258,20 @@ class SegmentWriter:
         self._files.close(self._index)
 
 
+def gone(path: Path) -> OSError:
+    """Return the error that someone has removed the active segment, or its index."""
+    return OSError(errno.ENOENT, "a file of the active segment was removed", str(path))
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    """Tell whether a name is that of an open file."""
+    try:
+        found, own = path.stat(), os.fstat(descriptor)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
+
 def read_index(path: Path) -> tuple[Records, int]:
     """Read an index: the records that prove themselves, and how many places of it are damaged."""
     try:
@@ -242,19 +295,6 @@ def proven(raw: bytes) -> tuple[Records, int]:
 def write_index(files: Files, path: Path, records: Records) -> None:
     """Write an index anew, at one stroke."""
     write_whole(files, path, [INDEX_HEADER, records.tobytes()])
-
-
-def write_whole(files: Files, path: Path, pieces: Sequence[bytes]) -> None:
-    """Write a small file anew, at one stroke."""
-    temporary = path.with_name(path.name + ".tmp")
-    files.remove(temporary)
-    descriptor = files.open(temporary)
-    try:
-        files.write(descriptor, pieces)
-        files.sync(descriptor)
-    finally:
-        files.close(descriptor)
-    files.rename(temporary, path)
 
 
 def follow_one_another(records: Records) -> int:
@@ -338,9 +378,27 @@ class ArrowSegment:
         if known != self._known or not size:
             records, bad = read_index(self.index)
             if bad or not size or follow_one_another(records) < len(records) or self._has_more(records):
-                records = self.walk(records).records
+                records = self._walked(records)
             self._records, self._known = records, known
         return self._records
+
+    def reach(self, offset: int) -> int:
+        """Return the offset after the last message, when messages before `offset` are known to be there.
+
+        If the index ends before that, it is made from the segment.
+        """
+        if self.end() < offset:
+            records = self._walked(self._records)
+            self._records = records[records["first"] < offset]  # what follows may be being written
+        return self.end()
+
+    def _walked(self, known: Records) -> Records:
+        """Return the index as the segment itself has it."""
+        if self.over:
+            return self.walk(known).records
+        # Its writer may cut it meanwhile, which a mapping of it would not survive.
+        data = memoryview(self.path.read_bytes())
+        return self.walk(known, follow_one_another(known), data).records
 
     def _has_more(self, records: Records) -> bool:
         """Tell whether the index is too short; while the segment is written that is normal."""
@@ -348,9 +406,12 @@ class ArrowSegment:
         more = self.path.stat().st_size > end + len(frames.END)
         return more and (self.over or is_sealed(self.path))
 
-    def walk(self, known: Records, start: int = 0) -> Walk:
-        """Go through the segment, from record `start` of those `known` on, and check every batch."""
-        data = self._map()
+    def walk(self, known: Records, start: int = 0, data: memoryview | None = None) -> Walk:
+        """Go through the segment, from record `start` of those `known` on, and check every batch.
+
+        `data` are its bytes, if they are at hand.
+        """
+        data = self._map() if data is None else data
         by_position = {int(one["position"]): one for one in known}
         found: list[Records] = [known[:start]]
         damages: list[Damage] = []
@@ -448,7 +509,7 @@ class ArrowSegment:
                 yield cut(batch, first, offset, stop)
 
     def end(self) -> int:
-        """Return the offset after the last message."""
+        """Return the offset after the last message, as far as the index tells."""
         records = self.records()
         return int(records["first"][-1] + records["count"][-1]) if len(records) else self.base
 

@@ -37,7 +37,7 @@ class Sinks:
     def __init__(self, journal: DiskJournal, broker: Broker) -> None:
         self.journal = journal
         self.broker = broker
-        self.staging = Staging(journal.folder.path)
+        self.staging = Staging(journal.folder.path, journal.files)
         self.slot = NO_SLOT
         self._commits: deque[Commit] = deque()
         self._given_up: dict[str, None] = {}

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from pyrite.broker.message import Batch, MixedBatch
 from pyrite.log import columns
-from pyrite.log.files import Files
+from pyrite.log.files import Appending, Files
 from pyrite.log.rows import ACCEPTED, check_rows, check_schema
 from pyrite.queries import QueryError
 
@@ -72,11 +72,12 @@ class Staging:
         """
         check_schema(schema)
         path = self.path(sink, part)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder, path.parent):
+            self._files.make_folder(folder, parents=True)
         temporary = path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}.tmp")
         count = asked = 0
         try:
-            with temporary.open("wb") as file:
+            with closing(Appending(self._files, temporary)) as file:
                 with pa.ipc.new_stream(file, schema) as writer:
                     for rows in batches:
                         check_rows(rows)
@@ -85,13 +86,12 @@ class Staging:
                         if file.tell() - asked >= STEP:
                             asked = file.tell()
                             grow()
-                file.flush()
-                os.fsync(file.fileno())
+                file.sync()
             self._files.rename(temporary, path)
             for folder in (path.parent, self.folder, self.folder.parent):
                 self._files.sync_folder(folder)
         except BaseException as error:
-            temporary.unlink(missing_ok=True)
+            self._files.remove(temporary)
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 text = f"part {part!r} of sink {sink!r} cannot be kept: {error.strerror or error}"
                 raise QueryError(text) from None
@@ -104,8 +104,8 @@ class Staging:
         paths = _files_in(folder) if parts is None else [self.path(sink, part) for part in parts]
         for path in paths:
             if path.stem not in needed:
-                path.unlink(missing_ok=True)
-        _remove_if_empty(folder)
+                self._files.remove(path)
+        self._remove_if_empty(folder)
 
     def missing(self, sink: str, parts: Sequence[str]) -> list[str]:
         """Return which parts are not there."""
@@ -138,8 +138,12 @@ class Staging:
             for path in _files_in(folder):
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < before:
-                        path.unlink()
-            _remove_if_empty(folder)
+                        self._files.remove(path)
+            self._remove_if_empty(folder)
+
+    def _remove_if_empty(self, folder: Path) -> None:
+        with suppress(OSError):
+            self._files.remove_folder(folder)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -148,11 +152,6 @@ def _files_in(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def batches_of(rows: pa.RecordBatch, origin: str) -> list[Batch]:

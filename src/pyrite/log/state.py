@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyrite.log.files import Files
 from pyrite.log.folder import FolderError
 from pyrite.log.salvage import salvage
 from pyrite.log.tables import HEADER, PAGE, SCHEMA, fault, is_proven, proof, text, values_of
@@ -74,19 +75,20 @@ class State:
 
     Opened in the thread that starts the broker, then used by the one that writes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
         self._path = path
+        self._files = files or Files()
         self.damages: list[str] = []
         """What was found wrong with the database."""
         log = read_log(path)
         with _usable(path):
             reason = _fault(path)
             if reason is not None:
-                self.damages.append(salvage(path, reason))
+                self.damages.append(salvage(path, reason, self._files))
             if log.damaged_at >= 0:
                 name = log_of(path).name
                 self.damages.append(f"{name}: damaged; the last changes of sessions may be lost")
-            self._database = _open(path)
+            self._database = _open(path, self._files)
         self._cursor = self._database.cursor()
         """The one that changes are made with: a connection remembers hundreds that are gone."""
 
@@ -111,8 +113,8 @@ class State:
             self._database.execute(f"DELETE FROM {table}")  # noqa: S608
             if rows:
                 self._database.executemany(f"INSERT INTO {table} VALUES ({places})", rows)  # noqa: S608
-            self._database.execute("COMMIT")
-        except sqlite3.Error:  # then they are found again the next time
+            self._files.commit(self._path, self._cursor)
+        except (sqlite3.Error, OSError):  # then they are found again the next time
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
 
@@ -172,8 +174,8 @@ class State:
                     rows = [(*values, proof(values)) for values in rows]
                 self._execute(statement, rows)
                 at = stop
-            self._cursor.execute("COMMIT")
-        except sqlite3.Error:
+            self._files.commit(self._path, self._cursor)
+        except (sqlite3.Error, OSError):
             if self._database.in_transaction:
                 self._cursor.execute("ROLLBACK")
             raise
@@ -240,7 +242,8 @@ def _fault(path: Path) -> str | None:
         raise
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, files: Files) -> sqlite3.Connection:
+    files.close(files.open(path))  # it and the files beside it get its mode
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         database.text_factory = text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyrite.log.parquet import ParquetSegment
+from pyrite.log.roster import Roster
 from pyrite.log.segment import ArrowSegment, Damage, Decoded, Passed
 from pyrite.log.topics import Topics
 from pyrite.queries import FOREVER
@@ -51,12 +53,19 @@ def chosen(names: Iterable[str]) -> list[str]:
 class StreamReader:
     """Reads a stream's messages in the order of their offsets. Safe while the stream is written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, roster: Roster | None = None) -> None:
         self.folder = folder
+        self._roster = roster
+        """Tells what is missing; readers of other processes have none."""
         self.name = folder.name
         self._segments: dict[str, Segment] = {}
         self._changed = -1
         self._decoded = Decoded()
+        self.committed = 0
+        """Offset before which all messages were committed, as far as the process that writes has told.
+
+        Readers of other processes need not be told: what is acknowledged is in the index.
+        """
 
     def segments(self) -> list[Segment]:
         """Return the segments there are now, the oldest first."""
@@ -72,6 +81,8 @@ class StreamReader:
         known = self._segments
         self._segments = {name: known.get(name) or self._open(name) for name in chosen(names)}
         self._changed = changed if settled else -1
+        if self._roster is not None:
+            self._roster.look()
         segments = list(self._segments.values())
         for segment in segments[:-1]:
             if isinstance(segment, ArrowSegment):
@@ -93,8 +104,9 @@ class StreamReader:
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield record batches with the messages from `offset` on and before `stop`; and what is damaged.
 
-        Never a message twice, and none is left out, whatever becomes of the segments meanwhile. `columns` are
-        those that are wanted, of which the offset must be the first; all, if it is not given.
+        If the log ends before what was committed, that is an OSError, and not the end. Never a message twice,
+        and none is left out, whatever becomes of the segments meanwhile. `columns` are those that are wanted,
+        of which the offset must be the first; all, if it is not given.
         """
         return self.select(offset, stop, columns)
 
@@ -111,9 +123,12 @@ class StreamReader:
         """
         while offset < stop:
             segment, limit = self._at(offset)
-            if segment is None:
-                return
             try:
+                if limit == FOREVER:
+                    self._see_that_it_reaches(min(stop, self.committed), offset, segment)
+                yield from self._missing(offset, stop if segment is None else min(stop, segment.base))
+                if segment is None:
+                    return
                 for piece in segment.select(offset, min(stop, limit), columns, topics):
                     yield piece
                     offset = piece.last + 1 if isinstance(piece, Damage | Passed) else _after(piece)
@@ -121,7 +136,21 @@ class StreamReader:
                 continue  # it has become Parquet, or was dropped: look again
             if limit == FOREVER:
                 return
+            yield from self._missing(offset, min(stop, limit))
             offset = max(offset, limit)
+
+    def _missing(self, offset: int, stop: int) -> Iterator[Damage]:
+        """Yield the segments that are missing between two offsets."""
+        if self._roster is not None and offset < stop:
+            yield from (one for one in self._roster.missing if one.last >= offset and one.first < stop)
+
+    def _see_that_it_reaches(self, promised: int, offset: int, last: Segment | None) -> None:
+        """Raise OSError if the log ends before `promised`, of which messages from `offset` on are wanted."""
+        if offset < promised:
+            end = 0 if last is None else last.reach(promised)
+            if end < promised:
+                text = f"it ends at offset {end}, but messages up to {promised - 1} were committed"
+                raise OSError(errno.EIO, text, str(self.folder))
 
     def _at(self, offset: int) -> tuple[Segment | None, int]:
         """Find the segment in which an offset is, or the next one; and where the one after it begins."""

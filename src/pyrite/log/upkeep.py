@@ -6,14 +6,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyrite.log import tiering
 from pyrite.log.files import Files
 from pyrite.log.options import StreamOptions
+from pyrite.log.roster import Roster
 from pyrite.log.segment import ArrowSegment, Damage, is_sealed, size_of
-from pyrite.log.stream import Segment, StreamReader
+from pyrite.log.stream import Segment, StreamReader, chosen
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +37,26 @@ class Upkeep:
     """Looks after one stream. Whatever it does, readers find every message once."""
 
     def __init__(
-        self, files: Files, folder: Path, options: StreamOptions, report: Callable[[Damage], None]
+        self,
+        files: Files,
+        folder: Path,
+        options: StreamOptions,
+        report: Callable[[Damage], None],
+        roster: Roster | None = None,
     ) -> None:
         self._files = files
+        self._roster = roster or Roster(folder, chosen)
+        self._ages = Ages()
         self._options = options
         self._report = report
-        self._reader = StreamReader(folder)
+        self._reader = StreamReader(folder, self._roster)
         self._failure = ""
         """Why the last try failed, if it did."""
 
-    def work(self, wall: float | None = None, busy: bool = False) -> None:
+    def work(self, wall: float, uptime: float, busy: bool = False) -> None:
         """Do what is to be done now, or only what cannot wait; what fails is tried again, and told once."""
         try:
-            self._retain(time.time() if wall is None else wall)
+            self._retain(wall, uptime)
             self._convert(BACKLOG if busy else 0)
             if not busy:
                 self._merge()
@@ -89,25 +97,66 @@ class Upkeep:
         for run in tiering.mergeable(self._reader.segments(), options.segment_bytes, span):
             tiering.merge(self._files, run, options.compression, self._report)
 
-    def _retain(self, wall: float) -> None:
+    def _retain(self, wall: float, uptime: float) -> None:
         """Drop the oldest segments, as far as they are too old or too large together."""
         options = self._options
         sealed = self._sealed()
         dropped: list[Segment] = []
         if options.retention_age:
-            oldest = (wall - options.retention_age) * 1e6
-            while sealed and _latest(sealed[0]) < oldest:
+            self._ages.look(self._reader.segments(), len(sealed), wall, uptime)
+            while sealed and self._ages.age(sealed[0], uptime) > options.retention_age:
                 dropped.append(sealed.pop(0))
         if options.retention_bytes:
             total = sum(size_of(segment.path) for segment in self._reader.segments()[len(dropped) :])
             while sealed and total > options.retention_bytes:
                 total -= size_of(sealed[0].path)
                 dropped.append(sealed.pop(0))
+        if dropped:
+            left = self._reader.segments()[len(dropped) :]
+            self._roster.drop_before(left[0].base if left else dropped[-1].end())
         for segment in dropped:
             tiering.remove(self._files, segment.path)
         if dropped:
             last = dropped[-1].path.name
             logger.info("stream %s: retention dropped all up to segment %s", self._reader.name, last)
+
+
+class Ages:
+    """How old sealed segments are, by a clock that no one sets.
+
+    The time of day says how old a segment is when it is first seen; but one that was still written while this
+    process ran is not older than that, whatever the time of day has become meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[int, float] | None = None
+        """By base, the uptime when a segment was first seen; None before the first look."""
+        self._ended: dict[int, float] = {}
+        """By base, the uptime at which the newest message of a sealed segment came."""
+
+    def look(self, segments: Sequence[Segment], sealed: int, wall: float, uptime: float) -> None:
+        """Note which segments there are, of which the first ones are sealed."""
+        begun = self._begun
+        for number, segment in enumerate(segments):
+            if number < sealed and segment.base not in self._ended:
+                age = max(0.0, wall - _latest(segment) / 1e6)
+                if begun is not None:
+                    age = min(age, uptime - begun.get(segment.base, uptime))
+                self._ended[segment.base] = uptime - age
+        known = begun or {}
+        self._begun = {one.base: known.get(one.base, uptime) for one in segments[sealed:]}
+        first = segments[0].base if segments else 0
+        self._ended = {base: at for base, at in self._ended.items() if base >= first}
+
+    def age(self, segment: Segment, uptime: float) -> float:
+        """Return for how many seconds no message has come to a sealed segment; it may have been merged."""
+        end = max(segment.end(), segment.base + 1)
+        return uptime - max(at for base, at in self._ended.items() if segment.base <= base < end)
+
+
+def boot_time() -> float:
+    """Return the seconds since the machine was started, those for which it slept included."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _is_over(segment: Segment) -> bool:

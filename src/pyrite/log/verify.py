@@ -118,13 +118,23 @@ def _check_arrow(segment: ArrowSegment, limit: int) -> Iterator[Damage]:
         int(walk.records["first"][-1] + walk.records["count"][-1]) if len(walk.records) else segment.base
     )
     # The index has a record of a batch only when that was written whole.
-    beyond = known[known["first"] >= reached]
+    beyond = known[(known["first"] >= reached) & (known["first"] < limit)]
     for one in beyond:
         first, count = int(one["first"]), int(one["count"])
         yield Damage(segment.stream, segment.path.name, first, first + count - 1, "a record batch is damaged")
     if not len(beyond):
         yield from _check_end(segment, walk.end, reached, limit)
-    yield from _check_index(segment, walk.records, limit < FOREVER or is_sealed(segment.path))
+    complete = limit < FOREVER or is_sealed(segment.path) or _stays_short(segment, walk.records)
+    # What lies beyond the beginning of the next segment was refused, and is hidden by that.
+    yield from _check_index(segment, walk.records[walk.records["first"] < limit], complete)
+
+
+def _stays_short(segment: ArrowSegment, records: Records) -> bool:
+    """Tell whether the index of the segment that is being written lacks records of whole batches."""
+    if len(read_index(segment.index)[0]) >= len(records):
+        return False
+    time.sleep(_MOMENT)  # a batch is written before its record
+    return len(read_index(segment.index)[0]) < len(records)
 
 
 def _check_end(segment: ArrowSegment, end: int, reached: int, limit: int) -> Iterator[Damage]:

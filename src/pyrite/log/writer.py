@@ -11,7 +11,7 @@ from pyrite.log.columns import Entry
 from pyrite.log.files import Files
 from pyrite.log.gathering import Rows, encode
 from pyrite.log.options import StreamOptions
-from pyrite.log.segment import ROOM, Damage, Encoded, SegmentWriter, recover
+from pyrite.log.segment import ROOM, Damage, Encoded, SegmentWriter, gone, recover
 from pyrite.log.stream import StreamReader
 from pyrite.log.tiering import tidy
 
@@ -42,13 +42,20 @@ class StreamWriter:
     """Writes one stream."""
 
     def __init__(
-        self, files: Files, folder: Path, options: StreamOptions, wall: Callable[[], float] = time.time
+        self,
+        files: Files,
+        folder: Path,
+        options: StreamOptions,
+        wall: Callable[[], float] = time.time,
+        lost: Callable[[str, int, int], object] = lambda name, base, end: None,
     ) -> None:
         self._files = files
         self._wall = wall
+        self._lost_segment = lost
+        """Is told of a segment that someone removed: its name, where it begins and where it ends."""
         self._folder = folder
         self.options = options
-        folder.mkdir(exist_ok=True)
+        files.make_folder(folder)
         files.sync_folder(folder.parent)
         self._segment: SegmentWriter | None = None
         self._unsynced_since = 0.0
@@ -58,6 +65,8 @@ class StreamWriter:
         """Messages that may be lost, as they could not be synced."""
         self._refused = 0
         """Bytes that were to be written last when it failed."""
+        self._end: int | None = None
+        """Where the segment ended that was abandoned last, if there is none now."""
         self.opened = self._open()
 
     def _open(self) -> Opened:
@@ -77,8 +86,7 @@ class StreamWriter:
             if len(found.records):
                 end = int(found.records["first"][-1] + found.records["count"][-1])
             if not found.sealed:
-                self._segment = SegmentWriter(self._files, self._folder, last.base)
-                self._segment.resume(found.records)
+                self._segment = SegmentWriter(self._files, self._folder, last.base, found.records)
         else:
             end = last.end()
         size = sum(segment.path.stat().st_size for segment in segments)
@@ -126,8 +134,12 @@ class StreamWriter:
         segment, self._segment = self._segment, None
         if segment is None:
             return
+        self._end = segment.next_offset
         try:
-            if self._unsynced:
+            if not segment.is_there():
+                self._lost_segment(segment.path.name, segment.base, segment.next_offset)
+                self._lost += self._unsynced
+            elif self._unsynced:
                 segment.sync()
         except OSError:
             self._lost += self._unsynced
@@ -143,7 +155,10 @@ class StreamWriter:
         return lost
 
     def probe(self) -> None:
-        """Write as much as could not be written to a file that is removed again; raise if that fails, too."""
+        """Write as much as could not be written to a file that is removed again, and begin a segment.
+
+        Raise if that fails, too.
+        """
         path = self._folder / "probe.tmp"
         pieces = 1 + min(self._refused, MOST_PROBED) // len(ROOM)
         try:
@@ -155,6 +170,8 @@ class StreamWriter:
                 self._files.close(descriptor)
         finally:
             self._files.remove(path)
+        if self._end is not None:
+            self.begin(self._end)
 
     def sync_if_due(self) -> None:
         """Sync what no one waits for, once it has waited for long enough."""
@@ -166,6 +183,13 @@ class StreamWriter:
                 self._abandon()
                 raise
             self._is_safe()
+
+    def see_that_it_is_there(self) -> None:
+        """Raise OSError if someone has removed the active segment or its index, or moved one of them away."""
+        segment = self._segment
+        if segment is not None and not (segment.is_there() and segment.has_index()):
+            self._abandon()
+            raise gone(segment.path)
 
     def seal_if_due(self) -> None:
         """Seal a segment that is old enough, though nothing more comes."""
@@ -181,6 +205,7 @@ class StreamWriter:
             return
         if not segment.started:
             self._abandon()  # it holds nothing
+            self._end = None
             return
         try:
             segment.seal()
@@ -193,10 +218,15 @@ class StreamWriter:
     def begin(self, offset: int) -> None:
         """Begin a segment for what is to come, if there is none.
 
-        Retention may drop all others. Then its name tells readers where the stream has come to.
+        Retention may drop all others. Then its name tells readers where the stream has come to. After an
+        error it begins where the last one ended, though later offsets were refused: whatever the last one
+        has beyond its end is hidden by that.
         """
         if self._segment is None:
+            if self._end is not None:
+                offset = min(offset, self._end)
             self._segment = SegmentWriter(self._files, self._folder, offset)
+            self._end = None
 
     def close(self) -> None:
         """Make everything safe, and close."""

@@ -36,6 +36,7 @@ from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.child import Child
 from pyrite.server.config import Config, ConfigError, Tls
 from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
+from pyrite.server.exposed import warn_of_exposed_files
 from pyrite.server.flight import FlightProcess
 from pyrite.server.http import HttpProcess
 from pyrite.server.kernel import keep_pages_small
@@ -75,6 +76,7 @@ class Server:
         """Returns the settings as they are now, for what of them can change while the broker runs."""
         self._loop = asyncio.get_running_loop()
         access = load_access(config)
+        warn_of_exposed_files(config)
         self.journal = None if config.ephemeral else self._open_journal()
         self._deciding: ThreadWorker | None = None
         self.broker = Broker(

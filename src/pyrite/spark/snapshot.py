@@ -23,6 +23,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 
 from pyrite.log.bulk import LogFolder
+from pyrite.log.files import OWNER_ONLY, OWNER_ONLY_FOLDER
 from pyrite.log.parquet import ParquetSegment
 from pyrite.log.stream import StreamReader
 from pyrite.queries import Query
@@ -65,7 +66,7 @@ def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
     """
     try:
         snapshot = Snapshot(_folder(log.data) / str(uuid4()), [], 0)
-        snapshot.folder.mkdir()
+        snapshot.folder.mkdir(OWNER_ONLY_FOLDER)
         try:
             snapshot = snapshot._replace(end=_fill(log, stream, end, snapshot))
         except BaseException:
@@ -138,14 +139,14 @@ def _copy(log: LogFolder, query: Query, snapshot: Snapshot) -> None:
 def _folder(data: Path) -> Path:
     """Return this process's folder for snapshots of a data folder."""
     snapshots = data / "snapshots"
-    snapshots.mkdir(exist_ok=True)
+    snapshots.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
     for other in snapshots.iterdir():
         if other.suffix != ".begun":
             _remove_unless_used(other)
     folder = snapshots / f"spark-{uuid4()}"
     begun = folder.with_suffix(".begun")
-    begun.mkdir()
-    descriptor = os.open(begun / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+    begun.mkdir(OWNER_ONLY_FOLDER)
+    descriptor = os.open(begun / "lock", os.O_CREAT | os.O_RDWR, OWNER_ONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     begun.rename(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -71,8 +71,7 @@ class _Stream:
         last = segments[-1]
         recovered = recover(self._files, last.stream, last.path)
         if not recovered.sealed and len(recovered.records):
-            writer = SegmentWriter(self._files, self._folder, last.base)
-            writer.resume(recovered.records)
+            writer = SegmentWriter(self._files, self._folder, last.base, recovered.records)
             writer.seal()
 
     def _report(self, damage: Damage) -> None:
