@@ -29,6 +29,8 @@ from pyrite.log.stream import StreamReader
 from pyrite.queries import QueryError
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
+    from pyrite.broker.subscriptions import Route
     from pyrite.log.sinks import Sinks
 
 logger = logging.getLogger(__name__)
@@ -114,12 +116,16 @@ class Commit:
         self._left = 1
         """How many batches are not known to be safe; and one more, until all are published."""
         self._fault = ""
+        self._meter: Account | None = None
+        """The account of the sink's owner, if what it publishes is metered."""
 
     def begin(self) -> None:
         """See what there is to be done."""
         self._attempt(self._begin)
 
     def _begin(self) -> None:
+        account = self._account
+        self._meter = None if account is None else account.meter
         pending = self.state.pending
         if pending is not None and pending.batch == self._batch:
             self._run(lambda: self._count_published(pending), self._counted)
@@ -265,6 +271,9 @@ class Commit:
             if self._journal.full:
                 broker.choke(self)
                 return
+            if self._meter is not None and self._meter.is_spent:
+                self._meter.wait(self)
+                return
             self._publish_batch(ready.popleft())
             if ready and broker.clock() > until:
                 broker.interrupted(self)
@@ -279,13 +288,28 @@ class Commit:
                 self._ready.extendleft(reversed(batch.parts()))
                 return
             self._left += 1
-            broker.publish(batch, found.pop(), self._published)
+            self._publish_for_owner(batch, found.pop())
             return
         properties = batch.properties
         if properties is not None and properties.message_expiry is not None:
             batch.expires_at = broker.now + properties.message_expiry
         self._left += 1
-        broker.publish(batch, done=self._published)
+        self._publish_for_owner(batch.owned_by(self._account) if batch.retain else batch)
+
+    def _publish_for_owner(self, batch: Batch, route: Route | None = None) -> None:
+        """Publish a batch, for the sink's owner if that is metered."""
+        meter = self._meter
+        if meter is None:
+            self._broker.publish(batch, route, self._published)
+        else:
+            meter.charge(batch.count, len(batch.data))
+            self._broker.publish_for(meter, batch, route, self._published)
+
+    @property
+    def _account(self) -> Account | None:
+        """The account of the sink's owner; None if it has none, or it gave no name."""
+        owner = self.state.owner
+        return self._broker.quotas.restored(f"user:{owner}") if owner else None
 
     def _published(self, matched: bool, fault: Fault | None) -> None:
         self._left -= 1

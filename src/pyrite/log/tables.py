@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL
 CREATE TABLE IF NOT EXISTS topics (topic BLOB PRIMARY KEY, proof INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sinks (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
     WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS accounts (kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    proof INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS pending (name TEXT NOT NULL, block BLOB NOT NULL, bits BLOB NOT NULL,
     proof INTEGER NOT NULL, PRIMARY KEY (name, block)) WITHOUT ROWID;
 """
@@ -46,6 +48,7 @@ KEYS = {
     "consumers": ("name",),
     "topics": ("topic",),
     "sinks": ("name",),
+    "accounts": ("kind", "name"),
     "pending": ("name", "block"),
 }
 """The tables, each with its primary key, which its first columns are."""
