@@ -20,7 +20,7 @@ _STATUS = {
     409: "It cannot be, as things are; the detail says why.",
     413: "The body, or the payload, is too large.",
     415: "The body is not application/json.",
-    429: "Too many log-ins have failed; Retry-After says when to try again.",
+    429: "Too many log-ins have failed, or a quota is spent; Retry-After says when to try again.",
     503: "The broker, or the log, does not take it now.",
     507: "There is no room; nothing was kept.",
 }
@@ -149,6 +149,14 @@ DESCRIPTION: Schema = {
                     ),
                 ],
             ),
+        },
+        "/api/v1/quotas": {
+            "get": _operation(
+                "What each user takes of what all share, by name; the caller's own without `admin` of `#`",
+                200,
+                ref("Quotas"),
+                parameters=[_LIMIT, _AFTER],
+            )
         },
         "/api/v1/publish": {
             "post": _operation(
