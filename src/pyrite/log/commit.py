@@ -62,7 +62,9 @@ class SinkState:
     """When that was, or when it got its owner, in seconds since 1970."""
     pending: Pending | None = field(default=None)
     owner: str | None = None
-    """Whose it is: the name of the first who staged something, "" if he had none; None if none was asked."""
+    """The user who committed first, "" for one without a name; None before that, or where none is asked."""
+    staged: dict[str, str] = field(default_factory=dict)
+    """Before the first commit: by part, the user who staged it. Each may use only parts of its own."""
 
     def dump(self) -> dict[str, Any]:
         """Return it as it is kept."""
@@ -71,6 +73,7 @@ class SinkState:
             "used": self.used,
             "pending": self.pending and asdict(self.pending),
             "owner": self.owner,
+            "staged": self.staged,
         }
 
     @classmethod
@@ -78,7 +81,12 @@ class SinkState:
         """Return what was kept."""
         pending = kept["pending"]
         return cls(
-            name, kept["batch"], kept["used"], Pending(**pending) if pending else None, kept.get("owner")
+            name,
+            kept["batch"],
+            kept["used"],
+            Pending(**pending) if pending else None,
+            kept.get("owner"),
+            kept.get("staged", {}),
         )
 
 
@@ -99,8 +107,11 @@ class Commit:
         parts: list[str],
         may_publish: MayPublish,
         answer: Answer,
+        user: str | None = None,
     ) -> None:
         self._sinks = sinks
+        self._user = user
+        """The user who owns the sink from this commit on; None where names are not asked."""
         self._journal, self._broker, self._staging = sinks.journal, sinks.broker, sinks.staging
         self.state = state
         self._batch = batch
@@ -186,6 +197,13 @@ class Commit:
             if wrong:
                 self._end(False, f"topic {topic!r}: {wrong}")
                 return
+        state = self.state
+        if self._user is not None and state.owner not in (None, self._user):
+            self._end(False, f"sink {state.name!r} is another user's: choose another name")
+            return
+        if self._user is not None:
+            state.owner = self._user
+            state.staged.clear()
         since = {stream.name: stream.next_offset for stream in self._journal.streams}
         self.state.pending = Pending(self._batch, self.parts, since)
         self._journal.save_sink(self.state)

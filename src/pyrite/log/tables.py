@@ -30,10 +30,10 @@ CREATE TABLE IF NOT EXISTS consumers (name TEXT PRIMARY KEY, state TEXT NOT NULL
 CREATE TABLE IF NOT EXISTS topics (topic BLOB PRIMARY KEY, proof INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sinks (name TEXT PRIMARY KEY, state TEXT NOT NULL, proof INTEGER NOT NULL)
     WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS accounts (kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
-    proof INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS pending (name TEXT NOT NULL, block BLOB NOT NULL, bits BLOB NOT NULL,
     proof INTEGER NOT NULL, PRIMARY KEY (name, block)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS accounts (kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    proof INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
 # SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
 
@@ -48,8 +48,8 @@ KEYS = {
     "consumers": ("name",),
     "topics": ("topic",),
     "sinks": ("name",),
-    "accounts": ("kind", "name"),
     "pending": ("name", "block"),
+    "accounts": ("kind", "name"),
 }
 """The tables, each with its primary key, which its first columns are."""
 
