@@ -135,8 +135,6 @@ class Commit:
         self._attempt(self._begin)
 
     def _begin(self) -> None:
-        account = self._account
-        self._meter = None if account is None else account.meter
         pending = self.state.pending
         if pending is not None and pending.batch == self._batch:
             self._run(lambda: self._count_published(pending), self._counted)
@@ -260,6 +258,8 @@ class Commit:
 
     def _publish(self) -> None:
         assert self.state.pending is not None
+        account = self._account
+        self._meter = None if account is None else account.meter
         self._rows = self._staging.read(self.state.name, self.state.pending.parts)
         self._run(self._next, self._came)
 
