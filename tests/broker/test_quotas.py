@@ -356,7 +356,7 @@ def test_a_ledger_of_many_messages_stays_small(folder: Path) -> None:
         account.store(stream, number + 1, 10 + number % 7)
     assert account.stored_bytes == sum(10 + number % 7 for number in range(10_000))
     assert sum(span.size for span in account.stored[stream]) == account.stored_bytes
-    assert len(account.stored[stream]) <= 128
+    assert len(account.stored[stream]) <= 32
     machine.abandon()
 
 

@@ -21,8 +21,9 @@ SECONDS_OF_BURST = 1.0
 """The budget of a rate holds what this many seconds allow."""
 MAX_WOKEN = 64
 """Publishers of one account that go on at one tick; the others stay in the queue."""
-MAX_SPANS = 64
-"""Spans of one stream in an account's ledger of stored bytes. Beyond it, neighbours are merged."""
+MAX_SPANS = 16
+"""Spans of one stream in an account's ledger of stored bytes. Beyond twice that, neighbours are merged: the
+ledger is written whole with each change of the state, and stored bytes are freed a span at a time."""
 WINDOW = 1.0
 """Seconds over which the rate that is shown is measured."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyrite import __version__
 from pyrite.http.messages import ARROW, MAX_ARROW
+from pyrite.http.quotas import MAX_ACCOUNTS
 from pyrite.http.requests import MAX_PAGE
 from pyrite.http.schemas import SCHEMAS, Schema, count, record, ref, text
 
@@ -155,7 +156,10 @@ DESCRIPTION: Schema = {
                 "What each user takes of what all share, by name; the caller's own without `admin` of `#`",
                 200,
                 ref("Quotas"),
-                parameters=[_LIMIT, _AFTER],
+                parameters=[
+                    _query("limit", count("", 1, MAX_ACCOUNTS) | {"default": 100}, "How many, at most."),
+                    _AFTER,
+                ],
             )
         },
         "/api/v1/publish": {

@@ -460,6 +460,8 @@ class _Reply:
         session, connection = self._session, self._connection
         if session is not None and session.incoming is not None:
             session.incoming.difference_update(self.fresh)
+            if self.fresh and session.lasting:  # or the id would count as taken after a restart
+                connection.broker.journal.save_incoming(session)
         first, self.left = self.left > 0, -1
         if not first or connection.session is not session:
             return
