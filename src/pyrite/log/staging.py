@@ -26,7 +26,7 @@ from pyrite.queries import QueryError
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """What sinks and parts may be called."""
-FILE = re.compile(r"[A-Za-z0-9_-]{1,160}")
+FILE = re.compile(r"([0-9a-f]{16}-)?[A-Za-z0-9_-]{1,128}")
 """What the file of a part may be called: a user's parts have a prefix of its own."""
 ROWS = 16_384
 """Messages that are published at a time."""
