@@ -77,7 +77,7 @@ def test_users_and_rules(tmp_path: Path) -> None:
             client.subscribe("b")
         (tmp_path / "pyrite.toml").write_text(rules("a"))
         users(tmp_path, "ann", "eve")
-        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        hang_up_and_wait(broker, "users, rules, certificates and quotas were read again")
         with BlockingClient(broker.urls[0], username="eve", password="eve-word") as eve:
             eve.publish("b", b"1", qos=1)
             eve.publish("a", b"2", qos=1)
@@ -244,7 +244,7 @@ def test_an_access_list_where_there_was_none(tmp_path: Path) -> None:
         impostor.connect("impostor", user="ann", password="whatever")
         listed = rules("a").replace("[access]", "[access]\nanonymous = true")
         (tmp_path / "pyrite.toml").write_text(listed)
-        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        hang_up_and_wait(broker, "users, rules, certificates and quotas were read again")
         wait_until(lambda: impostor.closed)
         with pytest.raises(LineError, match="not authorized"):  # the rule is for users
             somebody.publish("a", b"1")
@@ -275,7 +275,7 @@ def test_who_goes_on_publishing_the_same_is_asked_by_a_list_that_is_new(tmp_path
         (tmp_path / "pyrite.toml").write_text(
             rules("#").replace("[access]", "[access]\nanonymous = true")  # whom no rule is for
         )
-        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        hang_up_and_wait(broker, "users, rules, certificates and quotas were read again")
         with LineClient("127.0.0.1", broker.port(1)) as ann:
             ann.connect("ann", user="ann", password="ann-word")
             ann.subscribe("#")
@@ -297,7 +297,7 @@ def test_who_is_gone_reads_no_more_with_flight(tmp_path: Path) -> None:
     ):
         assert log.table(Query()).num_rows == 0
         users(tmp_path, "bob")
-        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        hang_up_and_wait(broker, "users, rules, certificates and quotas were read again")
         with pytest.raises(PermissionError, match="is wrong"):
             log.streams()
 
@@ -330,7 +330,7 @@ def test_a_read_with_flight_ends_with_the_right_to_it(tmp_path: Path, how: str) 
                     users(tmp_path, "bob")
                 else:
                     (tmp_path / "pyrite.toml").write_text(config.replace("pull = ['#']", ""))
-                hang_up_and_wait(broker, "users, rules and certificates were read again")
+                hang_up_and_wait(broker, "users, rules, certificates and quotas were read again")
                 with FlightLog(broker.urls[0], username="bob", password="bob-word") as other:
                     other.streams()  # so the Flight process has heard of it
             rest: list[pa.RecordBatch] = []
@@ -367,7 +367,7 @@ def test_who_waits_for_messages_over_http_has_to_have_the_right_still(tmp_path: 
             users(tmp_path, "bob")
         else:
             (tmp_path / "pyrite.toml").write_text(config.replace("pull = ['#']", ""))
-        hang_up_and_wait(broker, "users, rules and certificates were read again")
+        hang_up_and_wait(broker, "users, rules, certificates and quotas were read again")
         said = {"topic": "a", "payload": "x"}
         assert http.post("/api/v1/publish", json=said, auth=("bob", "bob-word")).status_code == 200
         assert waiting.result().status_code == (401 if gone else 403)

@@ -28,6 +28,10 @@ users = ["ann", "carl"]
 publish = ["t/%u", "t/all"]
 
 [[access.rule]]
+users = ["root"]
+admin = ["#"]
+
+[[access.rule]]
 users = ["bob", "anonymous"]
 pull = ["#"]
 """
@@ -46,7 +50,7 @@ def stage(log: FlightLog, sink: str, *batches: pa.RecordBatch, name: str = "part
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sinks")
-    write_users(folder / "users", [User(name, quick_hash("x")) for name in ("ann", "bob", "carl")])
+    write_users(folder / "users", [User(name, quick_hash("x")) for name in ("ann", "bob", "carl", "root")])
     (folder / "pyrite.toml").write_text(CONFIG)
     return folder
 
@@ -78,7 +82,8 @@ def test_no_one_touches_what_another_has_staged(broker: BrokerProcess, name: str
     sink = f"anns-{name}"
     before = published(broker, "t/ann")
     with enter(broker, "ann") as ann, enter(broker, name) as other:
-        parts = stage(ann, sink, rows("t/ann", 3))
+        assert ann.commit(sink, 0, stage(ann, sink, rows("t/ann")))
+        parts = stage(ann, sink, rows("t/ann", 2))
         for wrong in (
             lambda: other.abort(sink, parts),
             lambda: other.abort(sink),
@@ -88,8 +93,8 @@ def test_no_one_touches_what_another_has_staged(broker: BrokerProcess, name: str
         ):
             with pytest.raises(PermissionError, match=r"is another user's|not authorized"):
                 wrong()
-        assert ann.commit(sink, 0, parts)
-        assert ann.commit(sink, 1, stage(ann, sink, rows("t/ann", 2)))
+        assert ann.commit(sink, 1, parts)
+        assert ann.commit(sink, 2, stage(ann, sink, rows("t/ann", 2)))
     assert published(broker, "t/ann") == before + 5
 
 
@@ -133,8 +138,44 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, folder: Path) -> None:
     for name in ("users", "pyrite.toml"):
         (tmp_path / name).write_text((folder / name).read_text())
     with running(tmp_path) as broker, enter(broker, "ann") as ann:
+        assert ann.commit("anns", 0, stage(ann, "anns", rows("t/ann")))
         parts = stage(ann, "anns", rows("t/ann"))
     with running(tmp_path) as broker, enter(broker, "ann") as ann, enter(broker, "carl") as carl:
         with pytest.raises(PermissionError, match="sink 'anns' is another user's"):
             stage(carl, "anns", rows("t/carl"))
-        assert ann.commit("anns", 0, parts)
+        assert ann.commit("anns", 1, parts)
+
+
+def test_a_name_is_not_taken_by_who_commits_nothing(broker: BrokerProcess, folder: Path) -> None:
+    before = published(broker, "t/ann"), published(broker, "t/carl")
+    with enter(broker, "ann") as ann, enter(broker, "carl") as carl:
+        carls = stage(carl, "nightly", rows("t/carl"))
+        anns = stage(ann, "nightly", rows("t/ann", 2))
+        assert anns == carls, "each has its own part of this name"
+        carl.abort("nightly", ["part-0"])
+        carls = stage(carl, "nightly", rows("t/carl"))
+        assert ann.commit("nightly", 0, anns)
+        for wrong in (
+            lambda: carl.commit("nightly", 1, carls),
+            lambda: stage(carl, "nightly", rows("t/carl")),
+        ):
+            with pytest.raises(PermissionError, match="sink 'nightly' is another user's"):
+                wrong()
+    assert (published(broker, "t/ann"), published(broker, "t/carl")) == (before[0] + 2, before[1])
+    assert not (folder / "data" / "staging" / "nightly").exists()
+
+
+def test_who_gave_up_a_name_keeps_no_one_else_from_it(broker: BrokerProcess) -> None:
+    with enter(broker, "ann") as ann, enter(broker, "carl") as carl:
+        stage(carl, "weekly", rows("t/carl"))
+        carl.abort("weekly")
+        assert ann.commit("weekly", 0, stage(ann, "weekly", rows("t/ann")))
+
+
+def test_an_administrator_can_delete_a_sink(broker: BrokerProcess) -> None:
+    with enter(broker, "ann") as ann, enter(broker, "carl") as carl, enter(broker, "root") as root:
+        assert carl.commit("taken", 7, stage(carl, "taken", rows("t/carl")))
+        with pytest.raises(PermissionError, match="another user's"):
+            ann.abort("taken")
+        root.abort("taken")
+        assert ann.commit("taken", 0, stage(ann, "taken", rows("t/ann")))

@@ -545,6 +545,23 @@ def test_pipelines_show_their_state_when_there_are_some(
 # Access
 
 
+def test_quotas_are_listed_with_a_bar_for_each_limit(open_page: OpenPage, guarded: BrokerProcess) -> None:
+    with (
+        BlockingClient(guarded.urls[0], username="bob", password="two", client_id="bobs"),
+        open_page(guarded, refusals=True) as page,
+    ):
+        log_in(page, "ann", "one")
+        page.get_by_role("tab", name="Quotas").click()
+        row = page.locator("#quotas tbody tr", has_text="bob")
+        sessions = row.locator("[data-quota=sessions]")
+        expect(sessions).to_have_text("1 of 500,000")
+        bar = sessions.get_by_role("meter")
+        expect(bar).to_have_attribute("aria-label", "Sessions: 1 of 500,000")
+        assert bar.evaluate("bar => [bar.value, bar.max]") == [1, 500_000]
+        expect(row.locator("[data-quota=message_rate]").get_by_role("meter")).to_be_hidden()
+        expect(page.locator("#quotas tbody tr", has_text="ann")).to_be_visible()
+
+
 def test_who_logs_in_may_do_what_the_rules_say(open_page: OpenPage, guarded: BrokerProcess) -> None:
     with open_page(guarded, refusals=True) as page:
         dialog = page.get_by_role("dialog")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pyrite.access.rules import Rule
+from pyrite.broker.quotas import Quota
 from pyrite.log.options import StreamOptions
 from pyrite.server.config import Config, check
 
@@ -50,6 +51,7 @@ max_subscriptions_per_client = 8
 max_topic_levels = 7
 max_created_topics = 11
 max_retained_messages = 6
+retained_bytes = 12
 max_waiting_bytes = 5
 max_queued_messages = 4
 max_queued_bytes = 9223372036854775807
@@ -82,6 +84,26 @@ max_session_expiry = 0
 [topics]
 policy = "listed"
 names = ["news", "weather/temp"]
+
+[quotas]
+
+[quotas.default]
+sessions = 100
+connections = 50
+subscriptions = 1000
+consumers = 0
+retained_messages = 10
+retained_bytes = 100000
+stored_bytes = 1000000000
+message_rate = 0.5
+byte_rate = 1000000
+concurrent_reads = 4
+
+[quotas.user."ann"]
+sessions = "unlimited"
+
+[quotas.group."all devices"]
+message_rate = "unlimited"
 
 [access]
 users = "SERVER"
@@ -169,6 +191,9 @@ def test_the_table_of_all_keys_in_this_file_is_complete() -> None:
     defaults, others = tomllib.loads(printed()), tomllib.loads(EVERYTHING)
     assert others["access"].pop("rule")[0].keys() == {one.name for one in fields(Rule)}
     assert defaults["access"].pop("rule") == []
+    assert others["quotas"].pop("default").keys() == {one.name for one in fields(Quota)}
+    assert defaults.pop("quotas") == {"default": {}}, "half of what there is for all, whatever that is"
+    assert others.pop("quotas").keys() == {"user", "group"}
     assert keys(defaults) == keys(others)
 
 
@@ -247,6 +272,22 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         ["limits.max_inflights", "3", "limits.max_inflight"],
     ),
     "unknown table": ("[colours]\nred = 1", ["colours", "tls", "limits", "mqtt"]),
+    "unknown quota": (
+        "[quotas.user.ann]\nsession = 3",
+        ["quotas.user.ann.session", "3", "quotas.user.ann.sessions", "quotas.user.ann.message_rate"],
+    ),
+    "unknown kind of quota": ("[quotas.users.ann]\nsessions = 3", ["quotas.users", "quotas.user"]),
+    "negative quota": (
+        "[quotas.default]\nsessions = -1",
+        ["quotas.default.sessions = -1", 'at least 0, or "unlimited"'],
+    ),
+    "no number for a quota": (
+        '[quotas.group.devices]\nbyte_rate = "fast"',
+        ["quotas.group.devices.byte_rate = 'fast'", 'more than 0, or "unlimited"'],
+    ),
+    "true for a quota": ("[quotas.default]\nsessions = true", ["quotas.default.sessions", "a number"]),
+    "a rate of nothing": ("[quotas.default]\nmessage_rate = 0", ["message_rate = 0", "more than 0"]),
+    "a number where the quotas of a user go": ("[quotas.user]\nann = 3", ["quotas.user.ann", "a table"]),
     "key in the wrong table": ("[mqtt]\nmax_inflight = 3", ["mqtt.max_inflight", "mqtt.maximum_qos"]),
     "a value where a table goes": ("limits = 3", ["limits", "3", "table"]),
     "text for a whole number": (

@@ -18,6 +18,7 @@ from pyrite.broker.access import Access
 from pyrite.broker.catalog import TopicOptions
 from pyrite.broker.core import Broker
 from pyrite.broker.limits import Limits
+from pyrite.broker.quotas import QuotaOptions
 from pyrite.log.journal import DiskJournal
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.connection import Connection
@@ -307,10 +308,13 @@ class Core:
         journal: DiskJournal | None = None,
         now: float = 1000.0,
         topics: TopicOptions | None = None,
+        quotas: QuotaOptions | None = None,
     ) -> None:
         self.options = options or MqttOptions()
         self.journal = journal
-        self.broker = Broker(limits, access, clock=clock or (lambda: 0.0), journal=journal, topics=topics)
+        self.broker = Broker(
+            limits, access, clock=clock or (lambda: 0.0), journal=journal, topics=topics, quotas=quotas
+        )
         self.broker.tick(now)
         if journal is not None:
             journal.restore(self.broker)

@@ -20,7 +20,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
+from pyrite.broker.access import Access
 from pyrite.broker.limits import Limits
+from pyrite.broker.quotas import QuotaOptions
 from pyrite.log.files import Files
 from pyrite.log.folder import FORMAT
 from pyrite.log.journal import DiskJournal, open_journal
@@ -352,8 +354,12 @@ class Machine:
         reading: Callable[[], Worker] = Worker,
         survives: int = ALWAYS,
         clock: Callable[[], float] | None = None,
+        access: Access | None = None,
+        quotas: QuotaOptions | None = None,
     ) -> None:
         self.root = root
+        self.access = access
+        self.quotas = quotas
         self.streams = list(streams) if streams is not None else default_streams()
         self.limits = limits
         self.elapsed = 0.0
@@ -410,7 +416,14 @@ class Machine:
             _count_commits(self.journal, self.files)
         # A clock that begins anew with each start, as the real one does.
         now = 1_000.0 * self._boots + 500.0
-        self.core = Core(self.limits, clock=self._clock, journal=self.journal, now=now)
+        self.core = Core(
+            self.limits,
+            self.access,
+            clock=self._clock,
+            journal=self.journal,
+            now=now,
+            quotas=self.quotas,
+        )
         self.running = True
 
     def tick(self, seconds: float) -> None:

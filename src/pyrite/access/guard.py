@@ -102,13 +102,17 @@ class Guard(Access):
         """Tell whether a client may create and delete topics."""
         return self._may("admin", credentials, topic_filter)
 
+    def groups_of(self, credentials: Credentials) -> frozenset[str]:
+        """Return the groups of a client: those of its token, and those of the file of users."""
+        user = self._users.get(credentials.username) if credentials.username is not None else None
+        return credentials.groups | (user.groups if user is not None else frozenset())
+
     def _may(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
         name = credentials.username
         key = (action, name, credentials.groups, credentials.client_id, topic_filter)
         known = self._answers.get(key)
         if known is None:
-            user = self._users.get(name) if name is not None else None
-            groups = credentials.groups | (user.groups if user is not None else frozenset())
+            groups = self.groups_of(credentials)
             known = self._rules.allows(action, name, groups, credentials.client_id, topic_filter.encode())
             if len(topic_filter) + len(name or "") + len(credentials.client_id) <= SHORT:
                 if len(self._answers) >= CACHED:

@@ -127,6 +127,10 @@ class Access:
         """Tell whether a client that was let in may stay, after the settings were read again."""
         return True
 
+    def groups_of(self, credentials: Credentials) -> frozenset[str]:
+        """Return all groups that the client is in: quotas of groups go by it."""
+        return credentials.groups
+
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether the client may publish on `topic`."""
         return True

@@ -17,10 +17,12 @@ from pyrite.broker.fetching import Fetch, Give
 from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
+from pyrite.broker.quotas import MAX_CONSUMERS
 from pyrite.broker.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
+    from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
 
 ACKNOWLEDGE_WITHIN = 30.0
@@ -31,9 +33,8 @@ TOGETHER = 64
 """Messages that are forgotten before it is looked how long that took."""
 MAX_WITHIN = 7 * 86_400.0
 """Seconds that may be asked for to acknowledge a message in."""
-MAX_CONSUMERS = 10_000
 MAX_NAME = 256
-"""Consumers that there may be, and characters of a name."""
+"""Characters of a consumer's name."""
 
 
 class Consumer:
@@ -46,8 +47,11 @@ class Consumer:
         topic_filter: bytes,
         positions: dict[Stream, int],
         within: float = ACKNOWLEDGE_WITHIN,
+        owner: Account | None = None,
     ) -> None:
         self.broker = broker
+        self.owner = owner
+        """The account that the consumer counts for: that of the user who created it."""
         self.name = name
         self.topic_filter = topic_filter
         self.positions = positions
@@ -118,6 +122,10 @@ class TooManyConsumers(ConsumerError):
     """There is no room for one more."""
 
 
+class QuotaExceeded(ConsumerError):
+    """The user has as many consumers as its quota allows."""
+
+
 def create(
     broker: Broker,
     who: Credentials,
@@ -156,6 +164,11 @@ def create(
         return
     if len(broker.consumers) >= MAX_CONSUMERS:
         raise TooManyConsumers("there are too many consumers")
+    owner = broker.quotas.account_of(who)
+    refusal = broker.quotas.refusal(owner, "consumers")
+    if refusal:
+        raise QuotaExceeded(refusal)
+    owner.consumers += 1  # at once: others may be created before this one's start is known
     positions: dict[Stream, int] = {}
 
     def found(stream: Stream, offset: int) -> None:
@@ -163,8 +176,10 @@ def create(
         if len(positions) < len(streams):
             return
         if name not in broker.consumers:  # another may have asked for it meanwhile
-            broker.consumers[name] = Consumer(broker, name, topic_filter, positions, within=within)
+            broker.consumers[name] = Consumer(broker, name, topic_filter, positions, within, owner)
             broker.consumers[name].save()
+        else:
+            owner.consumers -= 1
         broker.journal.after(done)
 
     for stream in streams:
@@ -190,6 +205,7 @@ def find(broker: Broker, name: str) -> Consumer:
 def delete(consumer: Consumer, done: Callable[[], object]) -> None:
     """Forget a consumer; `done` is called when that is safe."""
     broker = consumer.broker
-    broker.consumers.pop(consumer.name, None)
+    if broker.consumers.pop(consumer.name, None) is not None and consumer.owner is not None:
+        consumer.owner.consumers -= 1
     broker.journal.drop_consumer(consumer.name)
     broker.journal.after(done)

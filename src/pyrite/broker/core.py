@@ -27,13 +27,17 @@ from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
+from pyrite.broker.quotas import QuotaOptions, Quotas
+from pyrite.broker.retained import SYSTEM as SYSTEM
+from pyrite.broker.retained import Retained, retained_size
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Will
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import TURN as TURN
 from pyrite.broker.timers import Timers
-from pyrite.broker.topics import OrderedTopicTree, matches, walk
+from pyrite.broker.topics import matches, walk
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
     from pyrite.broker.consumers import Consumer
 
 logger = logging.getLogger(__name__)
@@ -59,8 +63,6 @@ FEW_MESSAGES = 100
 """Messages between two ticks below which there is time to find routes anew."""
 MANY = 16
 """Receivers of a topic from which on it pays to know which of them are there."""
-SYSTEM = b"$SYS/"
-"""How the topics begin on which the broker alone publishes; what it retains there is its own affair."""
 
 
 def _no_wake() -> None:
@@ -102,6 +104,7 @@ class Broker:
         journal: Journal | None = None,
         topics: TopicOptions | None = None,
         aside: Aside | None = None,
+        quotas: QuotaOptions | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.access = access or Access()
@@ -120,10 +123,10 @@ class Broker:
         """Changes whenever a client comes or goes."""
         self.groups_behind: set[SharedGroup] = set()
         """Shared subscriptions that wait for a member with room."""
-        self.retained: OrderedTopicTree[Batch] = OrderedTopicTree()
+        self.quotas = Quotas(self, quotas or QuotaOptions())
+        self.retained = Retained(self.quotas.kept)
         self._to_retain: dict[bytes, int] = {}
         """How many messages of a topic are to be retained as soon as they are safe."""
-        self._system_retained = 0
         self._wake = wake
         self.admission = Admission(self, aside or _at_once)
         self.clock = clock
@@ -216,6 +219,7 @@ class Broker:
     def access_changed(self) -> None:
         """Take note that others may come in, or do other things, than before."""
         self.admission.changed()
+        self.quotas.access_changed()
         for session in self.sessions.values():
             if session.will is not None and not self.is_welcome(session.will.author):
                 session.will = None
@@ -261,6 +265,45 @@ class Broker:
             self._retain_in_turn(batch)
         if done is not None:
             done(matched, None)
+
+    def publish_for(
+        self,
+        account: Account,
+        batch: Batch,
+        route: Route | None = None,
+        done: Done | None = None,
+        packet_ids: Sequence[int] | None = None,
+    ) -> None:
+        """Publish a batch of an account that is metered, if its quota of stored bytes has room for it.
+
+        Without room, QoS 0 is dropped and counted; else `done` is told a fault, and nothing was published.
+        """
+        if route is None:
+            route = self.subscriptions.route(batch.topic)
+        stream, size = route.stream, batch.content_size
+        if stream is None:
+            self.publish(batch, route, done, packet_ids)
+            return
+        if not account.may_store(size):
+            self.figures.quota_refused += batch.count
+            if done is None:
+                self.figures.messages_dropped += batch.count
+            else:
+                fault = Fault(True, account.refusal("stored_bytes", size), quota=True)
+                self.journal.in_turn(partial(done, False, fault))
+            return
+        end = stream.next_offset + batch.count
+        account.store(stream, end, size)
+        if done is None:
+            self.publish(batch, route, None, packet_ids)
+            return
+
+        def told(matched: bool, fault: Fault | None) -> None:
+            if fault is not None:
+                account.unstore(stream, end, size)
+            done(matched, fault)
+
+        self.publish(batch, route, told, packet_ids)
 
     def _retain_in_turn(self, batch: Batch) -> None:
         """Retain a batch, but not before what came earlier on its topic and is not safe yet."""
@@ -487,13 +530,27 @@ class Broker:
                 until = (batch.stream, batch.offset + batch.count)
                 self.replay(key, subscription, positions, seen, until)
 
-    def may_retain(self, topic: bytes) -> bool:
-        """Tell whether there is room to retain a message on `topic`."""
-        return (
-            topic in self.retained.values
-            or topic.startswith(SYSTEM)
-            or len(self.retained) - self._system_retained < self.limits.max_retained_messages
-        )
+    def retain_fault(self, batch: Batch) -> Fault | None:
+        """Return why a batch's last message cannot be retained for its owner, if it cannot."""
+        topic = batch.topic
+        size = retained_size(batch)
+        if topic.startswith(SYSTEM) or batch.stride == batch.payload_at:
+            return None  # an empty message removes what is retained
+        owner = self.quotas.kept(batch.owner)
+        before = self.retained.values.get(topic)
+        more, more_bytes = int(before is None), size - (0 if before is None else retained_size(before))
+        if self.retained.messages + more > self.limits.max_retained_messages:
+            return Fault(True, "there are too many kept values")
+        if more_bytes > 0 and self.retained.bytes + more_bytes > self.limits.retained_bytes:
+            return Fault(True, "the kept values take too many bytes")
+        if owner is None:
+            return None
+        if before is None or self.quotas.kept(before.owner) is not owner:
+            more, more_bytes = 1, size
+        refusal = owner.refusal("retained_messages", more) if more else ""
+        if not refusal and more_bytes > 0:
+            refusal = owner.refusal("retained_bytes", more_bytes)
+        return Fault(True, refusal, quota=True) if refusal else None
 
     def retain(self, batch: Batch) -> None:
         """Retain a batch's last message, or forget what is retained on its topic if that is empty."""
@@ -502,16 +559,17 @@ class Broker:
         if not payload:
             self.retained.pop(batch.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
             self.journal.drop_retained(batch.topic)
-        elif not self.may_retain(batch.topic):
+        elif self.retain_fault(batch) is not None:
             self.figures.retained_refused += 1
         else:
             system = batch.topic.startswith(SYSTEM)
-            if system and batch.topic not in self.retained.values:
-                self._system_retained += 1
-            retained = self.retained[batch.topic] = Batch(
+            retained = Batch(
                 batch.topic, payload, batch.qos, True, batch.properties, batch.expires_at, batch.origin
             )
+            if batch.owner is not None:
+                retained = retained.owned_by(batch.owner)
             retained.lies_in(batch.stream, batch.offset + last)
+            self.retained[batch.topic] = retained
             if not system:
                 self.journal.save_retained(retained)
 
@@ -584,6 +642,8 @@ class Broker:
         if before is not None:
             self._end_replay(before)
         session.subscriptions[key] = subscription
+        if before is None and session.account is not None:
+            session.account.subscriptions += 1
         if before is not None:
             subscription.since = before.since  # what it missed under the old one is still its due
         elif self.journal.streams:
@@ -616,6 +676,8 @@ class Broker:
         subscription = session.subscriptions.pop(key, None)
         if subscription is None:
             return False
+        if session.account is not None:
+            session.account.subscriptions -= 1
         self._end_replay(subscription)
         self._remove(subscription)
         if subscription.latest and session.latest is not None:
@@ -776,10 +838,12 @@ class Broker:
         """Return a client id that no session has."""
         return f"pyrite-{secrets.token_hex(10)}"
 
-    def open_session(self, client_id: str, clean_start: bool) -> tuple[Session, bool]:
+    def open_session(
+        self, client_id: str, clean_start: bool, account: Account | None = None
+    ) -> tuple[Session, bool]:
         """Return the session of a client that connects, and whether it was there before.
 
-        A connection that holds it now is displaced [MQTT-3.1.4-3].
+        It counts for `account` from now on. A connection that holds it now is displaced [MQTT-3.1.4-3].
         """
         session = self.sessions.get(client_id)
         if session is not None:
@@ -793,8 +857,18 @@ class Broker:
         session = self.sessions.get(client_id)
         if session is not None:
             session.expires_at = None
+            self.own(session, account)
             return session, True
-        return self._new_session(client_id), False
+        session = self._new_session(client_id)
+        self.own(session, account)
+        return session, False
+
+    def own(self, session: Session, account: Account | None) -> None:
+        """Count a session for an account from now on."""
+        before = session.account
+        self.quotas.own(session, account)
+        if session.account is not before and session.lasting:
+            self.journal.save_owner(session)
 
     def _new_session(self, client_id: str) -> Session:
         session = self.sessions[client_id] = Session(self, client_id)
@@ -807,6 +881,7 @@ class Broker:
         if self.journal.lasting and (expiry or session.lasting):
             if session.noted is None:
                 session.noted = bytearray(session.snapshot())
+                self.journal.save_owner(session)
                 self.journal.save_deliveries(session)
             self.journal.save_session(session)
 
@@ -822,6 +897,8 @@ class Broker:
         if session.subscriptions is NO_SUBSCRIPTIONS:
             session.subscriptions = {}
         session.subscriptions[key] = subscription
+        if session.account is not None:
+            session.account.subscriptions += 1
         self.subscriptions.add(subscription, group_name)
 
     def restored(self, session: Session) -> None:
@@ -841,6 +918,12 @@ class Broker:
         self.timers.cancel(session)
         self.presence += 1
         session.attach(link, window)
+        account = session.account
+        if account is not None:
+            account.connections += 1
+            link.meter = account.meter
+            if account.meter is not None and not session.lasting:
+                self.journal.save_owner(session)  # so that what it publishes is counted after a crash, too
         figures = self.figures
         figures.connections += 1
         figures.clients_maximum = max(figures.clients_maximum, len(self.sessions))
@@ -853,6 +936,8 @@ class Broker:
         if session.link is not link:
             return
         self.figures.connections -= 1
+        if session.account is not None:
+            session.account.connections -= 1
         self.presence += 1
         session.detach(ends=session.expiry == 0)
         will = session.will
@@ -898,6 +983,11 @@ class Broker:
         self.timers.cancel(session)
         del self.sessions[session.client_id]
         self.client_ids.remove(session.client_id)
+        account = session.account
+        if account is not None:
+            account.sessions -= 1
+            account.subscriptions -= len(session.subscriptions)
+            self.journal.drop_owner(session)
         subscriptions = list(session.subscriptions.values())
         groups: list[SharedGroup] = []
         if session.is_dealt_to:
@@ -930,4 +1020,11 @@ class Broker:
             batch = will.batch
             if batch.properties is not None and batch.properties.message_expiry is not None:
                 batch.expires_at = self.now + batch.properties.message_expiry
-            self.publish(batch)
+            account = session.account
+            if batch.retain:
+                batch = batch.owned_by(account)
+            if account is None or account.meter is None:
+                self.publish(batch)
+            else:
+                account.charge(1, len(batch.data))
+                self.publish_for(account, batch)

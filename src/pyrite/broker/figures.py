@@ -34,6 +34,8 @@ class Figures:
         "publish_bytes_sent",
         "publish_received",
         "publish_sent",
+        "publishers_throttled",
+        "quota_refused",
         "retained_refused",
         "sessions_behind",
     )
@@ -72,6 +74,10 @@ class Figures:
         self.publish_bytes_sent = 0
         self.publish_received = 0
         self.publish_sent = 0
+        self.publishers_throttled = 0
+        """Times that a publisher had to wait, as its user's rate quota was spent."""
+        self.quota_refused = 0
+        """Connections, subscriptions, consumers, messages and reads that a user's quota refused."""
         self.retained_refused = 0
         self.sessions_behind = 0
         """Clients connected now that are sent messages from the log: they were away, or are too slow."""

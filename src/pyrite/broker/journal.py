@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyrite.broker.topics import matches
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
     from pyrite.broker.consumers import Consumer
     from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
@@ -26,6 +27,8 @@ class Fault(NamedTuple):
     full: bool
     """Whether it is for want of room."""
     text: str
+    quota: bool = False
+    """Whether it is a user's quota that has no room."""
 
 
 Done = Callable[[bool, Fault | None], object]
@@ -167,6 +170,15 @@ class Journal:
 
     def drop_session(self, session: Session) -> None:
         """Note that a session is over, with all that belongs to it."""
+
+    def save_owner(self, session: Session) -> None:
+        """Note which account a session counts for."""
+
+    def drop_owner(self, session: Session) -> None:
+        """Note that a session counts for none any more."""
+
+    def save_stored(self, account: Account) -> None:
+        """Note that what an account has stored in the log has changed."""
 
     def save_subscription(self, session: Session, key: bytes, subscription: Subscription) -> None:
         """Note a subscription."""

@@ -34,6 +34,8 @@ class Limits:
     """Topics that may be created."""
     max_retained_messages: int = 1_000_000
     """Retained messages in all."""
+    retained_bytes: int = 1024 * MIB
+    """Bytes of retained messages in all: topics, payloads and properties."""
     max_waiting_bytes: int = 16 * MIB
     """Bytes that may wait for one slow client. QoS 0 beyond it is dropped and counted."""
     max_queued_messages: int = 100_000

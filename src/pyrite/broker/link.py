@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
     from pyrite.broker.message import Batch
     from pyrite.broker.subscriptions import Subscription
@@ -43,12 +44,14 @@ NOTHING: list[bytes | bytearray] = []
 class Link:
     """One connection: an outbox before a transport, with a bound on what may wait in both."""
 
-    __slots__ = ("broker", "chunks", "held", "room", "transport")
+    __slots__ = ("broker", "chunks", "held", "meter", "room", "transport")
 
     def __init__(self, broker: Broker, transport: Transport) -> None:
         self.broker = broker
         self.transport = transport
         self.chunks = NOTHING
+        self.meter: Account | None = None
+        """The account that what the client publishes is metered for; None if it is not metered."""
         self.held = False
         """Whether nothing is to be sent yet: what it begins with is not safe."""
         self.room = broker.limits.max_waiting_bytes

@@ -22,6 +22,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
     from pyrite.broker.journal import Stream
 
 
@@ -64,6 +65,8 @@ class Batch:
     """Whether the messages are of several topics and sizes."""
     absent = False
     """Whether the messages themselves must be read from the log."""
+    owner: Account | None = None
+    """The account that a message to be retained counts for; see OwnedBatch."""
 
     __slots__ = (
         "count",
@@ -133,6 +136,11 @@ class Batch:
             return [data[at:] if at else data]
         return [data[start + at : start + stride] for start in range(0, self.count * stride, stride)]
 
+    @property
+    def content_size(self) -> int:
+        """Bytes of all topics and payloads."""
+        return self.count * (len(self.topic) + self.stride - self.payload_at)
+
     def parts(self) -> list[Batch]:
         """Return the batch as batches that each have one topic."""
         return [self]
@@ -175,12 +183,43 @@ class Batch:
         )
         return part.lies_in(self.stream, self.offset + start)
 
+    def owned_by(self, owner: Account | None) -> OwnedBatch:
+        """Return the same messages as a batch that counts for an account when it is retained."""
+        owned = OwnedBatch(
+            self.topic,
+            self.data,
+            self.qos,
+            self.retain,
+            self.properties,
+            self.expires_at,
+            self.origin,
+            self.count,
+            self.stride,
+            self.payload_at,
+            self.form,
+            self.id_at,
+        )
+        owned.owner = owner
+        owned.lies_in(self.stream, self.offset)
+        return owned
+
     def lies_in(self, stream: Stream | None, offset: int) -> Batch:
         """Note where the log keeps the messages."""
         if stream is not None:
             self.stream = stream
             self.offset = offset
         return self
+
+
+class OwnedBatch(Batch):
+    """A batch whose last message, once retained, counts for an account."""
+
+    __slots__ = ("owner",)
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Return messages `start` to `stop` as a batch of their own, of the same owner."""
+        part = super().part(start, stop)
+        return part if part is self else part.owned_by(self.owner)
 
 
 class AbsentBatch(Batch):
@@ -255,6 +294,12 @@ class MixedBatch(Batch):
                 )
             ]
         return self._singles
+
+    @property
+    def content_size(self) -> int:
+        """Bytes of all topics and payloads."""
+        ends = sum(self.starts) + len(self.data)
+        return sum(map(len, self.topics)) + ends - sum(self.ids_at) - self.count * self.payload_at
 
     def payload(self, index: int = 0) -> bytes:
         """Return the payload of message `index`."""

@@ -31,6 +31,7 @@ from pyrite.broker.topics import matches
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
+    from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
     from pyrite.broker.followers import CatchUp, Replay
     from pyrite.broker.journal import Stream
@@ -114,6 +115,7 @@ class Session:
         "_queue",
         "_resend",
         "_unsent",
+        "account",
         "broker",
         "client_id",
         "expires_at",
@@ -143,6 +145,8 @@ class Session:
     def __init__(self, broker: Broker, client_id: str) -> None:
         self.broker = broker
         self.client_id = client_id
+        self.account: Account | None = None
+        """The account that the session is counted for; see `Quotas.own`."""
         self.link: Link | None = None
         self.window = 0
         """How many messages may be in flight to the client that is connected now."""

@@ -123,6 +123,9 @@ class System:
             ("bytes/received", figures.bytes_received),
             ("bytes/sent", figures.bytes_sent),
             ("retained messages/count", retained),
+            ("retained messages/bytes", broker.retained.bytes),
+            ("quotas/refused", figures.quota_refused),
+            ("quotas/throttled", figures.publishers_throttled),
             ("subscriptions/count", broker.subscriptions.count),
             ("shared_subscriptions/count", broker.subscriptions.shared_count),
         ):

@@ -230,12 +230,12 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             check_rows(first)
             topic = first.column("topic")[0].as_py()
             batches = chain([first], batches)
-        self._ask(context, "stage", sink=sink, part=part, topic=topic)
+        own = self._ask(context, "stage", sink=sink, part=part, topic=topic)["part"]
 
         def grow() -> None:
             self._ask(context, "room", sink=sink)
 
-        rows = self._staging.write(sink, part, reader.schema, batches, grow)
+        rows = self._staging.write(sink, own, reader.schema, batches, grow)
         try:
             grow()  # the sink may have been given up meanwhile
         except (QueryError, flight.FlightUnauthorizedError):

@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pyrite.http import about, clients, messages, publishing, topics
+from pyrite.http import about, clients, messages, publishing, quotas, topics
 from pyrite.http.control import BrokerGone, Control
 from pyrite.http.metrics import metrics
 from pyrite.http.requests import Json, Problem, State, let_go
@@ -181,6 +181,7 @@ def make_app(control: Control, settings: Json) -> Starlette:
             Route("/api/v1/tree", At(GET=topics.level)),
             Route("/api/v1/streams", At(GET=messages.streams)),
             Route("/api/v1/streams/{name:name}/messages", At(GET=messages.page)),
+            Route("/api/v1/quotas", At(GET=quotas.page)),
             Route("/api/v1/publish", At(POST=publishing.publish)),
             Route("/api/v1/consumers/{name:name}/pull", At(POST=messages.pull)),
             Route("/api/v1/consumers/{name:name}/acknowledge", At(POST=messages.acknowledge)),

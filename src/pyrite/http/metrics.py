@@ -61,6 +61,14 @@ FIGURES = {
     "publish_bytes_sent": Metric("publish_sent_bytes_total", COUNTER, "Bytes of messages that were sent."),
     "publish_received": Metric("publish_received_total", COUNTER, "Messages that came."),
     "publish_sent": Metric("publish_sent_total", COUNTER, "Messages that were sent."),
+    "publishers_throttled": Metric(
+        "publishers_throttled_total", COUNTER, "Times that a publisher had to wait for its user's rate quota."
+    ),
+    "quota_refused": Metric(
+        "quota_refused_total",
+        COUNTER,
+        "Connections, subscriptions, consumers, messages and reads that a user's quota refused.",
+    ),
     "retained_refused": Metric(
         "retained_refused_total", COUNTER, "Messages that were not retained, as there were too many."
     ),
@@ -80,6 +88,7 @@ FIGURES = {
     "subscriptions": Metric("subscriptions", GAUGE, "Subscriptions, without shared ones."),
     "shared_subscriptions": Metric("shared_subscriptions", GAUGE, "Shared subscriptions."),
     "retained": Metric("retained_messages", GAUGE, "Retained messages, with those of $SYS."),
+    "retained_bytes": Metric("retained_bytes", GAUGE, "Bytes of retained messages, without those of $SYS."),
     "created_topics": Metric("created_topics", GAUGE, "Topics that were created."),
     "consumers": Metric("consumers", GAUGE, "Named consumers of pull."),
     "consumers_pending": Metric(

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyrite import __version__
 from pyrite.http.messages import ARROW, MAX_ARROW
+from pyrite.http.quotas import MAX_ACCOUNTS
 from pyrite.http.requests import MAX_PAGE
 from pyrite.http.schemas import SCHEMAS, Schema, count, record, ref, text
 
@@ -20,7 +21,7 @@ _STATUS = {
     409: "It cannot be, as things are; the detail says why.",
     413: "The body, or the payload, is too large.",
     415: "The body is not application/json.",
-    429: "Too many log-ins have failed; Retry-After says when to try again.",
+    429: "Too many log-ins have failed, or a quota is spent; Retry-After says when to try again.",
     503: "The broker, or the log, does not take it now.",
     507: "There is no room; nothing was kept.",
 }
@@ -149,6 +150,17 @@ DESCRIPTION: Schema = {
                     ),
                 ],
             ),
+        },
+        "/api/v1/quotas": {
+            "get": _operation(
+                "What each user takes of what all share, by name; the caller's own without `admin` of `#`",
+                200,
+                ref("Quotas"),
+                parameters=[
+                    _query("limit", count("", 1, MAX_ACCOUNTS) | {"default": 100}, "How many, at most."),
+                    _AFTER,
+                ],
+            )
         },
         "/api/v1/publish": {
             "post": _operation(

@@ -98,7 +98,42 @@ _TOPIC_FIELDS = {
     },
 }
 
+_QUOTA = record(
+    {
+        "used": {"type": "number", "minimum": 0, "description": "How much is in use."},
+        "limit": {"type": ["number", "null"], "description": "How much may be; null for no quota."},
+    }
+)
+_QUOTAS = {
+    "sessions": _QUOTA,
+    "connections": _QUOTA,
+    "subscriptions": _QUOTA,
+    "consumers": _QUOTA,
+    "retained_messages": _QUOTA,
+    "retained_bytes": _QUOTA,
+    "stored_bytes": _QUOTA,
+    "message_rate": _QUOTA,
+    "byte_rate": _QUOTA,
+    "concurrent_reads": _QUOTA,
+}
+
 SCHEMAS: Schema = {
+    "Quotas": record(
+        {
+            "accounts": list_of(
+                record(
+                    {
+                        "user": or_null(text("The user's name; null for an address.")),
+                        "address": or_null(
+                            text("The address, where names are not checked, or none is given.")
+                        ),
+                        "quotas": record(_QUOTAS),
+                    }
+                )
+            ),
+            "next": or_null(text("What to give as `after` for the next page; null for none.")),
+        }
+    ),
     "Problem": record(
         {
             "type": text(),

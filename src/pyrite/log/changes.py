@@ -42,6 +42,8 @@ _ROWS: dict[str, tuple[str, int]] = {
     database.DROP_TOPIC: ("topics", 1),
     database.SAVE_SINK: ("sinks", 1),
     database.DROP_SINK: ("sinks", 1),
+    database.SAVE_ACCOUNT: ("accounts", 2),
+    database.DROP_ACCOUNT: ("accounts", 2),
 }
 """By statement: what it changes, and how many of its values say which row of it that is."""
 

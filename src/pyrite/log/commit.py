@@ -29,6 +29,8 @@ from pyrite.log.stream import StreamReader
 from pyrite.queries import QueryError
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
+    from pyrite.broker.subscriptions import Route
     from pyrite.log.sinks import Sinks
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,9 @@ class SinkState:
     """When that was, or when it got its owner, in seconds since 1970."""
     pending: Pending | None = field(default=None)
     owner: str | None = None
-    """Whose it is: the name of the first who staged something, "" if he had none; None if none was asked."""
+    """The user who committed first, "" for one without a name; None before that, or where none is asked."""
+    staged: dict[str, str] = field(default_factory=dict)
+    """Before the first commit: by part, the user who staged it. Each may use only parts of its own."""
 
     def dump(self) -> dict[str, Any]:
         """Return it as it is kept."""
@@ -69,6 +73,7 @@ class SinkState:
             "used": self.used,
             "pending": self.pending and asdict(self.pending),
             "owner": self.owner,
+            "staged": self.staged,
         }
 
     @classmethod
@@ -76,7 +81,12 @@ class SinkState:
         """Return what was kept."""
         pending = kept["pending"]
         return cls(
-            name, kept["batch"], kept["used"], Pending(**pending) if pending else None, kept.get("owner")
+            name,
+            kept["batch"],
+            kept["used"],
+            Pending(**pending) if pending else None,
+            kept.get("owner"),
+            kept.get("staged", {}),
         )
 
 
@@ -97,8 +107,11 @@ class Commit:
         parts: list[str],
         may_publish: MayPublish,
         answer: Answer,
+        user: str | None = None,
     ) -> None:
         self._sinks = sinks
+        self._user = user
+        """The user who owns the sink from this commit on; None where names are not asked."""
         self._journal, self._broker, self._staging = sinks.journal, sinks.broker, sinks.staging
         self.state = state
         self._batch = batch
@@ -114,6 +127,8 @@ class Commit:
         self._left = 1
         """How many batches are not known to be safe; and one more, until all are published."""
         self._fault = ""
+        self._meter: Account | None = None
+        """The account of the sink's owner, if what it publishes is metered."""
 
     def begin(self) -> None:
         """See what there is to be done."""
@@ -180,6 +195,13 @@ class Commit:
             if wrong:
                 self._end(False, f"topic {topic!r}: {wrong}")
                 return
+        state = self.state
+        if self._user is not None and state.owner not in (None, self._user):
+            self._end(False, f"sink {state.name!r} is another user's: choose another name")
+            return
+        if self._user is not None:
+            state.owner = self._user
+            state.staged.clear()
         since = {stream.name: stream.next_offset for stream in self._journal.streams}
         self.state.pending = Pending(self._batch, self.parts, since)
         self._journal.save_sink(self.state)
@@ -236,6 +258,8 @@ class Commit:
 
     def _publish(self) -> None:
         assert self.state.pending is not None
+        account = self._account
+        self._meter = None if account is None else account.meter
         self._rows = self._staging.read(self.state.name, self.state.pending.parts)
         self._run(self._next, self._came)
 
@@ -265,6 +289,9 @@ class Commit:
             if self._journal.full:
                 broker.choke(self)
                 return
+            if self._meter is not None and self._meter.is_spent:
+                self._meter.wait(self)
+                return
             self._publish_batch(ready.popleft())
             if ready and broker.clock() > until:
                 broker.interrupted(self)
@@ -279,13 +306,28 @@ class Commit:
                 self._ready.extendleft(reversed(batch.parts()))
                 return
             self._left += 1
-            broker.publish(batch, found.pop(), self._published)
+            self._publish_for_owner(batch, found.pop())
             return
         properties = batch.properties
         if properties is not None and properties.message_expiry is not None:
             batch.expires_at = broker.now + properties.message_expiry
         self._left += 1
-        broker.publish(batch, done=self._published)
+        self._publish_for_owner(batch.owned_by(self._account) if batch.retain else batch)
+
+    def _publish_for_owner(self, batch: Batch, route: Route | None = None) -> None:
+        """Publish a batch, for the sink's owner if that is metered."""
+        meter = self._meter
+        if meter is None:
+            self._broker.publish(batch, route, self._published)
+        else:
+            meter.charge(batch.count, len(batch.data))
+            self._broker.publish_for(meter, batch, route, self._published)
+
+    @property
+    def _account(self) -> Account | None:
+        """The account of the sink's owner; None if it has none, or it gave no name."""
+        owner = self.state.owner
+        return self._broker.quotas.restored(f"user:{owner}") if owner else None
 
     def _published(self, matched: bool, fault: Fault | None) -> None:
         self._left -= 1

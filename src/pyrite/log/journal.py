@@ -43,7 +43,7 @@ from pyrite.log.gathering import Gathering, warm_up
 from pyrite.log.memory import give_back_memory
 from pyrite.log.options import STREAM_NAME, StreamOptions
 from pyrite.log.reading import RawPiece, fetch, read_piece
-from pyrite.log.restoring import dump_bits, dump_block, dump_properties, restore
+from pyrite.log.restoring import OWNER, STORED, dump_bits, dump_block, dump_properties, restore
 from pyrite.log.roster import Roster
 from pyrite.log.segment import Damage
 from pyrite.log.sinks import SinkState
@@ -54,6 +54,7 @@ from pyrite.log.workers import Worker
 from pyrite.log.writer import StreamWriter
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
 
 logger = logging.getLogger(__name__)
@@ -232,6 +233,8 @@ class DiskJournal(Journal):
         self._incoming: dict[Session, None] = {}
         self._deliveries: dict[Session, None] = {}
         self._groups: dict[SharedGroup, None] = {}
+        self._accounts: dict[str, Account] = {}
+        """Those whose stored bytes have changed, by key."""
         self._rows: dict[Session, int] = {}
         self._stale: deque[Session] = deque()
         self._swept = 0.0
@@ -363,7 +366,7 @@ class DiskJournal(Journal):
             self.broker.wake()
 
     def _has_changes(self) -> bool:
-        return bool(self._changes or self._incoming or self._deliveries or self._groups)
+        return bool(self._changes or self._incoming or self._deliveries or self._groups or self._accounts)
 
     def _ask_for_a_turn(self) -> None:
         if not self._turn_comes:
@@ -661,6 +664,9 @@ class DiskJournal(Journal):
             if shared.members:
                 state = self._group_state(shared)
                 changes.add((database.SAVE_GROUP, (shared.name, shared.topic_filter, state)))
+        for account in self._accounts.values():
+            self._note_stored(changes, account)
+        self._accounts.clear()
         self._deliveries.clear()
         self._incoming = again
         self._groups.clear()
@@ -715,6 +721,37 @@ class DiskJournal(Journal):
         ):
             self._note((statement, (client_id,)))
 
+    def save_owner(self, session: Session) -> None:
+        """Note which account a session counts for."""
+        if session.account is None:
+            self.drop_owner(session)
+        else:
+            self._note((database.SAVE_ACCOUNT, (OWNER, session.client_id, session.account.key)))
+
+    def drop_owner(self, session: Session) -> None:
+        """Note that a session counts for none any more."""
+        self.drop_owner_of(session.client_id)
+
+    def drop_owner_of(self, client_id: str) -> None:
+        """Note that no session of this id counts for any account."""
+        self._note((database.DROP_ACCOUNT, (OWNER, client_id)))
+
+    def save_stored(self, account: Account) -> None:
+        """Note that what an account has stored in the log has changed."""
+        self._accounts[account.key] = account
+
+    def _note_stored(self, changes: Changes, account: Account) -> None:
+        """Write an account's ledger, and up to which offset of each stream it is complete."""
+        if not account.stored:
+            changes.add((database.DROP_ACCOUNT, (STORED, account.key)))
+            return
+        spans = {
+            stream.number: [[one.end, one.size] for one in spans] for stream, spans in account.stored.items()
+        }
+        complete = {stream.number: stream.next_offset for stream in self.streams}
+        value = json.dumps({"spans": spans, "complete": complete})
+        changes.add((database.SAVE_ACCOUNT, (STORED, account.key, value)))
+
     def save_subscription(self, session: Session, key: bytes, subscription: Subscription) -> None:
         """Note a subscription."""
         options: dict[str, Any] = {
@@ -755,6 +792,8 @@ class DiskJournal(Journal):
     def save_retained(self, batch: Batch) -> None:
         """Note a retained message."""
         message: dict[str, Any] = {"qos": batch.qos, "origin": batch.origin}
+        if batch.owner is not None:
+            message["owner"] = batch.owner.key
         if batch.stream is not None:
             message["stream"], message["offset"] = batch.stream.number, batch.offset
         if batch.expires_at is not None:
@@ -774,6 +813,8 @@ class DiskJournal(Journal):
             "positions": self._numbers(consumer.positions),
             "within": consumer.within,
         }
+        if consumer.owner is not None:
+            state["owner"] = consumer.owner.key
         self._note((database.SAVE_CONSUMER, (consumer.name, json.dumps(state))))
         for (stream, number), bits in consumer.pending.take_changed():
             block = dump_block(stream.number, number)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyrite.broker import deliveries
 from pyrite.broker.consumers import Consumer
@@ -19,10 +23,13 @@ from pyrite.log.sinks import SinkState
 from pyrite.log.state import Kept, State
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
     from pyrite.log.journal import DiskJournal
 
 _BLOCK = struct.Struct(">QQ")
+OWNER, STORED = "owner", "stored"
+"""Kinds of rows of accounts: which one a session counts for, and what one has stored."""
 
 
 def restore(journal: DiskJournal, broker: Broker, state: State) -> list[str]:
@@ -37,12 +44,22 @@ class _Restorer:
         self._broker = broker
         self._by_number = {stream.number: stream for stream in journal.streams}
         self._wall = journal.wall()
+        self._owners: dict[str, str] = {}
+        """By client id, the account that its session counts for."""
+        self._complete: dict[str, dict[int, int]] = {}
+        """By account and number of a stream, up to which offset it is known what the account stored."""
 
     def restore(self, kept: Kept) -> None:
         broker = self._broker
         sessions: dict[str, Session] = {}
+        for kind, name, value in kept.accounts:
+            if kind == OWNER:
+                self._owners[name] = value
+            else:
+                self._stored(name, json.loads(value))
         for client_id, expiry, expires_at in kept.sessions:
             session = sessions[client_id] = broker.restore_session(client_id, expiry)
+            broker.quotas.own(session, broker.quotas.restored(self._owners.get(client_id)))
             if expires_at is not None:
                 session.expires_at = broker.now + expires_at - self._wall
         steps: dict[str, bytearray] = {}
@@ -78,8 +95,20 @@ class _Restorer:
         for stream, applied in self._journal.applied.items():
             if applied < stream.routed:
                 self._redo(stream, applied)
+        for client_id in self._owners.keys() - sessions.keys():  # it ended with the broker before this one
+            self._journal.drop_owner_of(client_id)
         for session in sessions.values():
             broker.restored(session)
+
+    def _stored(self, key: str, kept: dict[str, Any]) -> None:
+        """Take up what an account has stored in the log."""
+        account = self._broker.quotas.restored(key)
+        assert account is not None
+        self._complete[key] = {int(number): offset for number, offset in kept["complete"].items()}
+        for number, spans in kept["spans"].items():
+            if int(number) in self._by_number:
+                for end, size in spans:
+                    account.store(self._by_number[int(number)], end, size)
 
     def _streams(self, numbers: dict[str, int]) -> dict[Stream, int]:
         """Return positions by stream: in JSON they are by number, as a text."""
@@ -153,6 +182,9 @@ class _Restorer:
             batch.expires_at = self._broker.now + message["expires_at"] - self._wall
         if message.get("stream") in self._by_number:
             batch.lies_in(self._by_number[message["stream"]], message["offset"])
+        owner = self._broker.quotas.restored(message.get("owner"))
+        if owner is not None:
+            batch = batch.owned_by(owner)
         self._broker.retained[topic] = batch
 
     def _consumer(self, name: str, state: dict[str, Any]) -> None:
@@ -163,7 +195,10 @@ class _Restorer:
             state["filter"].encode(),
             self._streams(state["positions"]),
             state["within"],
+            self._broker.quotas.restored(state.get("owner")),
         )
+        if consumer.owner is not None:
+            consumer.owner.consumers += 1
         if "pending" in state:  # older folders have it here; it moves to where it is now
             for number, at in state["pending"]:
                 if number in known:
@@ -193,9 +228,38 @@ class _Restorer:
                         session.incoming = session.incoming or set()
                         session.incoming.add(packet_id)
                         journal.save_incoming(session)
+            self._redo_stored(stream, rows)
             for batch, offset, when in runs(rows.filter(rows.column(5))):
                 last = batch.part(batch.count - 1, batch.count)
+                owner = self._owner_of(batch.origin)
+                if owner is not None:
+                    last = last.owned_by(owner)
                 broker.retain(journal.place(stream, last, offset + batch.count - 1, when))
+
+    def _owner_of(self, client_id: str | None) -> Account | None:
+        """Return the account that messages with a client id count for, as far as that is known."""
+        if client_id is None:
+            return None
+        sink = self._journal.sinks.get(client_id.rpartition("/")[0])
+        if sink is not None and sink.owner:
+            return self._broker.quotas.restored(f"user:{sink.owner}")
+        return self._broker.quotas.restored(self._owners.get(client_id))
+
+    def _redo_stored(self, stream: Stream, rows: pa.RecordBatch) -> None:
+        """Count messages that were stored after the state was last written."""
+        clients = rows.column("client_id")
+        for client_id in pc.unique(clients).to_pylist():
+            account = self._owner_of(client_id)
+            if account is None or account.meter is None:
+                continue
+            complete = self._complete.get(account.key, {}).get(stream.number, 0)
+            chosen = pc.and_(pc.equal(clients, client_id), pc.greater_equal(rows.column("offset"), complete))
+            found = rows.filter(chosen)
+            if found.num_rows:
+                size = sum(
+                    pc.sum(pc.binary_length(found.column(one))).as_py() for one in ("topic", "payload")
+                )
+                account.store(stream, found.column("offset")[-1].as_py() + 1, size)
 
 
 def dump_properties(properties: Properties) -> dict[str, Any]:

@@ -34,6 +34,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "topics": (bytes,),
     "sinks": (str, str),
     "pending": (str, bytes, bytes),
+    "accounts": (str, str, str),
 }
 _CELLS = """
 CREATE TABLE rows (a INTEGER PRIMARY KEY, b, c, d);

@@ -27,6 +27,9 @@ TIDY = 3_600.0
 MAX_GIVEN_UP = 1_000
 """Sinks that were given up and are remembered; what is staged for others is removed after a day."""
 
+MAX_UNCOMMITTED = 10_000
+"""Parts that may be staged for a sink before its first commit."""
+
 Told = Callable[[str], object]
 """Is told what is wrong; nothing, if all is well."""
 
@@ -40,8 +43,8 @@ class Sinks:
         self.staging = Staging(journal.folder.path, journal.files)
         self.slot = NO_SLOT
         self._commits: deque[Commit] = deque()
-        self._given_up: dict[str, None] = {}
-        """Sinks for which nothing is staged any more, the last ones."""
+        self._given_up: dict[tuple[str, str | None], None] = {}
+        """Sinks for which a user stages nothing any more, the last ones."""
         now = journal.wall()
         for state in list(journal.sinks.values()):
             kept = FORGET if state.batch >= 0 else KEPT
@@ -78,18 +81,47 @@ class Sinks:
     # Whose it is
 
     def owner(self, sink: str) -> str | None:
-        """Return whose a sink is."""
+        """Return the user who owns a sink: the first who committed to it."""
         state = self.journal.sinks.get(sink)
         return None if state is None else state.owner
 
-    def _claimed(self, sink: str, owner: str) -> SinkState:
-        """Return what is known of a sink, which is its owner's from now on."""
+    def has_staged(self, sink: str, user: str) -> bool:
+        """Tell whether a user has staged something for a sink that nobody owns yet."""
+        state = self.journal.sinks.get(sink)
+        return state is not None and user in state.staged.values()
+
+    def _note_staged(self, sink: str, part: str, user: str) -> tuple[SinkState, str]:
+        """Note who stages a part of a sink; return its state, and why the part may not be staged."""
         state = self.journal.sinks.setdefault(sink, SinkState(sink))
-        if state.owner is None:
-            state.owner = owner
-            state.used = max(state.used, self.journal.wall())
+        if state.owner is not None or state.staged.get(part) == user:
+            return state, ""
+        if len(state.staged) >= MAX_UNCOMMITTED:
+            return state, f"sink {sink!r}: {MAX_UNCOMMITTED} parts are staged, and none is committed yet"
+        state.staged[part] = user
+        state.used = max(state.used, self.journal.wall())
+        self.journal.save_sink(state)
+        return state, ""
+
+    def _forget_staged(self, state: SinkState, parts: Sequence[str]) -> None:
+        for part in parts:
+            state.staged.pop(part, None)
+        if not state.staged and state.owner is None and state.batch < 0 and state.pending is None:
+            self.journal.sinks.pop(state.name, None)
+            self.journal.drop_sink(state.name)
+        else:
             self.journal.save_sink(state)
-        return state
+
+    def delete(self, sink: str, told: Told) -> None:
+        """Forget a sink: its name, its owner, the number of its last batch, and what is staged for it."""
+        state = self.journal.sinks.get(sink)
+        if state is None:
+            told("")
+        elif state.pending is not None or self._is_under_way(sink):
+            told(f"sink {sink!r}: a commit is under way")
+        else:
+            del self.journal.sinks[sink]
+            self.journal.drop_sink(sink)
+            self.remove(sink, None, lambda wrong: self.journal.after(lambda: told(wrong)))
 
     # Staging
 
@@ -98,7 +130,13 @@ class Sinks:
 
         A batch that is not finished comes first: its parts may have the same names, and all are removed then.
         """
-        state = self.journal.sinks.get(sink) if owner is None else self._claimed(sink, owner)
+        if owner is None:
+            state, refusal = self.journal.sinks.get(sink), ""
+        else:
+            state, refusal = self._note_staged(sink, part, owner)
+        if refusal:
+            told(refusal)
+            return
 
         def finished(wrong: str) -> None:
             if wrong:
@@ -120,9 +158,9 @@ class Sinks:
         most = self.broker.limits.max_staged_bytes
         sinks = self.journal.sinks
 
-        def is_owners(name: str) -> bool:
+        def is_owners(name: str, part: str) -> bool:
             state = sinks.get(name)
-            return state is not None and state.owner == owner
+            return state is not None and owner in (state.owner, state.staged.get(part))
 
         def measure() -> None:
             staged = self.staging.size(is_owners)
@@ -132,26 +170,36 @@ class Sinks:
                     f"limits.max_staged_bytes is {most}"
                 )
 
-        if sink in self._given_up:
+        if (sink, owner) in self._given_up:
             told(f"sink {sink!r} was given up")
         elif owner is None:
             told("")
         else:
             self._aside(measure, told)
 
-    def abort(self, sink: str, parts: Sequence[str] | None, told: Told) -> None:
+    def abort(self, sink: str, parts: Sequence[str] | None, told: Told, user: str | None = None) -> None:
         """Remove parts that were staged; without a list all, and have none staged from now on.
 
+        Before the first commit, a user's own parts are all that it can remove.
         What a commit has begun to publish cannot be taken back: its parts stay, and without a list the rest
         is published first, so that it is all or nothing.
         """
         state = self.journal.sinks.get(sink)
+        uncommitted = state is not None and state.owner is None and user is not None
+        own = [part for part, by in state.staged.items() if by == user] if state is not None else []
         if parts is not None:
+            parts = [part for part in parts if part in own] if uncommitted else parts
+            if uncommitted and state is not None:
+                self._forget_staged(state, parts)
             self.remove(sink, parts, told)
             return
         if len(self._given_up) >= MAX_GIVEN_UP:
             del self._given_up[next(iter(self._given_up))]
-        self._given_up[sink] = None
+        self._given_up[sink, user] = None
+        if uncommitted and state is not None:
+            self._forget_staged(state, own)
+            self.remove(sink, own, told)
+            return
         if state is None or state.pending is None or self._is_under_way(sink):
             self.remove(sink, None, told)
         else:
@@ -182,12 +230,21 @@ class Sinks:
         parts: Sequence[str],
         may_publish: MayPublish,
         answer: Answer,
+        user: str | None = None,
     ) -> None:
-        """Publish what was staged, and tell when it is safe; or why it is not."""
+        """Publish what was staged, and tell when it is safe; or why it is not.
+
+        The first user who commits to a sink owns it from then on.
+        """
         state = self.journal.sinks.setdefault(sink, SinkState(sink))
+        if user is not None and state.owner is None:
+            foreign = [part for part in parts if state.staged.get(part) != user]
+            if foreign:
+                answer(False, f"part {foreign[0]!r} of sink {sink!r} was not staged by this user")
+                return
         if state.pending is not None and state.pending.batch != batch and not self._is_under_way(sink):
             self._finish(state, log_what_is_wrong)  # It comes first, as it was promised first.
-        self._add(Commit(self, state, batch, list(parts), may_publish, answer))
+        self._add(Commit(self, state, batch, list(parts), may_publish, answer, user))
 
     def _finish(self, state: SinkState, told: Told) -> None:
         """Do what is missing of a commit that was begun, after those that are under way."""

@@ -26,6 +26,8 @@ from pyrite.queries import QueryError
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """What sinks and parts may be called."""
+FILE = re.compile(r"([0-9a-f]{16}-)?[A-Za-z0-9_-]{1,128}")
+"""What the file of a part may be called: a user's parts have a prefix of its own."""
 ROWS = 16_384
 """Messages that are published at a time."""
 MAX_REST = 16_383
@@ -56,7 +58,9 @@ class Staging:
 
     def path(self, sink: str, part: str) -> Path:
         """Return where a part lies."""
-        return self.folder / check_name("sink", sink) / f"{check_name('part', part)}.arrow"
+        if not FILE.fullmatch(part):
+            raise QueryError(f"part {part!r}: expected up to 128 letters, digits, '-' and '_'")
+        return self.folder / check_name("sink", sink) / f"{part}.arrow"
 
     def write(
         self,
@@ -111,12 +115,13 @@ class Staging:
         """Return which parts are not there."""
         return [part for part in parts if not self.path(sink, part).exists()]
 
-    def size(self, counts: Callable[[str], bool]) -> int:
-        """Return how many bytes are staged, for those sinks that count."""
+    def size(self, counts: Callable[[str, str], bool]) -> int:
+        """Return how many bytes are staged, of those parts of sinks that count."""
         found = 0
         for folder in _files_in(self.folder):
-            if counts(folder.name):
-                for path in _files_in(folder):
+            for path in _files_in(folder):
+                part = path.name.partition(".")[0]  # also of a file that is being written
+                if counts(folder.name, part):
                     with suppress(FileNotFoundError):
                         found += max(path.stat().st_size, BLOCK)
         return found

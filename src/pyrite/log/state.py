@@ -1,9 +1,9 @@
 """The broker's state beside the log: SQLite in WAL mode, written after the group of messages it goes with.
 
 Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers and what they
-have not acknowledged, created topics and sinks. Up to which offset of each stream the state includes what
-messages did to it (retained messages, ids of QoS 2 messages) is noted with it (`applied`); what came later is
-found in the log when the broker starts.
+have not acknowledged, created topics, sinks, and which account a session or stored bytes count for. Up to
+which offset of each stream the state includes what messages did to it (retained messages, ids of QoS 2
+messages) is noted with it (`applied`); what came later is found in the log when the broker starts.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ SAVE_TOPIC = "INSERT OR REPLACE INTO topics VALUES (?, ?)"
 DROP_TOPIC = "DELETE FROM topics WHERE topic = ?"
 SAVE_SINK = "INSERT OR REPLACE INTO sinks VALUES (?, ?, ?)"
 DROP_SINK = "DELETE FROM sinks WHERE name = ?"
+SAVE_ACCOUNT = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)"
+DROP_ACCOUNT = "DELETE FROM accounts WHERE kind = ? AND name = ?"
 
 _TOGETHER = (128, 16, 1)
 """How many rows are changed by one statement: few numbers, so that the statements are prepared already."""
@@ -68,6 +70,8 @@ class Kept(NamedTuple):
     pending: list[tuple[str, bytes, bytes]]
     topics: list[bytes]
     sinks: list[tuple[str, dict[str, Any]]]
+    accounts: list[tuple[str, str, str]]
+    """Which account a session counts for, and what an account has stored in the log (restoring.py)."""
 
 
 class State:
@@ -157,6 +161,7 @@ class State:
             list(self._rows("pending")),
             [topic for (topic,) in self._rows("topics")],
             [(name, json.loads(state)) for name, state in self._rows("sinks")],
+            list(self._rows("accounts")),
         )
 
     def commit(self, changes: Sequence[Change]) -> None:

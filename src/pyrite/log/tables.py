@@ -32,6 +32,8 @@ CREATE TABLE IF NOT EXISTS sinks (name TEXT PRIMARY KEY, state TEXT NOT NULL, pr
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS pending (name TEXT NOT NULL, block BLOB NOT NULL, bits BLOB NOT NULL,
     proof INTEGER NOT NULL, PRIMARY KEY (name, block)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS accounts (kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    proof INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
 # SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
 
@@ -47,6 +49,7 @@ KEYS = {
     "topics": ("topic",),
     "sinks": ("name",),
     "pending": ("name", "block"),
+    "accounts": ("kind", "name"),
 }
 """The tables, each with its primary key, which its first columns are."""
 

@@ -138,6 +138,18 @@ class Conversation(Link):
         self.hold()
         self.broker.choke(self)
 
+    def wait_for_budget(self, data: bytes, at: int) -> None:
+        """Have the rest of `data` wait until the user's rate quota allows more."""
+        assert self.meter is not None
+        self.keep(data, at, 0)
+        self.hold()
+        self.meter.wait(self)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether nothing is read from the client for now, for its user's rate quota: silence is no sign."""
+        return self.interrupted and self.meter is not None
+
     def keep(self, data: bytes, at: int, missing: int) -> None:
         """Keep what came until `missing` more bytes have come."""
         self.received = bytearray(data[at:])

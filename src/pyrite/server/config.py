@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -17,6 +18,7 @@ from pyrite.access.options import AccessError, AccessOptions
 from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
+from pyrite.broker.quotas import Quota, QuotaOptions
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, covers
 from pyrite.endpoints import origin_of
 from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
@@ -91,6 +93,7 @@ class Config:
     mqtt: MqttOptions = field(default_factory=MqttOptions)
     line: LineOptions = field(default_factory=LineOptions)
     topics: TopicOptions = field(default_factory=TopicOptions)
+    quotas: QuotaOptions = field(default_factory=QuotaOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
     stream: list[StreamOptions] = field(default_factory=lambda: [StreamOptions()])
     """Which messages are kept, where and for how long; the stream `default` takes what no other does."""
@@ -141,6 +144,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "stream.fsync": FSYNC,
     "stream.compression": COMPRESSIONS,
 }
+UNLIMITED = "unlimited"
+"""The value of a quota that sets no limit."""
 _SECRET = re.compile("pass|secret|token|credential", re.IGNORECASE)
 _USER_INFORMATION = re.compile("//.*@")
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -328,6 +333,32 @@ def _fill_rules(values: Any, source: str) -> list[Rule]:
     return [rule for rule, _ in rules]
 
 
+def _fill_quotas(kind: str, values: Any, source: str) -> dict[str, Quota]:
+    """Read the [quotas.user.NAME] or [quotas.group.NAME] tables."""
+    key = f"quotas.{kind}"
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source}: {key} = {values!r}: expected tables, [{key}.NAME]")
+    quotas = {}
+    for name, table in values.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{source}: {key}.{name} = {table!r}: expected a table, [{key}.{name}]")
+        quotas[name] = Quota()
+        _fill(quotas[name], table, f"{key}.{name}.", source)
+    return quotas
+
+
+def _quota(key: str, value: Any, source: str) -> float:
+    """Read the value of a quota."""
+    if value == UNLIMITED:
+        return inf
+    least_said, least = ("more than 0", 0.001) if key.endswith("_rate") else ("at least 0", 0)
+    if type(value) not in (int, float) or not least <= value < 2**63:
+        raise ConfigError(
+            f'{source}: {key} = {_shown(key, value)}: expected a number of {least_said}, or "{UNLIMITED}"'
+        )
+    return float(value)
+
+
 def _fill_streams(values: Any, source: str) -> list[StreamOptions]:
     """Read the [[stream]] tables; the default stream comes last, wherever its table is, or without one."""
     values = _tables("stream", values, source)
@@ -357,6 +388,12 @@ def _fill(target: Any, values: dict[str, Any], prefix: str, source: str) -> None
             continue
         if kinds[name] == list[Rule]:
             setattr(target, name, _fill_rules(value, source))
+            continue
+        if kinds[name] == dict[str, Quota]:
+            setattr(target, name, _fill_quotas(name, value, source))
+            continue
+        if isinstance(target, Quota):
+            setattr(target, name, _quota(key, value, source))
             continue
         current = getattr(target, name)
         if is_dataclass(current):
@@ -411,6 +448,13 @@ def _dump(table: Any, prefix: str, lines: list[str]) -> None:
         value = getattr(table, one.name)
         if is_dataclass(value):
             tables.append((f"[{prefix}{one.name}]", value))
+        elif isinstance(value, dict):
+            tables.extend((f"[{prefix}{one.name}.{json.dumps(key)}]", table) for key, table in value.items())
+        elif value is None:
+            continue
+        elif isinstance(table, Quota):
+            text = f'"{UNLIMITED}"' if value == inf else f"{value:g}" if value % 1 else f"{value:.0f}"
+            lines.append(f"{one.name} = {text}")
         elif isinstance(value, list) and value and is_dataclass(value[0]):
             tables.extend((f"[[{prefix}{one.name}]]", table) for table in value)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -95,15 +96,20 @@ class FlightProcess(Child):
         return (_who(message).username or "") if self._broker.access.checks_topics else None
 
     def _is_refused(self, message: Message, answer: Answer) -> bool:
-        """Refuse whoever would use a sink that is not his; tell whether that was so."""
+        """Refuse a user a sink of another user, or one that it has staged nothing for; tell whether it did.
+
+        A sink belongs to the user who first committed to it.
+        """
         sink, name = message["sink"], self._name(message)
         owner = self._sinks.owner(sink)
         if name is None or owner == name:
             return False
-        if owner is None:  # it becomes someone's when he stages what he may publish
-            answer(wrong=f"nothing was staged for sink {sink!r}")
+        if owner is not None:
+            answer(refused=f"sink {sink!r} is another user's: choose another name")
+        elif self._sinks.has_staged(sink, name):
+            return False
         else:
-            answer(refused=f"sink {sink!r} is another user's")
+            answer(wrong=f"nothing was staged for sink {sink!r}")
         return True
 
     def _stage(self, message: Message, answer: Answer) -> None:
@@ -111,17 +117,26 @@ class FlightProcess(Child):
         if topic is not None and not self._may_publish(message, topic):
             answer(refused=f"topic {topic!r}: not authorized")
         elif (topic is not None and self._sinks.owner(sink) is None) or not self._is_refused(message, answer):
-            self._sinks.stage(sink, message["part"], name, partial(_tell, answer))
+            part = _own(name, message["part"])
+            self._sinks.stage(sink, part, name, lambda wrong: answer(wrong=wrong, part=part))
 
     def _room(self, message: Message, answer: Answer) -> None:
         if not self._is_refused(message, answer):
             self._sinks.room(message["sink"], self._name(message), partial(_tell, answer))
 
     def _abort(self, message: Message, answer: Answer) -> None:
-        if self._name(message) is not None and self._sinks.owner(message["sink"]) is None:
+        sink, parts, name = message["sink"], message["parts"], self._name(message)
+        if parts is not None:
+            parts = [_own(name, part) for part in parts]
+        owner = self._sinks.owner(sink)
+        if name is not None and owner is None and not self._sinks.has_staged(sink, name):
             answer(wrong="")  # there is nothing
+        elif (
+            parts is None and owner not in (None, name) and self._broker.access.may_admin(_who(message), "#")
+        ):
+            self._sinks.delete(sink, partial(_tell, answer))
         elif not self._is_refused(message, answer):
-            self._sinks.abort(message["sink"], message["parts"], partial(_tell, answer))
+            self._sinks.abort(sink, parts, partial(_tell, answer), name)
 
     def _may_publish(self, message: Message, topic: str) -> bool:
         access = self._broker.access
@@ -132,8 +147,22 @@ class FlightProcess(Child):
             answer(committed=committed, wrong=wrong)
 
         if not self._is_refused(message, answer):
-            may_publish = partial(self._may_publish, message)
-            self._sinks.commit(message["sink"], message["batch"], message["parts"], may_publish, done)
+            may_publish, name = partial(self._may_publish, message), self._name(message)
+            self._sinks.commit(
+                message["sink"],
+                message["batch"],
+                [_own(name, part) for part in message["parts"]],
+                may_publish,
+                done,
+                name,
+            )
+
+
+def _own(user: str | None, part: str) -> str:
+    """Return what a user's part is called in the data folder: no user writes over the part of another."""
+    if user is None:
+        return part
+    return f"{hashlib.blake2b(user.encode(), digest_size=8).hexdigest()}-{part}"
 
 
 def _tell(answer: Answer, wrong: str) -> None:

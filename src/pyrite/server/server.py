@@ -80,8 +80,16 @@ class Server:
         self.journal = None if config.ephemeral else self._open_journal()
         self._deciding: ThreadWorker | None = None
         self.broker = Broker(
-            config.limits, access, self._wake, time.monotonic, self.journal, config.topics, self._aside
+            config.limits,
+            access,
+            self._wake,
+            time.monotonic,
+            self.journal,
+            config.topics,
+            self._aside,
+            config.quotas,
         )
+        self.broker.quotas.max_connections = most_connections(config.limits.max_connections)
         self.broker.tick(self._loop.time())
         self.awake = False
         """Whether someone is at work who will flush the broker when done."""
@@ -234,13 +242,15 @@ class Server:
         trust_changed = tls is not None and self._tls is not None and tls[1] != self._tls[1]
         self.config.access, self.config.tls, self._tls = config.access, config.tls, tls
         self._replace_access(found)
+        self.config.quotas = config.quotas
+        self.broker.quotas.replace(config.quotas)
         if context is not None and certificates_changed:
             for sockets in self._tls_sockets:
                 sockets.renew(context, trust_changed)
         self._review(trust_changed)
         for process in self._children:
             process.renew(certificates_changed, trust_changed)
-        logger.warning("users, rules and certificates were read again")
+        logger.warning("users, rules, certificates and quotas were read again")
 
     def _tls_states(self, tls: Tls) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
         """Return what stands for the certificates in use: the broker's own, and whose others it takes."""

@@ -10,6 +10,7 @@ import { Past } from "./past.js";
 import { Pipelines } from "./pipelines.js";
 import { plots } from "./plots.js";
 import { publishing } from "./publish.js";
+import { Quotas } from "./quotas.js";
 import { Streams } from "./streams.js";
 import { tabs } from "./tabs.js";
 import { complaint } from "./topics.js";
@@ -210,6 +211,7 @@ function brokerTables(connection, past) {
   const note = byId("broker-note");
   const clients = new Clients(byId("clients"), note);
   const streams = new Streams(byId("streams"), note, (names) => past.streams(names));
+  const quotas = new Quotas(byId("quotas"), note);
   const pipelines = new Pipelines(byId("pipelines"), byId("tab-pipelines"), () => choose("tab-clients"));
   connection.follow(
     "$pipelines/+",
@@ -228,6 +230,11 @@ function brokerTables(connection, past) {
       2,
       () => connection.connected && !byId("streams").hidden,
       (again) => streams.refresh(again),
+    ),
+    repeat(
+      2,
+      () => connection.connected && !byId("quotas").hidden,
+      (again) => quotas.refresh(again),
     ),
   ];
   const refresh = () => refreshes.forEach((once) => once(true));

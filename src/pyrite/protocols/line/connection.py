@@ -212,6 +212,9 @@ class LineConnection(Conversation):
             if stop > end:
                 self.keep(data, at, stop - end)
                 return
+            if self.meter is not None and self.meter.is_spent:
+                self.wait_for_budget(data, at)
+                return
             if data[stop - 1] != _LF:
                 if data[stop - 1 : stop + 1] != b"\r\n":  # as telnet ends lines
                     if stop == end and data[stop - 1] == 13:
@@ -222,10 +225,14 @@ class LineConnection(Conversation):
                         "Publish: after the payload there must be a line's end; is its length right?",
                         ends=True,
                     )
+                if self.meter is not None:
+                    self.meter.grant(1, shape.size)
                 self._publish(shape, data[at - 1 : stop - 1], 1)
                 at = stop + 1
                 continue
             stop = _run_end(shape, data, at)
+            if self.meter is not None:
+                stop = at + shape.size * self.meter.grant((stop - at) // shape.size, shape.size)
             self._publish(shape, data[at - 1 : stop - 1], (stop - at) // shape.size)
             at = stop
             if self.broker.journal.full:
@@ -295,9 +302,13 @@ class LineConnection(Conversation):
             credentials.password = None
             raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
         credentials.become(verdict)
+        account = broker.quotas.account_of(credentials)
+        refusal = broker.quotas.session_refusal(account, client_id)
+        if refusal:
+            raise FrameError("full", refusal, ends=True)
         before = broker.sessions.get(client_id)
         lasted = before is not None and before.lasting
-        session, present = broker.open_session(client_id, clean)
+        session, present = broker.open_session(client_id, clean, account)
         broker.prune(session, credentials)
         broker.set_expiry(session, expiry)
         session.will = None
@@ -306,7 +317,7 @@ class LineConnection(Conversation):
         broker.attached(session, self, min(self.window, broker.limits.max_inflight))
         if asked:
             self.say(line("Ack", "Connect", client_id, "resumed" if present else "new"))
-        if session.lasting or lasted:
+        if session.lasting or lasted or self.meter is not None:
             self.wait_for_journal()
         self.tell_connected("line", present)
         session.resume(broker.reading_rights(session, credentials))
@@ -414,8 +425,6 @@ class LineConnection(Conversation):
         access = broker.access
         if access.checks_topics and not access.may_publish(self.credentials, topic.decode()):
             return "not-authorized", f"Publish: not authorized for {topic.decode()!r}"
-        if shape.retain and not broker.may_retain(topic):
-            return "full", "Publish: there are too many kept values"
         return None
 
     def _publish(self, shape: Shape, data: bytes, count: int) -> None:
@@ -425,12 +434,6 @@ class LineConnection(Conversation):
         figures = self.broker.figures
         figures.publish_received += count
         figures.publish_bytes_received += len(data)
-        refusal = self._refusal(shape)
-        if refusal is not None:
-            figures.messages_dropped += count
-            answer = error(*refusal) * count
-            self._in_order(partial(self._answer, session, answer, count))
-            return
         at = len(shape.prefix) + 1
         batch = Batch(
             shape.topic,
@@ -443,14 +446,29 @@ class LineConnection(Conversation):
             payload_at=at,
             form=shape.form,
         )
+        refusal = self._refusal(shape)
+        if refusal is None and shape.retain:
+            batch = batch.owned_by(session.account)
+            fault = self.broker.retain_fault(batch)
+            if fault is not None:
+                figures.quota_refused += count * fault.quota
+                refusal = "full", f"Publish: {fault.text}"
+        if refusal is not None:
+            figures.messages_dropped += count
+            answer = error(*refusal) * count
+            self._in_order(partial(self._answer, session, answer, count))
+            return
+        publish = self.broker.publish
+        if self.meter is not None:
+            publish = partial(self.broker.publish_for, self.meter)
         done = partial(self._published, session, shape, count)
         if not shape.qos:
-            self.broker.publish(batch)
+            publish(batch)
         elif not self._unkept:
-            self.broker.publish(batch, done=done)
+            publish(batch, done=done)
         else:  # it is safe before others are answered, and yet has to wait for them
             told: list[tuple[bool, Fault | None]] = []
-            self.broker.publish(batch, done=lambda matched, fault: told.append((matched, fault)))
+            publish(batch, done=lambda matched, fault: told.append((matched, fault)))
             self._when_kept(lambda: done(*told[0]))
 
     def _published(self, session: Session, shape: Shape, count: int, _: bool, fault: Fault | None) -> None:
@@ -539,6 +557,10 @@ class LineConnection(Conversation):
             and len(session.subscriptions) >= broker.limits.max_subscriptions_per_client
         ):
             raise FrameError("full", "Subscribe: there are too many subscriptions")
+        if key not in session.subscriptions:
+            over_quota = broker.quotas.refusal(session.account, "subscriptions")
+            if over_quota:
+                raise FrameError("full", f"Subscribe: {over_quota}")
         latest = "latest" in options
         if latest and group is not None:
             raise FrameError("bad-option", "Subscribe: a shared subscription has no latest value")
@@ -840,7 +862,7 @@ class LineConnection(Conversation):
         if self.state is CLOSED:
             self.transport.abort()
             return
-        if self._asked:
+        if self._asked and not self.is_throttled:
             self._missed += 1
             most = self.options.missed_rounds
             if most:

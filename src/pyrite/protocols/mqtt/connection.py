@@ -166,6 +166,11 @@ class Connection(Delivery):
                 stop = at + shape.size
                 if stop < end:
                     stop = publishing.run_end(self, shape, data, at)
+                if self.meter is not None:
+                    if self.meter.is_spent:
+                        self.wait_for_budget(data, at)
+                        return
+                    stop = at + shape.size * self.meter.grant((stop - at) // shape.size, shape.size)
                 publishing.publish(self, shape, data[at:stop])
                 at = stop
                 if shape.singly and self.backlog is not None:
@@ -204,8 +209,13 @@ class Connection(Delivery):
                 self.keep(data, at, stop - end)
                 return
             if first >> 4 == fields.PUBLISH:
+                if self.meter is not None and self.meter.is_spent:
+                    self.wait_for_budget(data, at)
+                    return
                 shape = self.shape = publishing.read_shape(self, data, at, body, stop)
                 run = publishing.run_end(self, shape, data, at)
+                if self.meter is not None:
+                    run = at + shape.size * self.meter.grant((run - at) // shape.size, shape.size)
                 mixed = None
                 if run == stop < end and shape.plain:
                     mixed = publishing.read_mixed(self, shape, data, at)
@@ -416,7 +426,10 @@ class Connection(Delivery):
         if broker.catalog.filter_refusal(topic_filter):
             return Reason.TOPIC_FILTER_INVALID, None
         subscriptions = session.subscriptions
-        if key not in subscriptions and len(subscriptions) >= broker.limits.max_subscriptions_per_client:
+        if key not in subscriptions and (
+            len(subscriptions) >= broker.limits.max_subscriptions_per_client
+            or broker.quotas.refusal(session.account, "subscriptions")
+        ):
             return Reason.QUOTA_EXCEEDED, None
         qos = min(wish.qos, options.maximum_qos)
         subscription = Subscription(
@@ -580,6 +593,8 @@ class Connection(Delivery):
             self.tell_refused(0, "it did not say who it is in time")
             self.close()
         elif self.keep_alive:
+            if self.is_throttled:
+                self.seen_at = broker.now
             silent_since = self.seen_at + self.keep_alive
             if silent_since <= broker.now:
                 self.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing came within the keep-alive")  # [MQTT-3.1.2-22]

@@ -122,6 +122,7 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 who.become(verdict if username is not None else replace(verdict, username=who.username))
                 assert connection.session is not None
                 connection.rights_changed()
+                connection.broker.own(connection.session, connection.broker.quotas.account_of(who))
                 connection.broker.prune(connection.session, who)
                 connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
             else:
@@ -180,9 +181,15 @@ def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
         connection.refuse(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
         return
 
+    account = broker.quotas.account_of(connection.credentials)
+    refusal = broker.quotas.session_refusal(account, client_id)
+    if refusal:
+        connection.refuse(Reason.QUOTA_EXCEEDED, refusal)
+        return
+
     before = broker.sessions.get(client_id)
     lasted = before is not None and before.lasting
-    session, present = broker.open_session(client_id, packet.clean_start)
+    session, present = broker.open_session(client_id, packet.clean_start, account)
     broker.prune(session, connection.credentials)
     broker.set_expiry(session, _session_expiry(packet, options.max_session_expiry))
     if packet.will is not None:
@@ -205,7 +212,7 @@ def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
         session.will = None
         connection.close()  # nothing may come before a CONNACK [MQTT-3.2.0-1], and this one cannot
         return
-    if session.lasting or lasted:
+    if session.lasting or lasted or connection.meter is not None:
         connection.wait_for_journal()  # until it is safe that there is such a session
     connection.tell_connected(VERSIONS[packet.version], present)
     session.resume(broker.reading_rights(session, connection.credentials))

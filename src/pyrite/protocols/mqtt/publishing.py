@@ -13,7 +13,7 @@ from struct import unpack
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.core import SYSTEM
-from pyrite.broker.journal import Fault
+from pyrite.broker.journal import Done, Fault
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.broker.subscriptions import Route
 from pyrite.broker.topics import InvalidTopic, check_topic
@@ -141,6 +141,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         and not shape.retain
         and shape.properties is None
         and not shape.refused
+        and connection.meter is None
         and not connection.broker.access.checks_topics
         and not connection.broker.catalog.restricts
         and not is_request
@@ -366,8 +367,6 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
             refused = Reason.TOPIC_NAME_INVALID
             if not shape.qos or connection.form != FORM_V5:  # there is no other way to tell the client
                 raise ProtocolError(refused, text)
-    if shape.retain and not broker.may_retain(shape.topic):
-        refused = refused or _unretainable(connection, shape)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)
@@ -388,11 +387,18 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         shape.form,
         shape.id_at,
     )
+    if shape.retain and not refused and connection.session is not None:
+        batch = batch.owned_by(connection.session.account)
+        fault = broker.retain_fault(batch)
+        # Only MQTT 5 can refuse it, and only with QoS 1 and 2; else it is sent on, and not retained.
+        if fault is not None and shape.qos and connection.form == FORM_V5:
+            figures.quota_refused += count * fault.quota
+            refused, text = Reason.QUOTA_EXCEEDED, fault.text
     if shape.qos == 0:
         if refused:
             figures.messages_dropped += count
         else:
-            broker.publish(batch)
+            _pass_on(connection, batch)
         return
     at = shape.id_at
     _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], refused, text)
@@ -454,7 +460,7 @@ def _publish_acknowledged(
         broker.journal.in_turn(lambda: reply.send(refused, text))
         return
     if batch.qos == 1:
-        broker.publish(batch, route, reply.done)
+        _pass_on(connection, batch, route, reply.done)
         return
     session = connection.session
     assert session is not None
@@ -467,7 +473,21 @@ def _publish_acknowledged(
         broker.journal.save_incoming(session)
     reply.fresh = [message_id for _, part_ids in fresh for message_id in part_ids]
     for part, part_ids in fresh:
-        broker.publish(part, route, reply.done, part_ids if session.lasting else None)
+        _pass_on(connection, part, route, reply.done, part_ids if session.lasting else None)
+
+
+def _pass_on(
+    connection: Connection,
+    batch: Batch,
+    route: Route | None = None,
+    done: Done | None = None,
+    packet_ids: Sequence[int] | None = None,
+) -> None:
+    """Publish a batch, for the client's account if that is metered."""
+    if connection.meter is None:
+        connection.broker.publish(batch, route, done, packet_ids)
+    else:
+        connection.broker.publish_for(connection.meter, batch, route, done, packet_ids)
 
 
 class _Reply:
@@ -505,6 +525,8 @@ class _Reply:
         session, connection = self._session, self._connection
         if session is not None and session.incoming is not None:
             session.incoming.difference_update(self.fresh)
+            if self.fresh and session.lasting:  # or the id would count as taken after a restart
+                connection.broker.journal.save_incoming(session)
         first, self.left = self.left > 0, -1
         if not first or connection.session is not session:
             return
@@ -538,13 +560,6 @@ class _Reply:
             return
         connection.write(_acks(0x40 if self._qos == 1 else 0x50, self._high, self._low, reason))
         connection.broker.figures.packets_sent += len(self._high)
-
-
-def _unretainable(connection: Connection, shape: Shape) -> int:
-    """Decide on a message that cannot be retained: refuse it if the client can be told, else only send it."""
-    if shape.qos and connection.form == FORM_V5:
-        return Reason.QUOTA_EXCEEDED
-    return 0
 
 
 def _wrong_payload(payload: bytes) -> int:

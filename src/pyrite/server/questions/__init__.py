@@ -26,6 +26,7 @@ from pyrite.server.questions.identity import Identity
 from pyrite.server.questions.problem import Handler, Later, Message, Problem, Reply, safely
 from pyrite.server.questions.publishing import Publishing
 from pyrite.server.questions.pulling import Pulling
+from pyrite.server.questions.quotas import QuotaUsage
 from pyrite.server.questions.topics import Topics
 
 __all__ = ["Later", "Questions"]
@@ -43,6 +44,7 @@ class Questions:
         self._identity = Identity(broker)
         about = self._about = About(broker, listening, tls)
         clients, topics = Clients(broker), Topics(broker)
+        quotas = QuotaUsage(broker)
         log, pulling = Log(broker, about), Pulling(broker, later)
         self.left = pulling.left
         self.known: Mapping[str, Question] = {
@@ -60,6 +62,7 @@ class Questions:
             "publish": self._for(Publishing(broker).publish),
             "pull": self._for(pulling.pull),
             "acknowledge": self._for(pulling.acknowledge),
+            "quotas": self._for(quotas.page),
             "streams": self._for(log.streams),
             "read": self._for(log.read),
             "figures": self._for(log.figures),
@@ -101,7 +104,7 @@ def _open(handle: Callable[[Message, Reply], None]) -> Question:
 def _reply(answer: Answer) -> Reply:
     def reply(found: Any) -> None:
         if isinstance(found, Problem):
-            answer(status=found.status, detail=str(found))
+            answer(status=found.status, detail=str(found), after=found.after)
         else:
             answer(found=found)
 

@@ -77,6 +77,7 @@ class Log:
                 "subscriptions": broker.subscriptions.count,
                 "shared_subscriptions": broker.subscriptions.shared_count,
                 "retained": len(broker.retained),
+                "retained_bytes": broker.retained.bytes,
                 "created_topics": len(broker.catalog.created),
                 "consumers": len(broker.consumers),
                 "log_damaged": journal.damages_found,

@@ -22,9 +22,11 @@ Later = Callable[..., object]
 class Problem(Exception):
     """Why a question is not answered: a status of HTTP, and a text that says what is wrong."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, after: float | None = None) -> None:
         super().__init__(detail)
         self.status = status
+        self.after = after
+        """Seconds after which it may be tried again, if that is known."""
 
 
 def refused(action: str, topic: str) -> Problem:

@@ -6,6 +6,7 @@ import base64
 from functools import partial
 
 from pyrite.broker.access import Credentials
+from pyrite.broker.accounts import Account
 from pyrite.broker.core import SYSTEM, Broker
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, Properties
@@ -16,8 +17,8 @@ from pyrite.server.questions.topics import checked_topic
 class _Turn:
     """A publish that waits until the journal has written some of what it was given."""
 
-    def __init__(self, publishing: Publishing, batch: Batch, reply: Reply) -> None:
-        self._publish = partial(publishing.publish_when_there_is_room, batch, reply)
+    def __init__(self, publishing: Publishing, account: Account, batch: Batch, reply: Reply) -> None:
+        self._publish = partial(publishing.publish_when_there_is_room, account, batch, reply)
         self._reply = reply
 
     def go_on(self) -> None:
@@ -36,6 +37,14 @@ class Publishing:
         broker, asked = self._broker, message["message"]
         topic = self._checked(who, asked)
         payload = message["attached"]
+        account = broker.quotas.account_of(who)
+        if account.meter is not None and account.is_spent:
+            broker.figures.quota_refused += 1
+            raise Problem(
+                429,
+                f"quota exceeded: message rate or byte rate of {account.label}: try again later",
+                account.seconds_to_wait,
+            )
         figures = broker.figures
         figures.publish_received += 1
         figures.publish_bytes_received += len(payload)
@@ -48,19 +57,30 @@ class Publishing:
             _properties(asked),
             None if expiry is None else broker.now + expiry,
         )
-        self.publish_when_there_is_room(batch, reply)
+        if batch.retain:
+            batch = batch.owned_by(account)
+            fault = broker.retain_fault(batch)
+            if fault is not None:
+                broker.figures.quota_refused += fault.quota
+                raise Problem(_status(fault), fault.text)
+        if account.meter is not None:
+            account.charge(1, len(payload))
+        self.publish_when_there_is_room(account, batch, reply)
 
-    def publish_when_there_is_room(self, batch: Batch, reply: Reply) -> None:
+    def publish_when_there_is_room(self, account: Account, batch: Batch, reply: Reply) -> None:
         """Publish, or wait for the journal first."""
+        done = partial(self._done, batch, reply)
         if self._broker.journal.full:
-            self._broker.choke(_Turn(self, batch, reply))
+            self._broker.choke(_Turn(self, account, batch, reply))
+        elif account.meter is None:
+            self._broker.publish(batch, done=done)
         else:
-            self._broker.publish(batch, done=partial(self._done, batch, reply))
+            self._broker.publish_for(account, batch, done=done)
 
     def _done(self, batch: Batch, reply: Reply, _: bool, fault: Fault | None) -> None:
         stream = batch.stream
         if fault is not None:
-            reply(Problem(507 if fault.full else 503, fault.text))
+            reply(Problem(_status(fault), fault.text))
         elif stream is None:
             reply({"offset": None, "stream": None})
         else:
@@ -77,9 +97,14 @@ class Publishing:
         refusal = broker.catalog.refusal(topic)
         if refusal:
             raise Problem(409, refusal)
-        if asked["retain"] and not broker.may_retain(topic):
-            raise Problem(507, "there are too many kept values")
         return topic
+
+
+def _status(fault: Fault) -> int:
+    """Return HTTP's status for what could not be kept."""
+    if fault.quota:
+        return 403
+    return 507 if fault.full else 503
 
 
 def _properties(asked: Message) -> Properties | None:

@@ -10,10 +10,12 @@ from typing import Any
 
 from pyrite.broker import consumers
 from pyrite.broker.access import Credentials
+from pyrite.broker.accounts import Account
 from pyrite.broker.consumers import (
     ACKNOWLEDGE_WITHIN,
     Consumer,
     ConsumerError,
+    QuotaExceeded,
     TooManyConsumers,
 )
 from pyrite.broker.core import Broker
@@ -25,8 +27,30 @@ from pyrite.server.questions.topics import checked_filter
 
 LOOK = 0.1
 """Seconds between two looks whether something has come, for who waits."""
+BUSY = 1.0
+"""Seconds after which a pull that the quota refused may be tried again."""
 OVERDUE = 1.0
 """Seconds between two looks whether something is to be given out again."""
+
+
+class Read:
+    """A pull that counts as a read of its user until it is answered, or its client has gone."""
+
+    def __init__(self, account: Account, reply: Reply) -> None:
+        self._account: Account | None = account
+        self._reply = reply
+        account.concurrent_reads += 1
+
+    def count_end(self) -> None:
+        """Count one read less, once."""
+        if self._account is not None:
+            self._account.concurrent_reads -= 1
+            self._account = None
+
+    def ended(self, found: Any) -> None:
+        """Answer, and count one read less."""
+        self.count_end()
+        self._reply(found)
 
 
 class Pulling:
@@ -37,13 +61,28 @@ class Pulling:
         self._later = later
         self._waiting: dict[int, Reply] = {}
         """Whom to answer when there is a message, by the number of the question."""
+        self._reads: dict[int, Read] = {}
+        """Pulls that are not answered yet, by the number of the question."""
 
     def left(self, number: int) -> None:
         """Hear that no one waits any longer: a message would be given out to no one."""
         self._waiting.pop(number, None)
+        read = self._reads.pop(number, None)
+        if read is not None:
+            read.count_end()
 
     def pull(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Give out some messages, of a consumer that is made if it is not there; wait for one if need be."""
+        quotas = self._broker.quotas
+        account = quotas.account_of(who)
+        refusal = quotas.refusal(account, "concurrent_reads")
+        if refusal:
+            raise Problem(429, refusal, BUSY)
+        read = Read(account, reply)
+        self._reads[message["number"]] = read
+        safely(lambda: self._pull(who, message, read.ended), read.ended)
+
+    def _pull(self, who: Credentials, message: Message, reply: Reply) -> None:
         name, most, wait = message["name"], message["max"], message["wait"]
         until = self._broker.clock() + wait
         found: list[list[Any]] = []
@@ -84,7 +123,8 @@ class Pulling:
         try:
             consumers.create(self._broker, who, name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, there)
         except ConsumerError as wrong:
-            raise Problem(507 if isinstance(wrong, TooManyConsumers) else 409, str(wrong)) from None
+            status = {TooManyConsumers: 507, QuotaExceeded: 403}.get(type(wrong), 409)
+            raise Problem(status, str(wrong)) from None
 
     def _watch(self, consumer: Consumer, number: int, until: float, then: Callable[[], None]) -> None:
         """Wait until there may be something to give out: numbers are compared, and nothing is read."""
