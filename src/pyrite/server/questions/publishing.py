@@ -35,7 +35,7 @@ class Publishing:
         """Publish a message; tell where in the log it is."""
         broker, asked = self._broker, message["message"]
         topic = self._checked(who, asked)
-        payload = message["attached"]
+        payload = message.get("attached", b"")
         figures = broker.figures
         figures.publish_received += 1
         figures.publish_bytes_received += len(payload)
