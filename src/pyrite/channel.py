@@ -1,8 +1,8 @@
 """Frames on the socket between the broker and a process beside it.
 
 A frame is a header with two lengths, a JSON object, and bytes that belong to it (`attached`), such as a
-payload. The lengths come first, so neither side searches for the end of a frame, and no size of message is too
-large for the channel: what is too large is refused before it is sent.
+payload. The lengths come first: neither side searches for the end of a frame, and no message is too large for
+the channel. What is too large for the broker is refused before it is sent.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pyrite.fair import Asker
+
 NOT_AUTHORIZED = 0x87
 BAD_USER_NAME_OR_PASSWORD = 0x86
 BANNED = 0x8A
@@ -43,6 +45,12 @@ class Credentials:
     def silent(self) -> bool:
         """Whether the client has said nothing of itself."""
         return self.username is None and self.password is None and self.certificate is None
+
+    @property
+    def asker(self) -> Asker:
+        """For whom things are done: the user, or where there is no name, the address."""
+        user = f"address {self.address}" if self.username is None else f"user {self.username}"
+        return Asker(user, self.client_id)
 
     def become(self, verdict: Accept) -> None:
         """Be who the client was let in as; its password has served its purpose."""

@@ -2,7 +2,7 @@
 
 A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker. The socket carries
 frames (pyrite/channel.py): first the child's settings; then `{"port": ...}` or `{"failed": ...}` from the
-child; then its questions, each with a number, and the broker's answers, which may overtake one another. A long
+child; then its questions, each with a number, and their answers, which may overtake one another. A long
 answer comes as several `{"part": ...}` before the last, so that no turn of the event loop encodes all of it.
 Without a number the child reports a connection that TLS refused, `{"refused": ...}`, an answer that is no
 longer wanted, `{"left": NUMBER}`, and a read that has ended, `{"ended": READ}`; the broker reports new

@@ -7,11 +7,11 @@ from functools import partial
 
 from pyrite.broker.access import SERVER_BUSY, Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
+from pyrite.channel import Message
 from pyrite.log.sinks import Sinks
 from pyrite.server.child import (
     Answer,
     Child,
-    Message,
     Question,
     credentials_in,
     log_settings,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyrite.broker.core import Broker
-from pyrite.server.child import Child, Message, Question, log_settings, tls_settings
+from pyrite.channel import Message
+from pyrite.server.child import Child, Question, log_settings, tls_settings
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.questions import Later, Questions

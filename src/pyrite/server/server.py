@@ -27,7 +27,7 @@ from pyrite.endpoints import bind
 from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.sinks import Sinks
 from pyrite.log.upkeep import be_nice
-from pyrite.log.workers import ThreadWorker
+from pyrite.log.workers import FairThreadWorker, ThreadWorker
 from pyrite.protocols.conversation import CLOSING_TIME, Conversation
 from pyrite.protocols.events import events, tell_refused
 from pyrite.protocols.line.connection import LineConnection
@@ -125,7 +125,8 @@ class Server:
                 config.stream,
                 writing=self._committing,
                 committing=ThreadWorker("pyrite-state", post),
-                reading=ThreadWorker("pyrite-read", post),
+                reading=FairThreadWorker("pyrite-read", post, GOODBYE),
+                staging=ThreadWorker("pyrite-sinks", post, goodbye=GOODBYE),
                 upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
                 later=lambda seconds, call: loop.call_later(seconds, self._at_work, call),
             )

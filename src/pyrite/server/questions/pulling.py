@@ -59,7 +59,7 @@ class Pulling:
             if not self._broker.is_welcome(who):
                 raise Problem(401, "log in again: users have changed")
             self._check(who, consumer.topic_filter)
-            consumer.fetch(most, give, fetched)
+            consumer.fetch(most, give, fetched, who.asker._replace(client=name))
 
         def give(place: Place, _: Batch) -> None:
             found.append([place.stream.name, place.offset])
