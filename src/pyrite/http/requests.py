@@ -8,7 +8,7 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -124,6 +124,14 @@ def unauthorized(request: Request, detail: str) -> Problem:
 
 async def ask(request: Request, question: str, attached: bytes | None = None, **what: Any) -> Any:
     """Ask the broker on behalf of who makes the request, and return what it found; or raise Problem."""
+    found, _ = await ask_for_list(request, question, attached, **what)
+    return found
+
+
+async def ask_for_list(
+    request: Request, question: str, attached: bytes | None = None, **what: Any
+) -> tuple[Any, list[Json]]:
+    """Do the same; return what the broker found besides, and the entries of the list."""
     control = state_of(request).control
     answer = await control.ask(question, attached, who=who_asks(request), **what)
     if "status" in answer:
@@ -132,7 +140,27 @@ async def ask(request: Request, question: str, attached: bytes | None = None, **
         after = answer.get("after")
         headers = {} if after is None else {"Retry_After": str(math.ceil(after))}
         raise Problem(answer["status"], answer["detail"], **headers)
-    return answer["found"]
+    entries = [one for part in answer["parts"] for one in _with_payloads(part)]
+    return answer["found"], entries
+
+
+def _with_payloads(part: Json) -> Iterator[Json]:
+    """Yield the entries of a part, with the payloads of kept values among the attached bytes."""
+    data, at = part.get("attached", b""), 0
+    for entry in part["part"]:
+        kept = entry.get("kept")
+        if kept is not None and kept.pop("attached"):
+            put_payload(kept, data[at : at + kept["size"]])
+            at += kept["size"]
+        yield entry
+
+
+def put_payload(about: Json, payload: bytes) -> None:
+    """Add a payload: as text, or if it is not UTF-8 in base64."""
+    try:
+        about["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        about["payload_base64"] = base64.b64encode(payload).decode()
 
 
 async def while_there(request: Request, asking: Coroutine[Any, Any, T]) -> T:

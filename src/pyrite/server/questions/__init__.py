@@ -23,7 +23,8 @@ from pyrite.server.questions.about import About
 from pyrite.server.questions.clients import Clients
 from pyrite.server.questions.figures import Log
 from pyrite.server.questions.identity import Identity
-from pyrite.server.questions.problem import Handler, Later, Message, Problem, Reply, safely
+from pyrite.server.questions.pages import PageTurns
+from pyrite.server.questions.problem import Handler, Later, Message, Part, Problem, Reply, safely
 from pyrite.server.questions.publishing import Publishing
 from pyrite.server.questions.pulling import Pulling
 from pyrite.server.questions.topics import Topics
@@ -42,7 +43,8 @@ class Questions:
     ) -> None:
         self._identity = Identity(broker)
         about = self._about = About(broker, listening, tls)
-        clients, topics = Clients(broker), Topics(broker)
+        turns = PageTurns(broker)
+        clients, topics = Clients(broker, turns), Topics(broker, turns)
         log, pulling = Log(broker, about), Pulling(broker, later)
         self.left = pulling.left
         self.known: Mapping[str, Question] = {
@@ -102,6 +104,8 @@ def _reply(answer: Answer) -> Reply:
     def reply(found: Any) -> None:
         if isinstance(found, Problem):
             answer(status=found.status, detail=str(found))
+        elif isinstance(found, Part):
+            answer(part=found.entries, attached=found.attached)
         else:
             answer(found=found)
 
