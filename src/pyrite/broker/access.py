@@ -128,6 +128,14 @@ class Access:
         """Tell whether a client that was let in may stay, after the settings were read again."""
         return True
 
+    def may_within(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether the client may do something (publish, pull, ...) on any topic of a filter.
+
+        The broker asks before it knows the topic, so that it does no work for a client that may do nothing.
+        Return True if it cannot be told.
+        """
+        return True
+
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether the client may publish on `topic`."""
         return True

@@ -25,6 +25,8 @@ class Limits:
     """QoS 1 and 2 messages that one client may have unacknowledged towards the broker."""
     max_subscriptions_per_client: int = 10_000
     """Subscriptions of one session."""
+    max_reads_per_user: int = 100
+    """Reads of the log and waiting pulls of one user at a time, over HTTP and Flight."""
     max_topic_levels: int = 128
     """Levels of a topic or filter."""
     max_created_topics: int = 10_000_000

@@ -61,6 +61,7 @@ class Control:
             async with asyncio.timeout(WITHIN):
                 return await answer | {"parts": self._parts.pop(number, [])}
         except TimeoutError:
+            self.say(left=number)
             raise BrokerGone("the broker does not answer") from None
         except OSError:
             raise BrokerGone("the broker has ended") from None

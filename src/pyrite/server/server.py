@@ -43,6 +43,7 @@ from pyrite.server.listeners import Listener
 from pyrite.server.log_figures import CommitWorker, Sizes
 from pyrite.server.memory import Memory
 from pyrite.server.notify import READY, STOPPING, notify
+from pyrite.server.reads import Reads
 from pyrite.server.sockets import Poller, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol, is_encrypted
 from pyrite.server.tls import own_state, tls_context, trust_state
@@ -92,6 +93,7 @@ class Server:
         self._socket_files: list[Path] = []
         self._datagrams: list[DatagramProtocol] = []
         self._children: list[Child] = []
+        self._reads = Reads(lambda who: config.limits.max_reads_per_user)
         self.listening: list[Listener] = []
         """Where the broker listens, once all listeners are open."""
         self._tls_sockets: list[TlsSockets] = []
@@ -297,7 +299,9 @@ class Server:
     async def _open(self, listener: Listener) -> Listener:
         if listener.flight:
             assert self._sinks is not None
-            process = FlightProcess(self.config, listener, self.broker, self._sinks, self._at_work)
+            process = FlightProcess(
+                self.config, listener, self.broker, self._sinks, self._at_work, self._reads
+            )
             self._children.append(process)
             return await process.start()
         if listener.http:
@@ -308,6 +312,7 @@ class Server:
                 lambda: self.listening,
                 self._at_work,
                 self._loop.call_later,
+                self._reads,
             )
             self._children.append(serving)
             return await serving.start()

@@ -30,8 +30,19 @@ class Log:
         self._about = about
 
     def streams(self, who: Credentials, message: Message, reply: Reply) -> None:
-        """Tell which streams there are, and what they capture."""
-        reply(self._streams())
+        """Tell from which streams the caller may pull, and which of their filters it may pull."""
+        access = self._broker.access
+        if not access.checks_topics:
+            reply(self._streams())
+            return
+        if not access.may_within("pull", who, "#"):
+            raise Problem(403, "not authorized: pull")
+        told = []
+        for one in self._streams():
+            if any(access.may_within("pull", who, topic) for topic in one["topics"]):
+                one["topics"] = [topic for topic in one["topics"] if access.may_pull(who, topic)]
+                told.append(one)
+        reply(told)
 
     def _streams(self) -> list[Message]:
         journal = self._broker.journal

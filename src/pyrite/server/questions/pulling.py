@@ -42,6 +42,10 @@ class Pulling:
         """Hear that no one waits any longer: a message would be given out to no one."""
         self._waiting.pop(number, None)
 
+    def gone(self) -> None:
+        """Hear that the process has ended: no one waits for anything."""
+        self._waiting.clear()
+
     def pull(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Give out some messages, of a consumer that is made if it is not there; wait for one if need be."""
         name, most, wait = message["name"], message["max"], message["wait"]
@@ -58,7 +62,7 @@ class Pulling:
                 return
             if not self._broker.is_welcome(who):
                 raise Problem(401, "log in again: users have changed")
-            self._check(who, consumer.topic_filter)
+            self._check_consumer(who, consumer)
             consumer.fetch(most, give, fetched, who.asker._replace(client=name))
 
         def give(place: Place, _: Batch) -> None:
@@ -114,7 +118,7 @@ class Pulling:
         streams = {one.name: one for one in self._broker.journal.streams}
         stream = streams.get(message["stream"])
         if stream is None:
-            raise Problem(404, f"there is no stream {message['stream']!r}; there are: {', '.join(streams)}")
+            raise Problem(404, f"there is no stream {message['stream']!r}")
         consumer.acknowledge([Place(stream, offset) for offset in message["offsets"]], reply)
 
     def _find(self, who: Credentials, name: str) -> Consumer:
@@ -122,8 +126,14 @@ class Pulling:
             consumer = consumers.find(self._broker, name)
         except ConsumerError:
             raise Problem(404, f"there is no consumer {name!r}: pull with a filter makes it") from None
-        self._check(who, consumer.topic_filter)
+        self._check_consumer(who, consumer)
         return consumer
+
+    def _check_consumer(self, who: Credentials, consumer: Consumer) -> None:
+        """Require the right to pull; the filter of a consumer is told to no one else."""
+        access = self._broker.access
+        if access.checks_topics and not access.may_pull(who, consumer.topic_filter.decode()):
+            raise Problem(403, f"not authorized: pull from consumer {consumer.name!r}")
 
     def _check(self, who: Credentials, topic_filter: bytes) -> None:
         access = self._broker.access
