@@ -46,15 +46,22 @@ class Side(asyncio.Protocol):
     transport: asyncio.Transport | None = None
     other: Side | None = None
 
+    def __init__(self) -> None:
+        self._early: list[bytes] = []
+        """What came before the other side was there: uvloop does not pause a connection that is just made."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
-        """Hand bytes on."""
+        """Hand bytes on; what comes before the other side is there waits."""
         if self.other is not None and self.other.transport is not None:
             self.other.transport.write(data)
+        else:
+            self._early.append(data)
+            self.read(False)
 
     def pause_writing(self) -> None:
         """Take no more of what this side does not read."""
@@ -72,6 +79,13 @@ class Side(asyncio.Protocol):
         if transport is not None and not transport.is_closing():
             (transport.resume_reading if wanted else transport.pause_reading)()
 
+    def joined(self) -> None:
+        """Go on, as the other side is there."""
+        early, self._early = self._early, []
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.writelines(early)
+        self.read(True)
+
     def abort(self) -> None:
         """Close at once."""
         if self.transport is not None:
@@ -88,6 +102,7 @@ class Client(Side):
     """The side of a client."""
 
     def __init__(self, front: Front) -> None:
+        super().__init__()
         self._front = front
         self._inspection = Inspection()
         self.name = ""
@@ -240,7 +255,7 @@ class Front:
             return
         if client.transport is None:  # it has left meanwhile
             inner.abort()
-        client.read(True)
+        client.joined()
 
     def _dial(self, name: str) -> socket.socket:
         """Connect to Flight with a socket of this name; of its file no one has need."""
