@@ -110,8 +110,8 @@ SCHEMAS: Schema = {
     "Ready": record({"ready": {"type": "boolean"}, "reason": or_null(text("Why it is not."))}),
     "Broker": record(
         {
-            "version": text(),
-            "uptime_seconds": {"type": "number", "minimum": 0},
+            "version": or_null(text("Null, as most of this, for who is not let in.")),
+            "uptime_seconds": {"type": ["number", "null"], "minimum": 0},
             "listeners": list_of(text("Where the broker listens.")),
             "websocket": or_null(text("Where a browser can speak MQTT.")),
             "users": {
@@ -168,7 +168,7 @@ SCHEMAS: Schema = {
                 record(
                     {
                         "name": text(),
-                        "topics": list_of(text()),
+                        "topics": list_of(text()) | {"description": "Its filters that the caller may pull."},
                         "first": count("The offset of the oldest message."),
                         "end": count("The offset after that of the newest."),
                         "bytes": count("Its size on disk."),

@@ -116,6 +116,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "limits.max_inflight": (1, 65_535),
     "limits.receive_maximum": (1, 65_535),
     "limits.max_topic_levels": (1, 65_536),
+    "limits.max_reads_per_user": (1, 1_000_000),
     "limits.connect_timeout": (0.1, 3_600),
     "mqtt.maximum_qos": (0, 2),
     "mqtt.topic_alias_maximum": (0, 65_535),
