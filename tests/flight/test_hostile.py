@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,15 +99,13 @@ def test_compressed_batches_are_refused_before_they_are_unpacked(broker: BrokerP
 def test_nothing_is_decoded_or_listed_for_who_may_do_nothing(broker: BrokerProcess) -> None:
     client, given = client_of(broker, "bob")
     wrong = b"{ this is no JSON"
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "list": lambda: list(client.list_flights(options=given)),
         "info": lambda: client.get_flight_info(flight.FlightDescriptor.for_command(wrong), given),
         "get": lambda: client.do_get(flight.Ticket(wrong), given).read_all(),
-        **{
-            name: (lambda name=name: list(client.do_action(flight.Action(name, wrong), given)))
-            for name in ("bounds", "offset", "advance", "commit", "abort")
-        },
     }
+    for name in ("bounds", "offset", "advance", "commit", "abort"):
+        calls[name] = partial(_act, client, name, wrong, given)
     for name, call in calls.items():
         with pytest.raises(flight.FlightUnauthorizedError, match="not authorized"):
             call()
@@ -123,6 +122,12 @@ def test_nothing_is_decoded_or_listed_for_who_may_do_nothing(broker: BrokerProce
     with pytest.raises(flight.FlightUnauthorizedError, match="not authorized: publish"):
         stage()
     client.close()
+
+
+def _act(
+    client: flight.FlightClient, name: str, body: bytes, given: flight.FlightCallOptions
+) -> list[flight.Result]:
+    return list(client.do_action(flight.Action(name, body), given))
 
 
 def test_a_user_has_so_many_reads_at_one_time_and_those_that_end_make_room(tmp_path: Path) -> None:
@@ -158,7 +163,8 @@ def varint(value: int) -> bytes:
 def flight_data(batch: pa.RecordBatch, codec: str | None) -> bytes:
     found = pa.ipc.read_message(batch.serialize() if codec is None else _written(batch, codec))
     header, body = found.metadata.to_pybytes(), found.body.to_pybytes()
-    return b"\x12" + varint(len(header)) + header + b"\xc2\x3e" + varint(len(body)) + body
+    data: bytes = b"\x12" + varint(len(header)) + header + b"\xc2\x3e" + varint(len(body)) + body
+    return data
 
 
 def _written(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
