@@ -99,12 +99,12 @@ def log_of(state: State) -> reading.Log:
 async def streams(request: Request) -> Response:
     """Tell which streams there are."""
     parameters(request)
-    found: list[Json] = await ask(request, "streams")
-    if found:
+    found: Json = await ask(request, "streams")
+    if found["streams"]:
         log = log_of(state_of(request))
-        for one in found:
+        for one in found["streams"]:
             one |= await in_thread(request, log.sizes, one["name"])
-    return JSONResponse({"streams": found})
+    return JSONResponse(found)
 
 
 async def page(request: Request) -> Response:

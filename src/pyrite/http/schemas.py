@@ -176,7 +176,11 @@ SCHEMAS: Schema = {
                         "error": or_null(text("Why it cannot be written at present.")),
                     }
                 )
-            )
+            ),
+            "withheld": {
+                "type": "boolean",
+                "description": "Whether streams or filters are left out that the caller may not pull.",
+            },
         }
     ),
     "Message": _MESSAGE,
