@@ -46,6 +46,7 @@ connect_timeout = 0.5
 max_inflight = 65535
 receive_maximum = 1
 max_subscriptions_per_client = 8
+max_reads_per_user = 9
 max_topic_levels = 7
 max_created_topics = 11
 max_retained_messages = 6
