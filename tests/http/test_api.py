@@ -587,7 +587,7 @@ def test_a_broker_that_keeps_nothing() -> None:
         httpx.Client(base_url=broker.urls[0]) as api,
     ):
         assert publish(api, "a", qos=1) == {"offset": None, "stream": None}
-        assert api.get("/api/v1/streams").json() == {"streams": []}
+        assert api.get("/api/v1/streams").json() == {"streams": [], "withheld": False}
         assert api.get("/api/v1/broker").json()["websocket"] is None
         assert "pyrite_publish_received_total 1" in api.get("/metrics").text
         problem(api.get("/api/v1/streams/default/messages"), 404, "keeps nothing on disk")

@@ -1,38 +1,61 @@
-"""Pages of very many names: the right ones, and others have their turn meanwhile."""
+"""Pages of very long lists: the right entries, and others have their turn meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from pyrite.broker.core import Broker
-from pyrite.server.questions.pages import STEP, Page
-from pyrite.server.questions.problem import Problem
+from pyrite.broker.core import TURN, Broker
+from pyrite.fair import Asker
+from pyrite.server.questions.pages import Entry, Page, PageTurns
+from pyrite.server.questions.problem import Part, Problem
+
+STEP = 50
+"""Names that are looked at in one turn, by the clock of these tests."""
 
 
-def ask(names: list[str], after: str | None, limit: int, most_turns: int) -> tuple[list[str], bool]:
-    """Return a page, found in so many turns at most."""
-    broker = Broker()
-    told: list[tuple[list[str], bool]] = []
-    wrong: list[Any] = []
+class Asked:
+    """A page of names that end with anything but 7, made with a clock by which each look takes its time."""
 
-    def then(page: list[str], more: bool) -> None:
-        told.append((page, more))
+    def __init__(
+        self,
+        following: Callable[[str | None], Iterator[str]],
+        after: str | None,
+        limit: int,
+        describe: Callable[[str], Entry | None],
+    ) -> None:
+        self.time = 0.0
+        self.broker = Broker(clock=self._clock)
+        self.found: list[str] = []
+        self.ends: list[str | None] = []
+        self.problems: list[Problem] = []
+        turns = PageTurns(self.broker)
+        page = Page(self.broker, following, after, limit, describe, self.ends.append, self._reply)
+        turns.add(Asker(), page.work)
 
-    def following(after: str | None) -> Iterator[str]:
-        return iter([name for name in names if after is None or name > after])
+    def _clock(self) -> float:
+        self.time += TURN / STEP
+        return self.time
 
-    Page(broker, following, after, limit, lambda name: not name.endswith("7"), then, wrong.append)
-    turns = 1
-    while broker.has_interrupted:
-        broker.take_turns()
-        turns += 1
-        assert turns <= most_turns
-    assert not wrong
-    (found,) = told
-    return found
+    def _reply(self, found: Any) -> None:
+        if isinstance(found, Part):
+            self.found += [entry["name"] for entry in found.entries]
+        else:
+            self.problems.append(found)
+
+    def finish(self) -> int:
+        """Let the page have all its turns; return how many it took."""
+        turns = 0
+        while self.broker.has_interrupted:
+            self.broker.take_turns()
+            turns += 1
+        return turns
+
+
+def about(name: str) -> Entry | None:
+    return None if name.endswith("7") else ({"name": name}, b"")
 
 
 @pytest.mark.parametrize("count", [0, 1, STEP - 1, STEP, STEP + 1, 3 * STEP + 5])
@@ -44,54 +67,78 @@ def test_all_pages_together_are_all_names_in_order(count: int, limit: int) -> No
     after: str | None = None
     at = 0
     for _ in range(20):
-        page, more = ask(doubled, after, limit, len(doubled) // STEP + 1)
-        assert page == wanted[at : at + limit]
-        at += len(page)
-        assert more is (at < len(wanted))
+        page = Asked(
+            lambda after: iter([name for name in doubled if after is None or name > after]),
+            after,
+            limit,
+            about,
+        )
+        assert page.finish() <= len(doubled) // (STEP - 2) + 1
+        assert not page.problems
+        assert page.found == wanted[at : at + limit]
+        at += len(page.found)
+        more = at < len(wanted)
+        assert page.ends == [page.found[-1] if more else None]
         if not more:
             break
-        after = page[-1]
+        after = page.found[-1]
 
 
 def test_a_mistake_is_answered_and_ends_no_one_elses_turn() -> None:
-    broker = Broker()
-    wrong: list[Any] = []
-
-    def fail(name: str) -> bool:
+    def fail(name: str) -> Entry:
         if name == "z":
             raise RuntimeError("a mistake")
-        return True
+        return {"name": name}, b""
 
-    def following(after: str | None) -> Iterator[str]:
-        return iter(["a"] * STEP if after is None else ["z"])
-
-    Page(broker, following, None, 5, fail, lambda page, more: None, wrong.append)
+    page = Asked(lambda after: iter(["a", "z"]), None, 5, fail)
     others: list[str] = []
-    broker.soon(lambda: others.append("had a turn"))
-    broker.take_turns()
-    (problem,) = wrong
-    assert isinstance(problem, Problem)
+    page.broker.soon(lambda: others.append("had a turn"))
+    page.finish()
+    (problem,) = page.problems
     assert problem.status == 500
     assert others == ["had a turn"]
 
 
 def test_names_that_come_and_go_between_two_turns_disturb_nothing() -> None:
-    broker = Broker()
     names = [f"{number:05}" for number in range(3 * STEP)]
-    told: list[tuple[list[str], bool]] = []
-
-    def following(after: str | None) -> Iterator[str]:
-        return iter([name for name in names if after is None or name > after])
-
-    def then(page: list[str], more: bool) -> None:
-        told.append((page, more))
-
     wanted = {names[10], names[2 * STEP], names[2 * STEP + 1]}
-    Page(broker, following, None, 5, lambda name: name in wanted, then, print)
-    assert broker.has_interrupted
-    del names[:STEP]  # with those that were seen, one that is wanted
+    page = Asked(
+        lambda after: iter([name for name in names if after is None or name > after]),
+        None,
+        5,
+        lambda name: ({"name": name}, b"") if name in wanted else None,
+    )
+    page.broker.take_turns()
+    assert page.broker.has_interrupted
+    del names[: STEP // 2]  # with those that were seen, one that is wanted
     names.append("99999")
     wanted.add("99999")
-    while broker.has_interrupted:
+    page.finish()
+    assert page.found == sorted(wanted)
+    assert page.ends == [None]
+
+
+def test_one_page_has_its_turn_at_a_time_whoever_asks_for_how_many() -> None:
+    broker = Broker()
+    turns = PageTurns(broker)
+    had: list[str] = []
+
+    def ask(user: str) -> None:
+        left = 2
+
+        def work() -> bool:
+            nonlocal left
+            left -= 1
+            had.append(user)
+            return not left
+
+        turns.add(Asker(user), work)
+
+    for _ in range(100):
+        ask("ann")
+    ask("bob")
+    for number in range(202):
+        assert len(had) == number
         broker.take_turns()
-    assert told == [(sorted(wanted), False)]
+    assert not broker.has_interrupted
+    assert [at for at, user in enumerate(had) if user == "bob"] == [1, 3]

@@ -161,7 +161,7 @@ def test_what_is_refused_is_named(api: httpx.Client) -> None:
         assert (answer.status_code, answer.json()["detail"]) == (403, f"not authorized: {right}"), path
     asked = {"filter": "bob/#"}
     answer = api.post("/api/v1/consumers/bobs/pull", json=asked, auth=bob)
-    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: pull 'bob/#'")
+    assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: pull")
     assert api.post("/api/v1/consumers/bobs/pull", json=asked, auth=("ann", "word-of-ann")).status_code == 200
     assert api.post("/api/v1/consumers/bobs/pull", json={}, auth=bob).status_code == 403
     assert api.post("/api/v1/consumers/bobs/acknowledge", json={"offset": 0}, auth=bob).status_code == 403

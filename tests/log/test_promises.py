@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pyrite.fair import NO_ONE, Asker
 from pyrite.log import journal as journal_module
 from pyrite.log.files import Files
 from pyrite.log.options import StreamOptions
@@ -117,7 +118,11 @@ class Aside(Worker):
         self.threads: list[threading.Thread] = []
 
     def run(
-        self, job: Callable[[], Any], then: Callable[[Any], object], failed: Callable[[Exception], Any] = id
+        self,
+        job: Callable[[], Any],
+        then: Callable[[Any], object],
+        failed: Callable[[Exception], Any] = id,
+        asker: Asker = NO_ONE,
     ) -> None:
         """Begin a job; no one is told of the result."""
         thread = threading.Thread(target=job, daemon=True)

@@ -35,6 +35,7 @@ class Certificates:
         other.issue_cert("stranger@example.org").private_key_and_cert_chain_pem.write_to_path(
             str(self.stranger)
         )
+        self.server.chmod(0o600)  # the broker warns about keys that others can read
 
     def context(self) -> ssl.SSLContext:
         """Return a client's TLS settings."""

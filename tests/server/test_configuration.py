@@ -485,8 +485,10 @@ def test_an_authenticator_that_fails_is_named(tmp_path: Path, source: str) -> No
 
 @pytest.mark.parametrize("key", ["certificate", "key", "client_ca"])
 def test_a_tls_file_that_is_none_is_named(tmp_path: Path, certificates: Certificates, key: str) -> None:
-    (tmp_path / "nonsense.pem").write_text("nonsense")
-    files = {"certificate": str(certificates.server), key: str(tmp_path / "nonsense.pem")}
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nonsense")
+    nonsense.chmod(0o600)
+    files = {"certificate": str(certificates.server), key: str(nonsense)}
     table = "".join(f"{name} = '{file}'\n" for name, file in files.items())
     line = refused(tmp_path, f"listen = ['mqtts://127.0.0.1:0']\n[tls]\n{table}")
     assert f"tls.{key}" in line

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from pyrite.broker.access import Access
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import QuotaOptions
+from pyrite.fair import NO_ONE, Asker
 from pyrite.log.files import Files
 from pyrite.log.folder import FORMAT
 from pyrite.log.journal import DiskJournal, open_journal
@@ -75,6 +76,7 @@ class Deferred(Worker):
         job: Callable[[], Result],
         then: Callable[[Result], object],
         failed: Callable[[Exception], Result] = raised,
+        asker: Asker = NO_ONE,
     ) -> None:
         """Keep a job."""
         self._jobs.append((lambda: attempt(job, failed), then))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyrite.broker.topics import covers
@@ -45,6 +45,20 @@ class Rules:
         self, action: str, user: str | None, groups: frozenset[str], client_id: str, topic_filter: bytes
     ) -> bool:
         """Tell whether a client may do something on all topics of a filter; a topic is a filter too."""
+        granted = self._granted(action, user, groups, client_id)
+        return any(covers(allowed, topic_filter) for allowed in granted)
+
+    def overlap(
+        self, action: str, user: str | None, groups: frozenset[str], client_id: str, topic_filter: bytes
+    ) -> bool:
+        """Tell whether a client may do something on any topic of a filter."""
+        granted = self._granted(action, user, groups, client_id)
+        return any(overlap(allowed, topic_filter) for allowed in granted)
+
+    def _granted(
+        self, action: str, user: str | None, groups: frozenset[str], client_id: str
+    ) -> Iterator[bytes]:
+        """Yield the filters on which a client may do something."""
         # A token or a certificate may have any name: it is never that of those who have none.
         names = {ANONYMOUS} if user is None else {user, EVERYONE} - {ANONYMOUS}
         for rule in self._rules:
@@ -52,9 +66,20 @@ class Rules:
                 continue
             for text in getattr(rule, action):
                 allowed = _filled(text, user, client_id)
-                if allowed is not None and covers(allowed, topic_filter):
-                    return True
-        return False
+                if allowed is not None:
+                    yield allowed
+
+
+def overlap(one: bytes, other: bytes) -> bool:
+    """Tell whether there may be a topic that two filters match."""
+    levels, others = one.split(b"/"), other.split(b"/")
+    for level, another in zip(levels, others, strict=False):
+        if b"#" in (level, another):
+            return True
+        if level != another and b"+" not in (level, another):
+            return False
+    longer = max(levels, others, key=len)[min(len(levels), len(others)) :]
+    return not longer or longer == [b"#"]
 
 
 def _filled(text: str, user: str | None, client_id: str) -> bytes | None:

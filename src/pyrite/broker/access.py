@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pyrite.fair import Asker
+
 NOT_AUTHORIZED = 0x87
 BAD_USER_NAME_OR_PASSWORD = 0x86
 BANNED = 0x8A
@@ -43,6 +45,12 @@ class Credentials:
     def silent(self) -> bool:
         """Whether the client has said nothing of itself."""
         return self.username is None and self.password is None and self.certificate is None
+
+    @property
+    def asker(self) -> Asker:
+        """For whom things are done: the user, or where there is no name, the address."""
+        user = f"address {self.address}" if self.username is None else f"user {self.username}"
+        return Asker(user, self.client_id)
 
     def become(self, verdict: Accept) -> None:
         """Be who the client was let in as; its password has served its purpose."""
@@ -130,6 +138,14 @@ class Access:
     def groups_of(self, credentials: Credentials) -> frozenset[str]:
         """Return all groups that the client is in: quotas of groups go by it."""
         return credentials.groups
+
+    def may_within(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
+        """Tell whether the client may do something (publish, pull, ...) on any topic of a filter.
+
+        The broker asks before it knows the topic, so that it does no work for a client that may do nothing.
+        Return True if it cannot be told.
+        """
+        return True
 
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether the client may publish on `topic`."""

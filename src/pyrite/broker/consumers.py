@@ -19,6 +19,7 @@ from pyrite.broker.pending import Pending, Place
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.quotas import MAX_CONSUMERS
 from pyrite.broker.topics import SHARE_PREFIX
+from pyrite.fair import NO_ONE, Asker
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
@@ -68,12 +69,12 @@ class Consumer:
         """Whether it was not deleted."""
         return self.broker.consumers.get(self.name) is self
 
-    def fetch(self, most: int, give: Give, done: Callable[[int], object]) -> None:
+    def fetch(self, most: int, give: Give, done: Callable[[int], object], asker: Asker = NO_ONE) -> None:
         """Give out up to `most` messages: those overdue first, then new ones, in the log's order.
 
-        `done` is told at the end how many there were.
+        `done` is told at the end how many there were. The log is read for `asker`.
         """
-        self._fetches.append(Fetch(self, min(most, MAX_FETCH), give, done))
+        self._fetches.append(Fetch(self, min(most, MAX_FETCH), give, done, asker))
         if len(self._fetches) == 1:
             self._fetches[0].begin()
 

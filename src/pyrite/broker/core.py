@@ -429,7 +429,8 @@ class Broker:
 
         for place in places:
             assert place.stream is not None
-            self.journal.fetch(place.stream, range(place.offset, place.offset + place.count), found)
+            offsets = range(place.offset, place.offset + place.count)
+            self.journal.fetch(place.stream, offsets, found)
 
     def _fall_behind(self, group: SharedGroup) -> None:
         """Have a group deal from the log, as members have room."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyrite.broker.core import TURN
 from pyrite.broker.journal import Piece, Stream
 from pyrite.broker.pending import Place
+from pyrite.fair import Asker
 
 if TYPE_CHECKING:
     from pyrite.broker.consumers import Consumer
@@ -34,11 +35,14 @@ Give = Callable[[Place, "Batch"], object]
 class Fetch:
     """Gives out up to `most` messages, and tells `done` how many there were."""
 
-    def __init__(self, consumer: Consumer, most: int, give: Give, done: Callable[[int], object]) -> None:
+    def __init__(
+        self, consumer: Consumer, most: int, give: Give, done: Callable[[int], object], asker: Asker
+    ) -> None:
         self._consumer = consumer
         self._broker = consumer.broker
         self._left = most
         self._give = give
+        self._asker = asker
         self._done = done
         self._count = 0
         self._overdue: deque[tuple[Stream, list[int]]] = deque()
@@ -61,14 +65,14 @@ class Fetch:
         consumer, journal = self._consumer, self._broker.journal
         if consumer.is_there and self._overdue:
             stream, offsets = self._overdue.popleft()
-            journal.fetch(stream, offsets, partial(self._found_again, stream, offsets))
+            journal.fetch(stream, offsets, partial(self._found_again, stream, offsets), self._asker)
             return
         if consumer.is_there and self._room() > 0:
             for stream in journal.streams:
                 position = consumer.positions.setdefault(stream, 0)
                 if position < stream.routed:
                     found = partial(self._found, stream)
-                    journal.read(stream, position, stream.routed, consumer.wanted, found)
+                    journal.read(stream, position, stream.routed, consumer.wanted, found, self._asker)
                     return
         consumer.save()
         self._done(self._count)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.journal import Piece, Stream, Wanted
 from pyrite.broker.timers import NO_SLOT
+from pyrite.fair import Asker
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -115,12 +116,18 @@ class Follower:
         # Of several busy streams one would always be a little behind, were the last of it not read at once.
         self._rounds += 1
         last = self.all_at_once and self._rounds > ROUNDS and stream.routed - position < LITTLE
-        self.broker.journal.read(stream, position, stream.routed, self.wanted(), answer, at_once=last)
+        self.broker.journal.read(
+            stream, position, stream.routed, self.wanted(), answer, self.asker(), at_once=last
+        )
 
     # What kinds of followers differ in
 
     def wanted(self) -> Wanted:
         """Return which messages to look for."""
+        raise NotImplementedError
+
+    def asker(self) -> Asker:
+        """Return for whom the log is read."""
         raise NotImplementedError
 
     def has_room(self) -> bool:
@@ -160,6 +167,10 @@ class CatchUp(Follower):
             self._wanted = Wanted(filters, least_qos=1)
             self._version = version
         return self._wanted
+
+    def asker(self) -> Asker:
+        """Return the session's client."""
+        return self._session.asker
 
     def has_room(self) -> bool:
         """Tell whether the session can take more."""
@@ -212,6 +223,10 @@ class Replay(Follower):
     def wanted(self) -> Wanted:
         """Return the subscription's filter."""
         return Wanted([self.subscription.topic_filter])
+
+    def asker(self) -> Asker:
+        """Return the subscription's client."""
+        return self.subscription.session.asker
 
     def has_room(self) -> bool:
         """Tell whether the session can take more, and the client's connection too.
@@ -325,6 +340,12 @@ class GroupReader(Follower):
         """Return the group's filter."""
         return Wanted([self._group.topic_filter], least_qos=1)
 
+    def asker(self) -> Asker:
+        """Return the user of a member: whoever is in a group has its messages read for all of it."""
+        member = next(iter(self._group.members), None)
+        user = "" if member is None else member.session.asker.user
+        return Asker(user, self._group.topic_filter.decode("utf-8", "replace"))
+
     def has_room(self) -> bool:
         """Tell whether any member can take more."""
         return any(member.session.capacity for member in self._group.members)
@@ -360,7 +381,7 @@ class GroupReader(Follower):
             self.pump()
 
         offsets = range(place.offset, place.offset + place.count)
-        self.broker.journal.fetch(place.stream, offsets, fetched)
+        self.broker.journal.fetch(place.stream, offsets, fetched, self.asker())
 
     def take(self, batch: Batch) -> int:
         """Deal a batch to the members that have room."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker.topics import matches
+from pyrite.fair import NO_ONE, Asker
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account
@@ -126,13 +127,21 @@ class Journal:
         stop: int,
         wanted: Wanted,
         answer: Callable[[Piece], object],
+        asker: Asker = NO_ONE,
         at_once: bool = False,
     ) -> None:
-        """Read some of a stream's messages from `offset` on and before `stop`; `at_once`: in this thread."""
+        """Read some of a stream's messages from `offset` on and before `stop`; `at_once`: in this thread.
+
+        Reads for one `asker` and for others take turns.
+        """
         raise NotImplementedError
 
     def fetch(
-        self, stream: Stream, offsets: Sequence[int], answer: Callable[[dict[int, Batch]], object]
+        self,
+        stream: Stream,
+        offsets: Sequence[int],
+        answer: Callable[[dict[int, Batch]], object],
+        asker: Asker = NO_ONE,
     ) -> None:
         """Read single messages of a stream, by offset; what is no longer there is left out."""
         raise NotImplementedError

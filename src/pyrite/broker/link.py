@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pyrite.broker.access import Credentials
     from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
     from pyrite.broker.message import Batch
@@ -45,6 +46,9 @@ class Link:
     """One connection: an outbox before a transport, with a bound on what may wait in both."""
 
     __slots__ = ("broker", "chunks", "held", "meter", "room", "transport")
+
+    credentials: Credentials
+    """Who is at the other end."""
 
     def __init__(self, broker: Broker, transport: Transport) -> None:
         self.broker = broker

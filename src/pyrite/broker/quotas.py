@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CONSUMERS = 10_000
 """Consumers of all users together."""
+DEFAULT_READS = 100
+"""Concurrent reads of a user for whom nothing is set."""
 SWEEP = 1.0
 """Seconds between two looks for accounts that can be forgotten."""
 SWEPT = 200
@@ -65,7 +67,7 @@ class Quota:
     byte_rate: float | None = None
     """Bytes a second that a user may publish."""
     concurrent_reads: float | None = None
-    """Pulls over HTTP at one time."""
+    """Reads of the log and waiting pulls at one time, over HTTP and Flight."""
 
 
 @dataclass(slots=True)
@@ -165,8 +167,9 @@ class Quotas:
 
     def _shares(self, account: Account) -> dict[str, float]:
         """Return what one user may take where nothing is set: half of what there is for all."""
+        reads: dict[str, float] = {"concurrent_reads": DEFAULT_READS}
         if account.address is not None and (account.address == LOCAL or is_loopback(account.address)):
-            return {}
+            return reads
         limits = self._broker.limits
         in_all = {
             "sessions": limits.max_sessions,
@@ -175,7 +178,7 @@ class Quotas:
             "retained_messages": limits.max_retained_messages,
             "retained_bytes": limits.retained_bytes,
         }
-        return {name: max(1, number // 2) for name, number in in_all.items()}
+        return reads | {name: max(1, number // 2) for name, number in in_all.items()}
 
     # What may be had
 

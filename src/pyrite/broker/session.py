@@ -28,6 +28,7 @@ from pyrite.broker.message import AbsentBatch, Batch
 from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.timers import NO_SLOT, TURN
 from pyrite.broker.topics import matches
+from pyrite.fair import Asker
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
@@ -711,7 +712,7 @@ class Session:
                     link.ended(UNSPECIFIED)
 
         for stream, offsets in places.items():
-            self.broker.journal.fetch(stream, offsets, partial(fetched, stream))
+            self.broker.journal.fetch(stream, offsets, partial(fetched, stream), self.asker)
 
     def _put_in_place(self, inflight: dict[int, Flight], found: dict[tuple[Stream, int], Batch]) -> None:
         for message_id, flight in list(inflight.items()):
@@ -774,6 +775,11 @@ class Session:
             sent = self._send(batch, qos, target)
         if sent < batch.count:
             self._append(batch.part(sent, batch.count), qos, target)
+
+    @property
+    def asker(self) -> Asker:
+        """For whom the log is read for this session."""
+        return Asker(client=self.client_id) if self.link is None else self.link.credentials.asker
 
     @property
     def has_room(self) -> bool:

@@ -6,14 +6,12 @@ import os
 import signal
 import socket
 import sys
-import threading
 from pathlib import Path
 
 import uvloop
 
 from pyrite.flight.control import BrokerGone, Control
 from pyrite.flight.front import Front
-from pyrite.flight.peers import peer_without_tls
 from pyrite.logs import parse_levels, start_logging
 from pyrite.plain_arrow import keep_pandas_out
 
@@ -33,26 +31,16 @@ def main(descriptor: int) -> int:
     settings = control.settings()
     start_logging(parse_levels(settings["logging"]["levels"]), settings["logging"]["format"])
     data = Path(settings["data"])
-    host = f"[{settings['host']}]" if ":" in settings["host"] else settings["host"]
     try:
         log, staging = LogFolder(data), Staging(data)
-        front = Front(settings, control) if settings["tls"] is not None else None
-        if front is not None:
-            service = Service(log, staging, control, front.location, front.peer)
-        else:
-            service = Service(log, staging, control, f"grpc://{host}:{settings['port']}", peer_without_tls)
+        front = Front(settings, control)
+        service = Service(log, staging, control, front.location, front.peer)
     except Exception as error:  # whatever gRPC says of a port
         control.say(failed=" ".join((getattr(error, "strerror", None) or str(error)).split()))
         return 1
     give_back_after_rushes()
     try:
-        if front is not None:
-            uvloop.run(front.run())
-        else:
-            gone = threading.Event()
-            control.start(lambda told: None, gone.set)
-            control.say(port=service.port)
-            gone.wait()
+        uvloop.run(front.run(service))
     except BrokerGone:
         pass
     # Calls that are under way would have Flight wait for them; and no one is left to answer to.

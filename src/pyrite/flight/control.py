@@ -1,14 +1,15 @@
-"""The socket between the broker and its Flight process: a line of JSON for each question and each answer."""
+"""The Flight process's end of its socket to the broker: questions and their answers."""
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
+
+from pyrite.channel import frame, receive_blocking
 
 WITHIN = 600.0
 """Seconds in which the broker must have answered: a commit may have to wait for the disk."""
@@ -32,8 +33,7 @@ class Control:
 
     def settings(self) -> dict[str, Any]:
         """Return what the broker says first: how this process is to run."""
-        found: dict[str, Any] = json.loads(self._file.readline() or b"{}")
-        return found
+        return receive_blocking(self._file) or {}
 
     def start(self, told: Callable[[dict[str, Any]], object], gone: Callable[[], object]) -> None:
         """Begin to take answers, in a thread.
@@ -46,7 +46,7 @@ class Control:
         """Tell the broker something."""
         with self._lock:
             try:
-                self._socket.sendall(json.dumps(message).encode() + b"\n")
+                self._socket.sendall(frame(message))
             except OSError:
                 raise BrokerGone("the broker has ended") from None
 
@@ -66,8 +66,7 @@ class Control:
 
     def _read(self, told: Callable[[dict[str, Any]], object], gone: Callable[[], object]) -> None:
         try:
-            for line in self._file:
-                message = json.loads(line)
+            while (message := receive_blocking(self._file)) is not None:
                 if "changed" in message:
                     self.changes += 1
                     continue

@@ -10,8 +10,3 @@ class Peer(NamedTuple):
 
     address: str
     certificate: str | None = None
-
-
-def peer_without_tls(told: str) -> Peer:
-    """Return whom gRPC means, as in ipv4:192.0.2.1:50000."""
-    return Peer(told.partition(":")[2].rpartition(":")[0].strip("[]") or "unknown")

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -60,6 +61,7 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
 
     def __init__(self, given: str) -> None:
         self.given = given
+        self.address = ""
         self.who: Any = None
         """What the broker calls them."""
         self.changes = 0
@@ -95,6 +97,38 @@ def credentials_in(given: str) -> Reply:
     return {"username": None, "password": value if kind.lower() == "bearer" else None}
 
 
+class Read:
+    """The batches of one read; the broker counts it until it is over, or no one wants it any longer."""
+
+    def __init__(self, batches: Iterator[Any], ended: Callable[[], object]) -> None:
+        self._batches = batches
+        self._ended: Callable[[], object] | None = ended
+
+    def __iter__(self) -> Read:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        try:
+            return next(self._batches)
+        except BaseException:
+            self._end()
+            raise
+
+    def __del__(self) -> None:
+        """End: the client has gone, or has read all."""
+        self._end()
+
+    def _end(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            try:
+                ended()
+            except BrokerGone:
+                pass
+
+
 class Service(flight.FlightServerBase):  # type: ignore[misc]
     """The log of one data folder."""
 
@@ -128,7 +162,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             if answer["busy"]:
                 raise flight.FlightUnavailableError(answer["refused"])
             raise flight.FlightUnauthenticatedError(answer["refused"])
-        caller.who = answer["who"]
+        caller.who, caller.address = answer["who"], peer.address
         caller.until = math.inf if answer["seconds"] is None else time.monotonic() + answer["seconds"]
 
     def _ask(self, context: flight.ServerCallContext, ask: str, **question: Any) -> Reply:
@@ -136,7 +170,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         return self._ask_for(context.get_middleware("caller"), ask, **question)
 
     def _ask_for(self, caller: Caller, ask: str, **question: Any) -> Reply:
-        answer = self._control.ask(ask=ask, who=caller.who, **question)
+        answer = self._control.ask(ask=ask, who=caller.who, address=caller.address, **question)
+        if answer.get("busy"):
+            raise flight.FlightUnavailableError(answer["busy"])
         if "refused" in answer:
             raise flight.FlightUnauthorizedError(answer["refused"])
         if answer.get("wrong"):
@@ -148,13 +184,15 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     @guarded
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Return the streams."""
-        return iter([self._info(Query(name), [], self._log.bounds(name)) for name in self._log.streams()])
+        names = self._ask(context, "streams")["streams"]
+        return iter([self._info(Query(name), [], self._log.bounds(name)) for name in names])
 
     @guarded
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Return how to read what is asked for: a Query, of which `parts` says into how many to split it."""
+        self._may(context, "pull")
         if descriptor.command:
             asked = read_object(descriptor.command)
             parts = asked.pop("parts", 1)
@@ -181,17 +219,25 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     @guarded
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send the messages that a query asks for."""
+        self._may(context, "pull")
         query = Query.from_json(ticket.ticket)
         caller, told, topics = context.get_middleware("caller"), context.peer(), list(query.topics) or ["#"]
-        self._ask_for(caller, "read", topics=topics)
         self._log.bounds(query.stream)  # an unknown stream is an error at once
+        read = self._ask_for(caller, "read", topics=topics)["number"]
 
         def check() -> None:
             if caller.changes != self._control.changes or time.monotonic() > caller.until:
                 self._admit(caller, told)
-                self._ask_for(caller, "read", topics=topics)
+                self._ask_for(caller, "may read", topics=topics)
 
-        return flight.GeneratorStream(query.schema, self._batches(query, check))
+        return flight.GeneratorStream(query.schema, self._counted(read, self._batches(query, check)))
+
+    def _counted(self, read: int, batches: Iterator[Any]) -> Read:
+        return Read(batches, partial(self._control.say, ended=read))
+
+    def _may(self, context: flight.ServerCallContext, action: str) -> None:
+        """Refuse a caller that may not do such a thing on any topic, before anything else is looked at."""
+        self._ask(context, "may", action=action)
 
     def _batches(self, query: Query, check: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """Yield batches, each with where the rest begins, and what was skipped since the one before.
@@ -220,6 +266,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Stage a part of a sink; who sent it is told how many rows are safe."""
+        self._may(context, "publish")
         asked = read_object(descriptor.command)
         sink, part = check_name("sink", _text(asked, "sink")), check_name("part", _text(asked, "part"))
         check_schema(reader.schema)
@@ -265,6 +312,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         method = self._actions().get(action.type)
         if method is None:
             raise QueryError(f"there is no action {action.type!r}; there are: {', '.join(self._actions())}")
+        self._may(context, "publish" if action.type in ("commit", "abort") else "pull")
         asked = read_object(action.body.to_pybytes())
         return iter([flight.Result(json.dumps(method(context, asked)).encode())])
 

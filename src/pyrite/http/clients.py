@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pyrite.http.requests import MAX_PAGE, Json, Problem, ask, name_in_path, number, parameters
+from pyrite.http.requests import MAX_PAGE, Json, Problem, ask, ask_for_list, name_in_path, number, parameters
 
 PREFIX = "/api/v1/clients/"
 
@@ -16,15 +16,15 @@ async def page(request: Request) -> Response:
     """Tell of some clients."""
     asked = parameters(request, "limit", "after")
     limit = number(asked.get("limit", "100"), "limit", 1, MAX_PAGE)
-    found: Json = await ask(request, "clients", limit=limit, after=asked.get("after"))
-    found["clients"] = [_dated(one) for one in found["clients"]]
-    return JSONResponse(found)
+    found, clients = await ask_for_list(request, "clients", limit=limit, after=asked.get("after"))
+    return JSONResponse({"clients": [_dated(one) for one in clients], **found})
 
 
 async def one(request: Request) -> Response:
     """Tell of one client."""
     parameters(request)
-    return JSONResponse(_dated(await ask(request, "client", id=_id(request))))
+    found, subscribed = await ask_for_list(request, "client", id=_id(request))
+    return JSONResponse(_dated(found) | {"subscribed": subscribed})
 
 
 async def disconnect(request: Request) -> Response:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from pyrite.fair import Asker, FairQueue
 from pyrite.http import reading
 from pyrite.http.requests import (
     Json,
@@ -29,6 +30,7 @@ from pyrite.http.requests import (
     state_of,
     text_in,
     while_there,
+    who_asks,
 )
 from pyrite.queries import QueryError
 
@@ -48,11 +50,43 @@ MAX_WAIT = 30
 MAX_PULL = 1_000
 
 _readers = ThreadPoolExecutor(READERS, "reading")
+_waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+"""Those that wait for a reader: users take turns, and no one waits for all that another has asked."""
+_busy = 0
+"""Readers at work."""
 
 
-async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
+async def in_thread(request: Request, call: Callable[..., T], *arguments: Any) -> T:
     """Do what takes time beside the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_readers, call, *arguments)
+    global _busy
+    loop = asyncio.get_running_loop()
+    if _busy >= READERS:
+        turn: asyncio.Future[None] = loop.create_future()
+        who = who_asks(request)
+        address = str(who["address"])
+        _waiting.put(Asker(who["username"] or who["certificate"] or address, address), turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                _pass_on()
+            raise
+    else:
+        _busy += 1
+    task = loop.run_in_executor(_readers, call, *arguments)
+    task.add_done_callback(lambda _: _pass_on())
+    return await task
+
+
+def _pass_on() -> None:
+    """Let the next have the reader that has become free."""
+    global _busy
+    while _waiting:
+        turn = _waiting.get()
+        if not turn.done():
+            turn.set_result(None)
+            return
+    _busy -= 1
 
 
 def log_of(state: State) -> reading.Log:
@@ -65,12 +99,12 @@ def log_of(state: State) -> reading.Log:
 async def streams(request: Request) -> Response:
     """Tell which streams there are."""
     parameters(request)
-    found: list[Json] = await ask(request, "streams")
-    if found:
+    found: Json = await ask(request, "streams")
+    if found["streams"]:
         log = log_of(state_of(request))
-        for one in found:
-            one |= await in_thread(log.sizes, one["name"])
-    return JSONResponse({"streams": found})
+        for one in found["streams"]:
+            one |= await in_thread(request, log.sizes, one["name"])
+    return JSONResponse(found)
 
 
 async def page(request: Request) -> Response:
@@ -95,7 +129,7 @@ async def page(request: Request) -> Response:
         content = {"messages": messages, "next": found.next, "skipped": found.skipped}
         return LargeResponse(json.dumps(content, ensure_ascii=False), media_type="application/json")
 
-    response = await in_thread(answer)
+    response = await in_thread(request, answer)
     hold(request, len(response.body))
     response.headers["Vary"] = "Accept"
     return response
@@ -104,7 +138,7 @@ async def page(request: Request) -> Response:
 async def pull(request: Request) -> Response:
     """Give out messages of a consumer."""
     parameters(request)
-    asked = await body_of(request, ("filter", "max", "wait"))
+    asked = await body_of(request, "pull", ("filter", "max", "wait"))
     wait = asked.get("wait", 0)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= MAX_WAIT:
         raise Problem(400, f"wait: expected seconds, from 0 to {MAX_WAIT}")
@@ -121,7 +155,9 @@ async def pull(request: Request) -> Response:
         ),
     )
     # What there is no room for is given out again when its time has come: it was not acknowledged.
-    messages = await in_thread(log.fetch, [(stream, offset) for stream, offset in places], JSON_BYTES)
+    messages = await in_thread(
+        request, log.fetch, [(stream, offset) for stream, offset in places], JSON_BYTES
+    )
     response = LargeResponse(
         json.dumps({"messages": messages}, ensure_ascii=False), media_type="application/json"
     )
@@ -132,7 +168,7 @@ async def pull(request: Request) -> Response:
 async def acknowledge(request: Request) -> Response:
     """Note that messages were dealt with."""
     parameters(request)
-    asked = await body_of(request, ("filter", "stream", "offset", "offsets"))
+    asked = await body_of(request, "pull", ("filter", "stream", "offset", "offsets"))
     offsets = asked.get("offsets", [asked["offset"]] if "offset" in asked else None)
     if "offset" in asked and "offsets" in asked:
         raise Problem(400, "expected offset or offsets, and not both")

@@ -128,7 +128,7 @@ async def metrics(request: Request) -> Response:
     if found["streams"]:
         log = log_of(state)
         for one in found["streams"]:
-            one |= await in_thread(log.sizes, one["name"])
+            one |= await in_thread(request, log.sizes, one["name"])
     return Response("".join(_lines(found)), media_type=CONTENT_TYPE)
 
 

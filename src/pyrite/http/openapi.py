@@ -6,7 +6,6 @@ from typing import Any
 
 from pyrite import __version__
 from pyrite.http.messages import ARROW, MAX_ARROW
-from pyrite.http.quotas import MAX_ACCOUNTS
 from pyrite.http.requests import MAX_PAGE
 from pyrite.http.schemas import SCHEMAS, Schema, count, record, ref, text
 
@@ -157,7 +156,7 @@ DESCRIPTION: Schema = {
                 200,
                 ref("Quotas"),
                 parameters=[
-                    _query("limit", count("", 1, MAX_ACCOUNTS) | {"default": 100}, "How many, at most."),
+                    _query("limit", count("", 1, MAX_PAGE) | {"default": 100}, "How many, at most."),
                     _AFTER,
                 ],
             )

@@ -32,12 +32,14 @@ KEYS = (
     "user_properties",
 )
 MAX_USER_PROPERTIES = 1_000
+MAX_USER_PROPERTY_BYTES = 256 * 1024
+"""Pairs of a message, and characters in all of them: the broker takes them in one turn."""
 
 
 async def publish(request: Request) -> Response:
     """Publish a message."""
     parameters(request)
-    asked = await body_of(request, KEYS)
+    asked = await body_of(request, "publish", KEYS)
     payload = _payload(asked)
     most = state_of(request).settings["max_payload"]
     if len(payload) > most:
@@ -105,4 +107,6 @@ def _user_properties(pairs: object) -> list[list[str]]:
         raise Problem(
             400, f'user_properties: expected at most {MAX_USER_PROPERTIES} pairs, [["key", "value"]]'
         )
+    if sum(len(part) for pair in pairs for part in pair if isinstance(part, str)) > MAX_USER_PROPERTY_BYTES:
+        raise Problem(413, f"user_properties: expected at most {MAX_USER_PROPERTY_BYTES} characters in all")
     return [[checked_text(part, "user_properties") for part in pair] for pair in pairs]

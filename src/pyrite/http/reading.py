@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyrite.http.requests import put_payload
 from pyrite.log.bulk import LogFolder
 from pyrite.log.stream import chosen
 from pyrite.queries import SCHEMA, Query
@@ -153,7 +154,7 @@ def objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
             if value is None:
                 continue
             if name == "payload":
-                _put_payload(message, value)
+                put_payload(message, value)
             elif name == "correlation_data":
                 message["correlation_data_base64"] = base64.b64encode(value).decode()
             elif name == "user_properties":
@@ -161,10 +162,3 @@ def objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
             else:
                 message[name] = value
         yield message
-
-
-def _put_payload(message: dict[str, Any], payload: bytes) -> None:
-    try:
-        message["payload"] = payload.decode()
-    except UnicodeDecodeError:
-        message["payload_base64"] = base64.b64encode(payload).decode()

@@ -8,7 +8,8 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Coroutine, Iterator
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -19,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from pyrite.endpoints import origin_of
 from pyrite.http.control import Control
-from pyrite.http.protocol import CERTIFICATE
+from pyrite.http.protocol import ADMITTED, CERTIFICATE
 
 MAX_PAGE = 1_000
 """Entries of a page."""
@@ -27,8 +28,16 @@ MAX_HELD = 256 * 1024 * 1024
 """Bytes of bodies and of large answers that are in memory at one time."""
 CHUNK = 256 * 1024
 """Bytes of a large answer that are handed over at a time: the rest waits until the client has taken some."""
+MAX_USER_HELD = MAX_HELD // 4
+"""Bytes of these for one user, or one address without a name; one body of any size allowed fits."""
 HELD = "pyrite.held"
 """Where a request's scope says how many bytes it has in memory."""
+USER = "pyrite.user"
+"""Where it says for whom these bytes are."""
+READ = "pyrite.read"
+"""Where it says by which number the broker knows the read that the request is."""
+READS = ("read", "pull")
+"""Questions with which a read begins."""
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -64,6 +73,8 @@ class State:
         """The Host of requests that come by way of a proxy, if that is known."""
         self.held = 0
         """Bytes of bodies and of large answers that are in memory."""
+        self.held_by: Counter[str] = Counter()
+        """The same for each user."""
         self.max_body = settings["max_payload"] * 4 // 3 + 64 * 1024
         """Bytes of a body: the largest payload in base64, and what goes with it."""
 
@@ -124,15 +135,47 @@ def unauthorized(request: Request, detail: str) -> Problem:
 
 async def ask(request: Request, question: str, attached: bytes | None = None, **what: Any) -> Any:
     """Ask the broker on behalf of who makes the request, and return what it found; or raise Problem."""
+    found, _ = await ask_for_list(request, question, attached, **what)
+    return found
+
+
+async def ask_for_list(
+    request: Request, question: str, attached: bytes | None = None, **what: Any
+) -> tuple[Any, list[Json]]:
+    """Do the same; return what the broker found besides, and the entries of the list."""
     control = state_of(request).control
     answer = await control.ask(question, attached, who=who_asks(request), **what)
+    if question in READS:
+        request.scope[READ] = answer["number"]
     if "status" in answer:
         if answer["status"] == 401:
             raise unauthorized(request, answer["detail"])
         after = answer.get("after")
         headers = {} if after is None else {"Retry_After": str(math.ceil(after))}
         raise Problem(answer["status"], answer["detail"], **headers)
-    return answer["found"]
+    if question != "broker":  # which is answered to strangers too
+        request.scope[ADMITTED]()
+    entries = [one for part in answer["parts"] for one in _with_payloads(part)]
+    return answer["found"], entries
+
+
+def _with_payloads(part: Json) -> Iterator[Json]:
+    """Yield the entries of a part, with the payloads of kept values among the attached bytes."""
+    data, at = part.get("attached", b""), 0
+    for entry in part["part"]:
+        kept = entry.get("kept")
+        if kept is not None and kept.pop("attached"):
+            put_payload(kept, data[at : at + kept["size"]])
+            at += kept["size"]
+        yield entry
+
+
+def put_payload(about: Json, payload: bytes) -> None:
+    """Add a payload: as text, or if it is not UTF-8 in base64."""
+    try:
+        about["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        about["payload_base64"] = base64.b64encode(payload).decode()
 
 
 async def while_there(request: Request, asking: Coroutine[Any, Any, T]) -> T:
@@ -205,8 +248,15 @@ def _utf8(data: bytes, what: str) -> str:
 # Bodies
 
 
-async def body_of(request: Request, known: tuple[str, ...]) -> Json:
-    """Return a request's body, a JSON object; Problem if it is none, too large, or has an unknown key."""
+async def body_of(request: Request, action: str, known: tuple[str, ...]) -> Json:
+    """Return a request's body, a JSON object; Problem if it is none, too large, or has an unknown key.
+
+    It is read only if the broker says that its sender may do such an `action` at all.
+    """
+    most = state_of(request).max_body
+    if int(request.headers.get("content-length", 0)) > most:  # a number, or it were no request
+        raise _too_large(most)
+    request.scope[USER] = await ask(request, "enter", action=action)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # which pages of other sites cannot send without asking first
         raise Problem(415, "expected a body of Content-Type application/json")
@@ -235,18 +285,19 @@ def _object(pairs: list[tuple[str, Any]]) -> Json:
     return found
 
 
+def _too_large(most: int) -> Problem:
+    return Problem(413, f"a body has at most {most} bytes here", Connection="close")
+
+
 async def _read(request: Request) -> bytes:
     most = state_of(request).max_body
-    too_large = Problem(413, f"a body has at most {most} bytes here", Connection="close")
     parts: list[bytes] = []
     size = 0
-    if int(request.headers.get("content-length", 0)) > most:  # a number, or it were no request
-        raise too_large
     try:
         async for part in request.stream():
             size += len(part)
             if size > most:
-                raise too_large
+                raise _too_large(most)
             hold(request, len(part))
             parts.append(part)
     except ClientDisconnect:
@@ -257,15 +308,26 @@ async def _read(request: Request) -> bytes:
 def hold(request: Request, size: int) -> None:
     """Count bytes that are in memory until the request is answered; Problem if there are too many."""
     state = state_of(request)
-    if state.held + size > MAX_HELD:
+    user = request.scope.setdefault(USER, request.client.host if request.client else "unknown")
+    most_of_one = max(MAX_USER_HELD, state.max_body)
+    if state.held + size > MAX_HELD or state.held_by[user] + size > most_of_one:
         raise Problem(503, "too many large requests at one time", Retry_After="1", Connection="close")
     state.held += size
+    state.held_by[user] += size
     request.scope[HELD] = request.scope.get(HELD, 0) + size
 
 
 def let_go(request: Request) -> None:
-    """Count what a request had in memory no longer."""
-    state_of(request).held -= request.scope.pop(HELD, 0)
+    """Count what a request had in memory no longer, and tell the broker that its read is over."""
+    state, size = state_of(request), request.scope.pop(HELD, 0)
+    if size:
+        user = request.scope[USER]
+        state.held -= size
+        state.held_by[user] -= size
+        if not state.held_by[user]:
+            del state.held_by[user]
+    if READ in request.scope:
+        state.control.say(ended=request.scope.pop(READ))
 
 
 class LargeResponse(Response):

@@ -145,8 +145,8 @@ SCHEMAS: Schema = {
     "Ready": record({"ready": {"type": "boolean"}, "reason": or_null(text("Why it is not."))}),
     "Broker": record(
         {
-            "version": text(),
-            "uptime_seconds": {"type": "number", "minimum": 0},
+            "version": or_null(text("Null, as most of this, for who is not let in.")),
+            "uptime_seconds": {"type": ["number", "null"], "minimum": 0},
             "listeners": list_of(text("Where the broker listens.")),
             "websocket": or_null(text("Where a browser can speak MQTT.")),
             "users": {
@@ -203,7 +203,7 @@ SCHEMAS: Schema = {
                 record(
                     {
                         "name": text(),
-                        "topics": list_of(text()),
+                        "topics": list_of(text()) | {"description": "Its filters that the caller may pull."},
                         "first": count("The offset of the oldest message."),
                         "end": count("The offset after that of the newest."),
                         "bytes": count("Its size on disk."),
@@ -211,7 +211,11 @@ SCHEMAS: Schema = {
                         "error": or_null(text("Why it cannot be written at present.")),
                     }
                 )
-            )
+            ),
+            "withheld": {
+                "type": "boolean",
+                "description": "Whether streams or filters are left out that the caller may not pull.",
+            },
         }
     ),
     "Message": _MESSAGE,

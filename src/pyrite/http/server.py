@@ -60,7 +60,10 @@ class Server(uvicorn.Server):
             protocol,
             handshake_time=self._settings["connect_timeout"],
             closing_time=CLOSING_TIME,
-            has_room=lambda more: len(self.server_state.connections) + more < self._protocol.most,
+            has_room=lambda more: (
+                len(self.server_state.connections) - len(self._protocol.strangers) + more
+                < self._protocol.most
+            ),
             refused=lambda *who: control.say(refused=who),
         )
 

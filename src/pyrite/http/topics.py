@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pyrite.http.requests import MAX_PAGE, ask, name_in_path, number, parameters
+from pyrite.http.requests import MAX_PAGE, ask, ask_for_list, name_in_path, number, parameters
 
 PREFIX = "/api/v1/topics/"
 
@@ -14,24 +14,27 @@ async def page(request: Request) -> Response:
     """Tell of some topics, with their kept values."""
     asked = parameters(request, "filter", "limit", "after")
     limit = number(asked.get("limit", "100"), "limit", 1, MAX_PAGE)
-    return JSONResponse(
-        await ask(request, "topics", filter=asked.get("filter", "#"), limit=limit, after=asked.get("after"))
+    found, topics = await ask_for_list(
+        request, "topics", filter=asked.get("filter", "#"), limit=limit, after=asked.get("after")
     )
+    return JSONResponse({"topics": topics, **found})
 
 
 async def one(request: Request) -> Response:
     """Tell of one topic, with its kept value."""
     parameters(request)
-    return JSONResponse(await ask(request, "topic", topic=name_in_path(request, PREFIX)))
+    _, (found,) = await ask_for_list(request, "topic", topic=name_in_path(request, PREFIX))
+    return JSONResponse(found)
 
 
 async def level(request: Request) -> Response:
     """Tell of some of the levels that follow one."""
     asked = parameters(request, "below", "limit", "after")
     limit = number(asked.get("limit", "100"), "limit", 1, MAX_PAGE)
-    return JSONResponse(
-        await ask(request, "tree", below=asked.get("below"), limit=limit, after=asked.get("after"))
+    found, levels = await ask_for_list(
+        request, "tree", below=asked.get("below"), limit=limit, after=asked.get("after")
     )
+    return JSONResponse({"levels": levels, **found})
 
 
 async def create(request: Request) -> Response:

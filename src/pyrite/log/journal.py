@@ -34,6 +34,7 @@ from pyrite.broker.session import Session
 from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.topics import matches
+from pyrite.fair import NO_ONE, Asker
 from pyrite.log import state as database
 from pyrite.log.changes import Changes
 from pyrite.log.faults import STATE, Faults, Missing, Subject, fault_of, missing_fault
@@ -149,6 +150,7 @@ class DiskJournal(Journal):
         writing: Worker | None = None,
         committing: Worker | None = None,
         reading: Worker | None = None,
+        staging: Worker | None = None,
         upkeep: Worker | None = None,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -161,6 +163,8 @@ class DiskJournal(Journal):
         self._writing = writing or Worker()
         self._committing = committing or self._writing
         self._reading = reading or Worker()
+        self._staging = staging or Worker()
+        """For sinks: what they read of their parts may take long."""
         self._keeping = upkeep or Worker()
         self._wall = wall
         self._clock = clock
@@ -851,8 +855,8 @@ class DiskJournal(Journal):
     # Reading
 
     def aside(self, job: Callable[[], T], then: Callable[[T], object]) -> None:
-        """Do what takes time, and does not raise, in the reading thread; `then` is told the result."""
-        self._reading.run(job, then)
+        """Do what may take long, and does not raise, in a thread of its own; `then` is told the result."""
+        self._staging.run(job, then)
 
     def read(
         self,
@@ -861,35 +865,45 @@ class DiskJournal(Journal):
         stop: int,
         wanted: Wanted,
         answer: Callable[[Piece], object],
+        asker: Asker = NO_ONE,
         at_once: bool = False,
     ) -> None:
         """Read some of a stream's messages from `offset` on and before `stop`."""
+        reader = self._readers[stream]
 
-        def done(piece: RawPiece) -> None:
-            answer(Piece(self._placed(stream, piece), piece.next_offset))
+        def done(piece: RawPiece | None) -> None:
+            if piece is None:
+                self._try_again(lambda: answer(Piece([], offset)))
+            else:
+                answer(Piece(self._placed(stream, piece), piece.next_offset))
+
+        def job() -> RawPiece | None:
+            try:
+                return read_piece(reader, offset, stop, wanted, self._damaged)
+            except OSError as error:
+                logger.error("stream %s: cannot be read at offset %d: %s", reader.name, offset, error)
+                return None
+
+        def unreadable(_: Exception) -> None:
+            return None
 
         if at_once:
             try:
                 piece = read_piece(self._readers_here[stream], offset, stop, wanted, self._damaged)
             except OSError:
-                pass  # the other thread tries again, and may wait
+                pass  # the reading thread tries again until it can be read
             else:
                 done(piece)
                 return
-        reader = self._readers[stream]
+        self._reading.run(job, done, unreadable, asker)
 
-        def job() -> RawPiece:
-            try:
-                return read_piece(reader, offset, stop, wanted, self._damaged)
-            except OSError as error:
-                logger.error("stream %s: cannot be read at offset %d: %s", reader.name, offset, error)
-                return again(error)
-
-        def again(_: Exception) -> RawPiece:
+    def _try_again(self, call: Callable[[], object]) -> None:
+        """Call after a while what could not be read: no other reader waits for it."""
+        if self._later is None:
             time.sleep(AGAIN)
-            return RawPiece([], offset)
-
-        self._reading.run(job, done, again)
+            call()
+        else:
+            self._later(AGAIN, call)
 
     def _placed(self, stream: Stream, piece: RawPiece) -> list[Batch]:
         return [
@@ -908,33 +922,45 @@ class DiskJournal(Journal):
         return batch
 
     def fetch(
-        self, stream: Stream, offsets: Sequence[int], answer: Callable[[dict[int, Batch]], object]
+        self,
+        stream: Stream,
+        offsets: Sequence[int],
+        answer: Callable[[dict[int, Batch]], object],
+        asker: Asker = NO_ONE,
     ) -> None:
         """Read single messages of a stream, by offset. What is not answered is not in the log any longer."""
         reader = self._readers[stream]
+        left = sorted(set(offsets))
+        batches: dict[int, Batch] = {}
         tries = 0
 
-        def job() -> dict[int, tuple[Batch, int]] | None:
+        def job() -> tuple[dict[int, tuple[Batch, int]], list[int]] | None:
             nonlocal tries
             tries += 1
             try:
-                return fetch(reader, offsets, self._damaged)
+                return fetch(reader, left, self._damaged)
             except OSError as error:
                 logger.error("stream %s: cannot be read: %s", stream.name, error)
-                if tries == TRIES:
-                    return {}
-                time.sleep(AGAIN)
-                return None
+                return ({}, []) if tries == TRIES else None
 
-        def done(found: dict[int, tuple[Batch, int]] | None) -> None:
-            if found is None:  # they may be there all the same
-                self._reading.run(job, done, lambda error: {})
+        def done(result: tuple[dict[int, tuple[Batch, int]], list[int]] | None) -> None:
+            nonlocal left, tries
+            if result is None:  # they may be there all the same
+                self._try_again(read)
                 return
-            answer(
-                {offset: self.place(stream, batch, offset, when) for offset, (batch, when) in found.items()}
-            )
+            found, left = result
+            for offset, (batch, when) in found.items():
+                batches[offset] = self.place(stream, batch, offset, when)
+            if left:
+                tries = 0
+                read()
+            else:
+                answer(batches)
 
-        self._reading.run(job, done, lambda error: {})
+        def read() -> None:
+            self._reading.run(job, done, lambda error: ({}, []), asker)
+
+        read()
 
     def offset_at(self, stream: Stream, when: float, answer: Callable[[int], object]) -> None:
         """Find the first message that came at `when` (seconds since 1970) or later."""
@@ -1001,6 +1027,7 @@ class DiskJournal(Journal):
         self._writing.stop()
         self._committing.stop()
         self._reading.stop()
+        self._staging.stop()  # a commit that is cut short goes on at the next start
         self._keeping.stop()
         faults: dict[Subject, Fault | None] = dict(group.faults.items())
         if group.commit is not None:

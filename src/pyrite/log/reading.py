@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,10 @@ SCANNED = 500_000
 """Messages that are looked at for one piece, even if none was wanted: others want to read too."""
 GATHER = 4_000
 """Messages that are looked at together at least, however small the batches they are in."""
+MAX_SPAN = 16_000
+"""Offsets between the first and the last of the single messages that are read together."""
+READ_TIME = 0.02
+"""Seconds after which a piece ends, so that other readers have their turn."""
 
 Found = tuple[Batch, int, int]
 """Messages, their first offset, and their time."""
@@ -42,6 +47,7 @@ def read_piece(
     gathered: list[pa.RecordBatch] = []
     count = weight = 0
     position = offset
+    until = time.monotonic() + READ_TIME
     for piece in reader.read(offset, stop):
         if isinstance(piece, Damage):
             report(piece)
@@ -56,7 +62,8 @@ def read_piece(
         size += number_bytes
         scanned += rows
         gathered, count, weight = [], 0, 0
-        if messages >= PIECE_MESSAGES or size >= PIECE_BYTES or scanned >= SCANNED:
+        over = time.monotonic() > until
+        if over or messages >= PIECE_MESSAGES or size >= PIECE_BYTES or scanned >= SCANNED:
             return RawPiece(found, position)
     if gathered:
         position, *_ = _look(gathered, wanted, found, PIECE_MESSAGES - messages)
@@ -94,23 +101,32 @@ def _look(
 
 def fetch(
     reader: StreamReader, offsets: Sequence[int], report: Callable[[Damage], object]
-) -> dict[int, tuple[Batch, int]]:
-    """Read single messages, with their times; what is no longer there is left out."""
+) -> tuple[dict[int, tuple[Batch, int]], list[int]]:
+    """Read single messages, with their times, for a while; return them, and the offsets that are left.
+
+    What is no longer there is in neither. `offsets` are in order, each once.
+    """
     found: dict[int, tuple[Batch, int]] = {}
-    asked = sorted(set(offsets))
+    until = time.monotonic() + READ_TIME
     at = 0
-    while at < len(asked):
+    while at < len(offsets):
         last = at
-        while last + 1 < len(asked) and asked[last + 1] - asked[last] < GATHER:
+        while (
+            last + 1 < len(offsets)
+            and offsets[last + 1] - offsets[last] < GATHER
+            and offsets[last + 1] - offsets[at] < MAX_SPAN
+        ):
             last += 1
-        ours = set(asked[at : last + 1])
-        for piece in reader.read(asked[at], asked[last] + 1):
+        ours = list(offsets[at : last + 1])
+        for piece in reader.read(ours[0], ours[-1] + 1):
             if isinstance(piece, Damage):
                 report(piece)
                 continue
-            keep = np.isin(piece.column(0).to_numpy(), list(ours))
-            for batch, first, time in columns.runs(piece, keep):
+            keep = np.isin(piece.column(0).to_numpy(), ours)
+            for batch, first, when in columns.runs(piece, keep):
                 for number in range(batch.count):
-                    found[first + number] = (batch.part(number, number + 1), time)
+                    found[first + number] = (batch.part(number, number + 1), when)
         at = last + 1
-    return found
+        if time.monotonic() > until:
+            break
+    return found, list(offsets[at:])

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from pyrite.fair import NO_ONE, Asker, FairQueue
+
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Worker:
         job: Callable[[], Result],
         then: Callable[[Result], object],
         failed: Callable[[Exception], Result] = raised,
+        asker: Asker = NO_ONE,
     ) -> None:
         """Do a job; `then` is told the result, in the thread that asked.
 
@@ -55,7 +58,10 @@ class ThreadWorker(Worker):
         name: str,
         post: Callable[[Callable[[], object]], object],
         prepare: Callable[[], object] | None = None,
+        goodbye: float | None = None,
     ) -> None:
+        self._goodbye = goodbye
+        """Seconds that the thread has to end, if it is not waited for however long it takes."""
         self._post = post
         """Has something called in the event loop's thread."""
         self._prepare = prepare
@@ -68,6 +74,7 @@ class ThreadWorker(Worker):
         job: Callable[[], Result],
         then: Callable[[Result], object],
         failed: Callable[[Exception], Result] = raised,
+        asker: Asker = NO_ONE,
     ) -> None:
         """Do a job when those before it are done; `then` is told the result, in the event loop's thread."""
 
@@ -75,13 +82,20 @@ class ThreadWorker(Worker):
             result = attempt(job, failed)
             self._post(lambda: then(result))
 
+        self._put(work, asker)
+
+    def _put(self, work: Callable[[], None], asker: Asker) -> None:
         self._jobs.put(work)
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for the next job, and return it; None at the end."""
+        return self._jobs.get()
 
     def _work(self) -> None:
         if self._prepare is not None:
             self._prepare()
         while True:
-            work = self._jobs.get()
+            work = self._next()
             if work is None:
                 return
             try:
@@ -93,4 +107,44 @@ class ThreadWorker(Worker):
     def stop(self, seconds: float | None = None) -> None:
         """Finish what was asked for, and end the thread; after some seconds it is left to itself."""
         self._jobs.put(None)
-        self._thread.join(seconds)
+        self._thread.join(self._goodbye if seconds is None else seconds)
+
+
+class FairThreadWorker(ThreadWorker):
+    """Does jobs in a thread, in turns over users and their clients: none waits for all that another asked.
+
+    Jobs must be short. At the end those that wait are discarded: what they would find is wanted no more.
+    """
+
+    def __init__(
+        self, name: str, post: Callable[[Callable[[], object]], object], goodbye: float | None = None
+    ) -> None:
+        self._waiting: FairQueue[Callable[[], None]] = FairQueue()
+        self._changed = threading.Condition()
+        self._stopped = False
+        super().__init__(name, post, goodbye=goodbye)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        return len(self._waiting)
+
+    def _put(self, work: Callable[[], None], asker: Asker) -> None:
+        with self._changed:
+            if not self._stopped:
+                self._waiting.put(asker, work)
+                self._changed.notify()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._waiting and not self._stopped:
+                self._changed.wait()
+            return None if self._stopped else self._waiting.get()
+
+    def stop(self, seconds: float | None = None) -> None:
+        """Discard what waits, and end the thread; after some seconds it is left to itself."""
+        with self._changed:
+            self._stopped = True
+            self._waiting.clear()
+            self._changed.notify()
+        self._thread.join(self._goodbye if seconds is None else seconds)

@@ -1,18 +1,18 @@
 """Processes beside the broker: each serves one listener, so that its work takes nothing from the event loop.
 
-A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker. Over it go lines of
-JSON: first what the child is to know; then `{"port": ...}` or `{"failed": ...}` from the child; then its
-questions, each with a number, and the broker's answers, which may overtake one another. A question with
-`attached` is followed by so many bytes, which need not be JSON. Without a number the child tells whom TLS has
-turned away, `{"refused": ...}`, and which answer no one waits for any longer, `{"left": NUMBER}`; and the
-broker that there are other certificates, `{"tls": ...}`, or, if it is Flight's, other rights,
-`{"changed": true}`. A child ends when its socket does, and is started again when it dies.
+A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker. The socket carries
+frames (pyrite/channel.py): first the child's settings; then `{"port": ...}` or `{"failed": ...}` from the
+child; then its questions, each with a number, and their answers, which may overtake one another. A long
+answer comes as several `{"part": ...}` before the last, so that no turn of the event loop encodes all of it.
+Without a number the child reports a connection that TLS refused, `{"refused": ...}`, an answer that is no
+longer wanted, `{"left": NUMBER}`, and a read that has ended, `{"ended": READ}`; the broker reports new
+certificates, `{"tls": ...}`, and to Flight changed rights, `{"changed": true}`. A child ends when its socket
+does, and is started again when it dies.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
 import sys
@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyrite.broker.access import Credentials
-from pyrite.broker.core import Broker
+from pyrite.broker.core import TURN, Broker
+from pyrite.channel import Message, frame, receive
 from pyrite.protocols.events import tell_refused
 from pyrite.server.config import Config, Tls
 from pyrite.server.listeners import Listener
@@ -31,10 +32,9 @@ AGAIN = 1.0
 """Seconds after which a process that died is started again."""
 ENOUGH = 3.0
 """Seconds that it has to end."""
-MAX_LINE = 64 * 1024 * 1024
-"""Bytes of a question."""
+READ_AHEAD = 1024 * 1024
+"""Bytes of questions that are buffered before the child has to wait."""
 
-Message = dict[str, Any]
 Answer = Callable[..., None]
 Question = Callable[[Message, Answer], None]
 
@@ -72,6 +72,12 @@ class Child:
     def left(self, number: int) -> None:
         """Hear that no one waits any longer for the answer to a question."""
 
+    def ended(self, read: int) -> None:
+        """Hear that a read of the log is over."""
+
+    def gone(self) -> None:
+        """Hear that the process has ended: nothing that it asked for is wanted any longer."""
+
     async def start(self) -> Listener:
         """Start the process, and return where it listens; OSError if it cannot."""
         loop = asyncio.get_running_loop()
@@ -108,7 +114,7 @@ class Child:
             except OSError as error:
                 self._logger.error("the %s process cannot be started: %s", self.name, error)
             except (ValueError, KeyError, asyncio.IncompleteReadError):
-                self._logger.exception("the %s process says what makes no sense", self.name)
+                self._logger.exception("unexpected message from the %s process", self.name)
             if not ready.done():
                 ready.set_exception(OSError(0, f"the {self.name} process ended at once"))
             if ready.exception() is not None:
@@ -127,19 +133,22 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
             )
-        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=READ_AHEAD)
         try:
             _send(writer, self.settings())
             self._writer = writer
-            while line := await reader.readline():
-                message = json.loads(line)
-                if "attached" in message:
-                    message["attached"] = await reader.readexactly(message["attached"])
+            until = 0.0
+            while (message := await receive(reader)) is not None:
                 self._handle(message, writer, ready)
+                # Many questions may have come together, and reading the next one need not wait.
+                if self._broker.clock() > until:
+                    await asyncio.sleep(0)
+                    until = self._broker.clock() + TURN
             await process.wait()
         finally:
             self._writer = None
             writer.close()
+            self.gone()
             await _end(process)
 
     def _handle(self, message: Message, writer: asyncio.StreamWriter, ready: asyncio.Future[int]) -> None:
@@ -148,8 +157,8 @@ class Child:
             self._hear(message, ready)
             return
 
-        def answer(**found: Any) -> None:
-            _send(writer, {"number": message["number"], **found})
+        def answer(attached: bytes = b"", **found: Any) -> None:
+            _send(writer, {"number": message["number"], **found}, attached)
 
         def work() -> None:
             try:
@@ -167,6 +176,8 @@ class Child:
             tell_refused(self._broker, Credentials("", None, None, address), code, reason)
         elif "left" in message:
             self.left(message["left"])
+        elif "ended" in message:
+            self.ended(message["ended"])
         elif ready.done():
             pass  # it was started again
         elif "port" in message:
@@ -175,10 +186,12 @@ class Child:
             ready.set_exception(OSError(0, message["failed"]))
 
 
-def _send(writer: asyncio.StreamWriter, message: Message) -> None:
-    """Send a line to a process, unless that is gone."""
+def _send(writer: asyncio.StreamWriter, message: Message, attached: bytes = b"") -> None:
+    """Send a message to a process, unless it is gone."""
     if not writer.is_closing():
-        writer.write(json.dumps(message).encode() + b"\n")
+        writer.write(frame(message, attached))
+        if attached:
+            writer.write(attached)
 
 
 def log_settings(config: Config) -> Message:

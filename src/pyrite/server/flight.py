@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from pyrite.broker.access import SERVER_BUSY, Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
+from pyrite.channel import Message
 from pyrite.log.sinks import Sinks
 from pyrite.server.child import (
     Answer,
     Child,
-    Message,
     Question,
     credentials_in,
     log_settings,
@@ -21,6 +22,7 @@ from pyrite.server.child import (
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.questions.identity import Identity
+from pyrite.server.reads import Reads
 
 
 class FlightProcess(Child):
@@ -37,11 +39,13 @@ class FlightProcess(Child):
         broker: Broker,
         sinks: Sinks,
         at_work: Callable[[Callable[[], object]], None],
+        reads: Reads,
     ) -> None:
         super().__init__(listener, broker, at_work)
         self._config = config
         self._sinks = sinks
         self._identity = Identity(broker)
+        self._reads = reads
 
     def settings(self) -> Message:
         """Return what the process is to know."""
@@ -59,7 +63,10 @@ class FlightProcess(Child):
         """Return what the process may ask."""
         return {
             "authenticate": self._authenticate,
-            "read": self._may_read,
+            "read": self._read,
+            "may read": self._may_read,
+            "may": self._may,
+            "streams": self._streams,
             "stage": self._stage,
             "room": self._room,
             "commit": self._commit,
@@ -81,6 +88,50 @@ class FlightProcess(Child):
                 answer(who=[verdict.username, sorted(verdict.groups)], seconds=verdict.seconds)
 
         self._identity.admit(credentials_in(message), decided)
+
+    def ended(self, read: int) -> None:
+        """Hear that a read of the log is over."""
+        self._reads.end(self, read)
+
+    def gone(self) -> None:
+        """Hear that the process has ended."""
+        self._reads.end_all(self)
+
+    def _read(self, message: Message, answer: Answer) -> None:
+        """Let a read begin; the process says when it is over."""
+        number = message["number"]
+        refusal = self._reads.begin(self, number, _who(message))
+        if refusal:
+            answer(busy=refusal)
+            return
+
+        def told(**found: Any) -> None:
+            if found:
+                self._reads.end(self, number)
+            answer(**found)
+
+        self._may_read(message, told)
+
+    def _may(self, message: Message, answer: Answer) -> None:
+        """Say whether the caller may do something on any topic, before anything else is looked at."""
+        access, action = self._broker.access, message["action"]
+        if access.checks_topics and not access.may_within(action, _who(message), "#"):
+            answer(refused=f"not authorized: {action}")
+        else:
+            answer()
+
+    def _streams(self, message: Message, answer: Answer) -> None:
+        """Say from which streams the caller may read something."""
+        access, who = self._broker.access, _who(message)
+        streams = self._broker.journal.streams
+        answer(
+            streams=[
+                one.name
+                for one in streams
+                if not access.checks_topics
+                or any(access.may_within("pull", who, topic.decode()) for topic in one.filters)
+            ]
+        )
 
     def _may_read(self, message: Message, answer: Answer) -> None:
         access = self._broker.access
@@ -172,4 +223,4 @@ def _tell(answer: Answer, wrong: str) -> None:
 def _who(message: Message) -> Credentials:
     """Return who makes a call, as the process was told when they came in."""
     name, groups = message["who"]
-    return Credentials("", name, None, "flight", groups=frozenset(groups))
+    return Credentials("", name, None, message.get("address", "flight"), groups=frozenset(groups))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyrite.broker.core import Broker
-from pyrite.server.child import Child, Message, Question, log_settings, tls_settings
+from pyrite.channel import Message
+from pyrite.server.child import Child, Question, log_settings, tls_settings
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.questions import Later, Questions
+from pyrite.server.reads import Reads
 
 
 class HttpProcess(Child):
@@ -26,11 +28,12 @@ class HttpProcess(Child):
         listening: Callable[[], Sequence[Listener]],
         at_work: Callable[[Callable[[], object]], None],
         later: Later,
+        reads: Reads,
     ) -> None:
         super().__init__(listener, broker, at_work)
         self._config = config
         self._questions = Questions(
-            broker, listening, lambda seconds, call: later(seconds, at_work, call), listener.tls
+            broker, listening, lambda seconds, call: later(seconds, at_work, call), listener.tls, reads
         )
 
     def settings(self) -> Message:
@@ -57,6 +60,14 @@ class HttpProcess(Child):
     def left(self, number: int) -> None:
         """Hear that no one waits any longer for the answer to a question."""
         self._questions.left(number)
+
+    def ended(self, read: int) -> None:
+        """Hear that a read of the log is over."""
+        self._questions.ended(read)
+
+    def gone(self) -> None:
+        """Hear that the process has ended."""
+        self._questions.gone()
 
     def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
         """Have everyone checked again who asks."""

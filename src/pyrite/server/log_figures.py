@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pyrite.broker.figures import Figures
 from pyrite.broker.journal import Stream
+from pyrite.fair import NO_ONE, Asker
 from pyrite.log.journal import Group
 from pyrite.log.workers import ThreadWorker, raised
 
@@ -35,6 +36,7 @@ class CommitWorker(ThreadWorker):
         job: Callable[[], Result],
         then: Callable[[Result], object],
         failed: Callable[[Exception], Result] = raised,
+        asker: Asker = NO_ONE,
     ) -> None:
         """Do a job, as any worker; if it is a commit, note what came of it."""
         began = time.monotonic()

@@ -27,7 +27,7 @@ from pyrite.endpoints import bind
 from pyrite.log.journal import DiskJournal, open_journal
 from pyrite.log.sinks import Sinks
 from pyrite.log.upkeep import be_nice
-from pyrite.log.workers import ThreadWorker
+from pyrite.log.workers import FairThreadWorker, ThreadWorker
 from pyrite.protocols.conversation import CLOSING_TIME, Conversation
 from pyrite.protocols.events import events, tell_refused
 from pyrite.protocols.line.connection import LineConnection
@@ -44,6 +44,7 @@ from pyrite.server.listeners import Listener
 from pyrite.server.log_figures import CommitWorker, Sizes
 from pyrite.server.memory import Memory
 from pyrite.server.notify import READY, STOPPING, notify
+from pyrite.server.reads import Reads
 from pyrite.server.sockets import Poller, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol, is_encrypted
 from pyrite.server.tls import own_state, tls_context, trust_state
@@ -102,6 +103,7 @@ class Server:
         self._socket_files: list[Path] = []
         self._datagrams: list[DatagramProtocol] = []
         self._children: list[Child] = []
+        self._reads = Reads(self.broker.quotas)
         self.listening: list[Listener] = []
         """Where the broker listens, once all listeners are open."""
         self._tls_sockets: list[TlsSockets] = []
@@ -135,7 +137,8 @@ class Server:
                 config.stream,
                 writing=self._committing,
                 committing=ThreadWorker("pyrite-state", post),
-                reading=ThreadWorker("pyrite-read", post),
+                reading=FairThreadWorker("pyrite-read", post, GOODBYE),
+                staging=ThreadWorker("pyrite-sinks", post, goodbye=GOODBYE),
                 upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
                 later=lambda seconds, call: loop.call_later(seconds, self._at_work, call),
             )
@@ -308,7 +311,9 @@ class Server:
     async def _open(self, listener: Listener) -> Listener:
         if listener.flight:
             assert self._sinks is not None
-            process = FlightProcess(self.config, listener, self.broker, self._sinks, self._at_work)
+            process = FlightProcess(
+                self.config, listener, self.broker, self._sinks, self._at_work, self._reads
+            )
             self._children.append(process)
             return await process.start()
         if listener.http:
@@ -319,6 +324,7 @@ class Server:
                 lambda: self.listening,
                 self._at_work,
                 self._loop.call_later,
+                self._reads,
             )
             self._children.append(serving)
             return await serving.start()

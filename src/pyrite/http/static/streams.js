@@ -27,7 +27,11 @@ export class Streams {
   async refresh(again = false) {
     if (this.refused && !again) return;
     try {
-      const { streams } = await ask("streams");
+      const { streams, withheld } = await ask("streams");
+      setText(
+        this.empty,
+        withheld ? "You may not pull from any stream of this broker." : "This broker keeps no log.",
+      );
       if (this.failed) setText(this.note, "");
       this.failed = this.refused = false;
       this.names(streams.map(({ name }) => name));

@@ -189,7 +189,7 @@ class Request:
         count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_FETCH:
             raise Wrong(f'expected {{"count": a number from 1 to {MAX_FETCH}}}')
-        consumer.fetch(count, self._give, self._counted)
+        consumer.fetch(count, self._give, self._counted, self._connection.credentials.asker)
 
     def _give(self, place: Place, batch: Batch) -> None:
         known = batch.properties or Properties()

@@ -40,18 +40,33 @@ class About:
 
     def broker(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell what this broker is, and who asks."""
+        nobody = Credentials("", None, None, who.address)
+        without = message["who"]["certificate"] is None
+        users = without and isinstance(self._broker.access.authenticate(nobody), Refuse)
         listening = self._listening()
         sockets = [one for one in listening if one.websocket]
         sockets.sort(key=lambda one: one.tls is not self._tls)
-        nobody = Credentials("", None, None, who.address)
-        without = message["who"]["certificate"] is None
+        websocket = str(sockets[0]) if sockets else None
+        if users and who.username is None:  # a stranger is told that a log-in is needed, and where
+            reply(
+                {
+                    "version": None,
+                    "uptime_seconds": None,
+                    "listeners": [],
+                    "websocket": websocket,
+                    "users": True,
+                    "user": None,
+                    "reloads": self.reloads,
+                }
+            )
+            return
         reply(
             {
                 "version": __version__,
                 "uptime_seconds": round(self.uptime, 1),
                 "listeners": [str(one) for one in listening],
-                "websocket": str(sockets[0]) if sockets else None,
-                "users": without and isinstance(self._broker.access.authenticate(nobody), Refuse),
+                "websocket": websocket,
+                "users": users,
                 "user": who.username,
                 "reloads": self.reloads,
             }

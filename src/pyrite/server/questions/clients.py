@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
@@ -13,7 +14,7 @@ from pyrite.protocols.line.datagrams import DatagramConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.handshake import KEEP_ALIVE_GRACE, VERSIONS
 from pyrite.protocols.mqtt.reasons import Reason
-from pyrite.server.questions.pages import Page
+from pyrite.server.questions.pages import Entry, Page, PageTurns
 from pyrite.server.questions.problem import Message, Problem, Reply, refused
 from pyrite.server.sockets import SocketTransport, traffic
 from pyrite.server.streams import StreamProtocol
@@ -26,23 +27,31 @@ MAX_SUBSCRIPTIONS = 1_000
 class Clients:
     """Knows who is connected."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, turns: PageTurns) -> None:
         self._broker = broker
+        self._turns = turns
 
     def page(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell of some clients, in the order of their ids."""
         self._check(who)
         sessions = self._broker.sessions
 
-        def wanted(client_id: str) -> bool:
+        def describe(client_id: str) -> Entry | None:
             session = sessions.get(client_id)
-            return session is not None and session.link is not None
+            if session is None or session.link is None:
+                return None
+            return self._about(session), b""
 
-        def found(page: list[str], more: bool) -> None:
-            there = [self._about(sessions[one]) for one in page if wanted(one)]
-            reply({"clients": there, "next": page[-1] if more else None})
-
-        Page(self._broker, self._following, message["after"], message["limit"], wanted, found, reply)
+        page = Page(
+            self._broker,
+            self._following,
+            message["after"],
+            message["limit"],
+            describe,
+            lambda last: reply({"next": last}),
+            reply,
+        )
+        self._turns.add(who.asker, page.work)
 
     def _following(self, after: str | None) -> Iterator[str]:
         """Yield the clients after one, or all, in order; whether they are connected or not."""
@@ -50,21 +59,31 @@ class Clients:
         return ids
 
     def one(self, who: Credentials, message: Message, reply: Reply) -> None:
-        """Tell of one client, and its subscriptions."""
+        """Tell of one client, and its subscriptions; of very many, those that it made first."""
         session, _ = self._connected(who, message)
-        subscriptions = sorted(session.subscriptions.items())[:MAX_SUBSCRIPTIONS]
-        about = self._about(session)
-        about["subscribed"] = [
-            {
+        subscriptions = sorted(islice(session.subscriptions.items(), MAX_SUBSCRIPTIONS))
+
+        def describe(number: int) -> Entry:
+            key, one = subscriptions[number]
+            entry = {
                 "filter": key.decode(),
                 "qos": one.qos,
                 "no_local": one.no_local,
                 "retain_as_published": one.retain_as_published,
                 "retain_handling": one.retain_handling,
             }
-            for key, one in subscriptions
-        ]
-        reply(about)
+            return entry, b""
+
+        page = Page(
+            self._broker,
+            lambda number: iter(range(0 if number is None else number + 1, len(subscriptions))),
+            None,
+            MAX_SUBSCRIPTIONS,
+            describe,
+            lambda last: reply(self._about(session)),
+            reply,
+        )
+        self._turns.add(who.asker, page.work)
 
     def disconnect(self, who: Credentials, message: Message, reply: Reply) -> None:
         """End a client's connection."""

@@ -30,8 +30,21 @@ class Log:
         self._about = about
 
     def streams(self, who: Credentials, message: Message, reply: Reply) -> None:
-        """Tell which streams there are, and what they capture."""
-        reply(self._streams())
+        """Tell from which streams the caller may pull, and which of their filters it may pull."""
+        access = self._broker.access
+        if not access.checks_topics:
+            reply({"streams": self._streams(), "withheld": False})
+            return
+        told, withheld = [], False
+        for one in self._streams():
+            filters = len(one["topics"])
+            if any(access.may_within("pull", who, topic) for topic in one["topics"]):
+                one["topics"] = [topic for topic in one["topics"] if access.may_pull(who, topic)]
+                told.append(one)
+                withheld = withheld or len(one["topics"]) < filters
+            else:
+                withheld = True
+        reply({"streams": told, "withheld": withheld})
 
     def _streams(self) -> list[Message]:
         journal = self._broker.journal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyrite.broker.access import Credentials
 
@@ -12,11 +12,18 @@ logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 Reply = Callable[[Any], None]
-"""Is told what was found, as JSON has it; or the Problem that there is."""
+"""Is told what was found, as JSON has it; or the Problem that there is. Before that, Parts of a long list."""
 Handler = Callable[[Credentials, Message, Reply], None]
 """Answers a question of someone who was let in: by its Reply, now or later, or by raising Problem, now."""
 Later = Callable[..., object]
 """Has something called after some seconds."""
+
+
+class Part(NamedTuple):
+    """Some entries of a long list, and the bytes that go with them, one after the other."""
+
+    entries: list[Message]
+    attached: bytes
 
 
 class Problem(Exception):

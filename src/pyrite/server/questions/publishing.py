@@ -36,7 +36,7 @@ class Publishing:
         """Publish a message; tell where in the log it is."""
         broker, asked = self._broker, message["message"]
         topic = self._checked(who, asked)
-        payload = message["attached"]
+        payload = message.get("attached", b"")
         account = broker.quotas.account_of(who)
         if account.meter is not None and account.is_spent:
             broker.figures.quota_refused += 1

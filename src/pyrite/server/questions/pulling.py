@@ -10,7 +10,6 @@ from typing import Any
 
 from pyrite.broker import consumers
 from pyrite.broker.access import Credentials
-from pyrite.broker.accounts import Account
 from pyrite.broker.consumers import (
     ACKNOWLEDGE_WITHIN,
     Consumer,
@@ -27,30 +26,8 @@ from pyrite.server.questions.topics import checked_filter
 
 LOOK = 0.1
 """Seconds between two looks whether something has come, for who waits."""
-BUSY = 1.0
-"""Seconds after which a pull that the quota refused may be tried again."""
 OVERDUE = 1.0
 """Seconds between two looks whether something is to be given out again."""
-
-
-class Read:
-    """A pull that counts as a read of its user until it is answered, or its client has gone."""
-
-    def __init__(self, account: Account, reply: Reply) -> None:
-        self._account: Account | None = account
-        self._reply = reply
-        account.concurrent_reads += 1
-
-    def count_end(self) -> None:
-        """Count one read less, once."""
-        if self._account is not None:
-            self._account.concurrent_reads -= 1
-            self._account = None
-
-    def ended(self, found: Any) -> None:
-        """Answer, and count one read less."""
-        self.count_end()
-        self._reply(found)
 
 
 class Pulling:
@@ -61,28 +38,17 @@ class Pulling:
         self._later = later
         self._waiting: dict[int, Reply] = {}
         """Whom to answer when there is a message, by the number of the question."""
-        self._reads: dict[int, Read] = {}
-        """Pulls that are not answered yet, by the number of the question."""
 
     def left(self, number: int) -> None:
         """Hear that no one waits any longer: a message would be given out to no one."""
         self._waiting.pop(number, None)
-        read = self._reads.pop(number, None)
-        if read is not None:
-            read.count_end()
+
+    def gone(self) -> None:
+        """Hear that the process has ended: no one waits for anything."""
+        self._waiting.clear()
 
     def pull(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Give out some messages, of a consumer that is made if it is not there; wait for one if need be."""
-        quotas = self._broker.quotas
-        account = quotas.account_of(who)
-        refusal = quotas.refusal(account, "concurrent_reads")
-        if refusal:
-            raise Problem(429, refusal, BUSY)
-        read = Read(account, reply)
-        self._reads[message["number"]] = read
-        safely(lambda: self._pull(who, message, read.ended), read.ended)
-
-    def _pull(self, who: Credentials, message: Message, reply: Reply) -> None:
         name, most, wait = message["name"], message["max"], message["wait"]
         until = self._broker.clock() + wait
         found: list[list[Any]] = []
@@ -97,8 +63,8 @@ class Pulling:
                 return
             if not self._broker.is_welcome(who):
                 raise Problem(401, "log in again: users have changed")
-            self._check(who, consumer.topic_filter)
-            consumer.fetch(most, give, fetched)
+            self._check_consumer(who, consumer)
+            consumer.fetch(most, give, fetched, who.asker._replace(client=name))
 
         def give(place: Place, _: Batch) -> None:
             found.append([place.stream.name, place.offset])
@@ -154,7 +120,7 @@ class Pulling:
         streams = {one.name: one for one in self._broker.journal.streams}
         stream = streams.get(message["stream"])
         if stream is None:
-            raise Problem(404, f"there is no stream {message['stream']!r}; there are: {', '.join(streams)}")
+            raise Problem(404, f"there is no stream {message['stream']!r}")
         consumer.acknowledge([Place(stream, offset) for offset in message["offsets"]], reply)
 
     def _find(self, who: Credentials, name: str) -> Consumer:
@@ -162,8 +128,14 @@ class Pulling:
             consumer = consumers.find(self._broker, name)
         except ConsumerError:
             raise Problem(404, f"there is no consumer {name!r}: pull with a filter makes it") from None
-        self._check(who, consumer.topic_filter)
+        self._check_consumer(who, consumer)
         return consumer
+
+    def _check_consumer(self, who: Credentials, consumer: Consumer) -> None:
+        """Require the right to pull; the filter of a consumer is told to no one else."""
+        access = self._broker.access
+        if access.checks_topics and not access.may_pull(who, consumer.topic_filter.decode()):
+            raise Problem(403, f"not authorized: pull from consumer {consumer.name!r}")
 
     def _check(self, who: Credentials, topic_filter: bytes) -> None:
         access = self._broker.access

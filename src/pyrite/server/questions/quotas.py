@@ -7,30 +7,40 @@ from math import inf
 from pyrite.broker.access import Credentials
 from pyrite.broker.accounts import QUOTAS, Account
 from pyrite.broker.core import Broker
-from pyrite.server.questions.pages import Page
-from pyrite.server.questions.problem import Message, Reply
+from pyrite.server.questions.pages import Entry, Page, PageTurns
+from pyrite.server.questions.problem import Message, Part, Reply
 
 
 class QuotaUsage:
     """Knows the accounts of users."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, turns: PageTurns) -> None:
         self._broker = broker
+        self._turns = turns
 
     def page(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell of some accounts, by name; to who may not see all clients, only of the caller's own."""
         broker = self._broker
         access, accounts = broker.access, broker.quotas.accounts
         if access.checks_topics and not access.may_admin(who, "#"):
-            reply({"accounts": [_about(broker.quotas.account_of(who))], "next": None})
+            reply(Part([_about(broker.quotas.account_of(who))], b""))
+            reply({"next": None})
             return
 
-        def found(page: list[str], more: bool) -> None:
-            known = [_about(accounts[one]) for one in page if one in accounts]
-            reply({"accounts": known, "next": page[-1] if more else None})
+        def describe(key: str) -> Entry | None:
+            account = accounts.get(key)
+            return None if account is None else (_about(account), b"")
 
-        wanted = accounts.__contains__
-        Page(broker, broker.quotas.following, message["after"], message["limit"], wanted, found, reply)
+        page = Page(
+            broker,
+            broker.quotas.following,
+            message["after"],
+            message["limit"],
+            describe,
+            lambda last: reply({"next": last}),
+            reply,
+        )
+        self._turns.add(who.asker, page.work)
 
 
 def _about(account: Account) -> Message:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
@@ -10,16 +9,14 @@ from heapq import merge
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
 from pyrite.broker.topics import SHARE_PREFIX, InvalidTopic, check_filter, check_topic, matches
-from pyrite.server.questions.pages import Page
-from pyrite.server.questions.problem import Message, Problem, Reply, refused
+from pyrite.server.questions.pages import Entry, Page, PageTurns
+from pyrite.server.questions.problem import Message, Part, Problem, Reply, refused
 from pyrite.server.questions.tree import children, level_at
 
 SHOWN = 64 * 1024
 """Bytes of a kept value that are told with a list of topics; of a longer one, only how long it is."""
 ALL_SHOWN = 4 * 1024 * 1024
 """Bytes of kept values that are told with one page, and of that of a topic which is asked for alone."""
-LEVELS = 50
-"""Levels that are looked at in one turn: about a millisecond's work."""
 
 
 @dataclass(slots=True)
@@ -55,8 +52,9 @@ def checked_topic(broker: Broker, text: str, what: str = "topic") -> bytes:
 class Topics:
     """Knows what topics there are."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, turns: PageTurns) -> None:
         self._broker = broker
+        self._turns = turns
 
     def page(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell of some topics, in order."""
@@ -64,35 +62,38 @@ class Topics:
         topic_filter = checked_filter(broker, message["filter"])
         self._check_subscribe(who, message["filter"])
         after = message["after"]
+        room = Room()
 
         def following(after: bytes | None) -> Iterator[bytes]:
             trees = (broker.catalog.created, broker.retained)
             return merge(*(tree.following(after, topic_filter) for tree in trees))
 
-        def found(page: list[bytes], more: bool) -> None:
-            room = Room()
-            told = [self._about(topic, room) for topic in page]
-            topics = [one for one in told if one["created"] or one["kept"] is not None]
-            reply({"topics": topics, "next": page[-1].decode() if more else None})
+        def describe(topic: bytes) -> Entry | None:
+            if not matches(topic_filter, topic):
+                return None
+            about, payload = self._about(topic, room)
+            return (about, payload) if about["created"] or about["kept"] is not None else None
 
-        Page(
+        page = Page(
             broker,
             following,
             None if after is None else after.encode("utf-8", "replace"),
             message["limit"],
-            lambda topic: matches(topic_filter, topic),
-            found,
+            describe,
+            lambda last: reply({"next": None if last is None else last.decode()}),
             reply,
         )
+        self._turns.add(who.asker, page.work)
 
     def one(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell of one topic."""
         topic = checked_topic(self._broker, message["topic"])
         self._check_subscribe(who, message["topic"])
-        about = self._about(topic, Room(of_each=ALL_SHOWN))
+        about, payload = self._about(topic, Room(of_each=ALL_SHOWN))
         if not about["created"] and about["kept"] is None:
             raise Problem(404, f"topic {message['topic']!r} was not created, and has no retained message")
-        reply(about)
+        reply(Part([about], payload))
+        reply(None)
 
     def level(self, who: Credentials, message: Message, reply: Reply) -> None:
         """Tell of the levels that follow one, or of the first ones, with how many topics are below each."""
@@ -102,50 +103,44 @@ class Topics:
         self._check_subscribe(who, "#" if below is None else f"{below}/#")
         trees = (broker.catalog.created, broker.retained)
         room = Room()
-        levels: list[Message] = []
 
-        def look_at(place: bytes) -> bool:
+        def describe(place: bytes) -> Entry | None:
             level = level_at(stem, place)
             counts = {
                 "created": broker.catalog.created.count_below(level),
                 "kept": broker.retained.count_below(level),
             }
-            name = level[len(stem) :].decode()
-            levels.append({"name": name, **self._about(level, room), "below": counts})
-            return True
+            about, payload = self._about(level, room)
+            entry = {"name": level[len(stem) :].decode(), **about, "below": counts}
+            return (entry, payload) if _has_some(entry) else None
 
-        def found(page: list[bytes], more: bool) -> None:
-            there = [one for one in levels[: len(page)] if _has_some(one)]
-            reply({"levels": there, "next": page[-1].decode() if more else None})
-
-        Page(
+        page = Page(
             broker,
             lambda place: children(trees, stem, place),
             None if after is None else after.encode("utf-8", "replace"),
             message["limit"],
-            look_at,
-            found,
+            describe,
+            lambda last: reply({"next": None if last is None else last.decode()}),
             reply,
-            LEVELS,
         )
+        self._turns.add(who.asker, page.work)
 
-    def _about(self, topic: bytes, room: Room) -> Message:
+    def _about(self, topic: bytes, room: Room) -> Entry:
+        """Return what is told of a topic, and the payload of its kept value if there is room for it."""
         created = topic in self._broker.catalog.created.values
-        return {"topic": topic.decode(), "created": created, "kept": self._kept(topic, room)}
+        kept, payload = self._kept(topic, room)
+        return {"topic": topic.decode(), "created": created, "kept": kept}, payload
 
-    def _kept(self, topic: bytes, room: Room) -> Message | None:
+    def _kept(self, topic: bytes, room: Room) -> tuple[Message | None, bytes]:
         batch = self._broker.retained.values.get(topic)
         if batch is None or (batch.expires_at is not None and batch.expires_at <= self._broker.now):
-            return None
-        payload = batch.payload()
-        about: Message = {"size": len(payload), "qos": batch.qos}
-        if len(payload) <= min(room.of_each, room.left):
-            room.left -= len(payload)
-            try:
-                about["payload"] = payload.decode()
-            except UnicodeDecodeError:
-                about["payload_base64"] = base64.b64encode(payload).decode()
-        return about
+            return None, b""
+        size = batch.stride - batch.payload_at
+        about: Message = {"size": size, "qos": batch.qos, "attached": size <= min(room.of_each, room.left)}
+        if not about["attached"]:
+            return about, b""
+        room.left -= size
+        return about, batch.payload()
 
     def _check_subscribe(self, who: Credentials, topic_filter: str) -> None:
         access = self._broker.access

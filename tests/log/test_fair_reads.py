@@ -1,0 +1,139 @@
+"""Reads of the log take turns over users and their clients, and a stop waits for none of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from pyrite.broker.journal import Piece, Wanted
+from pyrite.fair import Asker, FairQueue
+from pyrite.log import reading
+from pyrite.log.journal import open_journal
+from pyrite.log.options import StreamOptions
+from pyrite.log.workers import FairThreadWorker
+from tests.support.core import Core
+
+BOUND = 30.0
+"""Seconds after which a test gives up."""
+
+
+def queued(*askers: tuple[str, str]) -> FairQueue[tuple[str, str]]:
+    queue: FairQueue[tuple[str, str]] = FairQueue()
+    for user, client in askers:
+        queue.put(Asker(user, client), (user, client))
+    return queue
+
+
+def test_users_take_turns_and_so_do_the_clients_of_each() -> None:
+    queue = queued(*[("ann", "1")] * 3, ("ann", "2"), ("bob", "1"), *[("bob", "2")] * 2)
+    order = [queue.get() for _ in range(len(queue))]
+    assert order == [
+        ("ann", "1"),
+        ("bob", "1"),
+        ("ann", "2"),
+        ("bob", "2"),
+        ("ann", "1"),
+        ("bob", "2"),
+        ("ann", "1"),
+    ]
+    assert not queue
+
+
+class Reader:
+    """A worker of the real kind, whose results are taken in this thread, as an event loop takes them."""
+
+    def __init__(self) -> None:
+        self.results: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self.worker = FairThreadWorker("reading", self.results.put, 5.0)
+
+    def hold(self) -> threading.Event:
+        """Have the thread wait for an event, and return that."""
+        began, release = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            began.set()
+            release.wait(BOUND)
+
+        self.worker.run(wait, lambda _: None, asker=Asker("gate"))
+        assert began.wait(BOUND)
+        return release
+
+    def take(self) -> None:
+        """Take one result."""
+        self.results.get(timeout=BOUND)()
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    one = Reader()
+    yield one
+    one.worker.stop()
+
+
+def test_a_read_of_one_user_waits_for_one_of_another_with_300_sessions(
+    tmp_path: Path, reader: Reader
+) -> None:
+    journal = open_journal(tmp_path / "data", [StreamOptions()], reading=reader.worker)
+    core = Core(journal=journal)
+    core.connect("publisher").publish("a", b"x", qos=1)
+    (stream,) = journal.streams
+    order: list[str] = []
+
+    def read(asker: Asker) -> None:
+        def answer(piece: Piece) -> None:
+            assert [batch.payload() for batch in piece.batches] == [b"x"]
+            order.append(asker.user)
+
+        journal.read(stream, 0, 1, Wanted([b"#"]), answer, asker)
+
+    release = reader.hold()
+    for number in range(300):
+        read(Asker("many", str(number)))
+    read(Asker("one", "only"))
+    release.set()
+    while len(order) < 301:
+        reader.take()
+    assert order.index("one") == 1
+    journal.close()
+
+
+def test_a_stop_discards_the_reads_that_wait(reader: Reader) -> None:
+    done: list[int] = []
+    release = reader.hold()
+    for number in range(1_000):
+        reader.worker.run(lambda: time.sleep(0.1), lambda _: done.append(1), asker=Asker(str(number)))
+    stopping = threading.Thread(target=reader.worker.stop)
+    stopping.start()
+    while reader.worker.waiting:
+        time.sleep(0.001)
+    release.set()
+    stopping.join(BOUND)
+    assert not stopping.is_alive()
+    assert not done
+
+
+def test_single_messages_far_apart_are_read_in_several_turns(
+    tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "READ_TIME", 0.0)
+    monkeypatch.setattr(reading, "GATHER", 1)
+    journal = open_journal(tmp_path / "data", [StreamOptions()], reading=reader.worker)
+    core = Core(journal=journal)
+    client = core.connect("publisher")
+    for number in range(10):
+        client.publish("a", b"%d" % number, qos=1)
+    (stream,) = journal.streams
+    order: list[object] = []
+    release = reader.hold()
+    journal.fetch(stream, [9, 0, 4, 4], lambda found: order.append(sorted(found)), Asker("far"))
+    journal.read(stream, 0, 1, Wanted([b"#"]), lambda piece: order.append("other"), Asker("other"))
+    release.set()
+    while len(order) < 2:
+        reader.take()
+    assert order == ["other", [0, 4, 9]]
+    journal.close()
