@@ -142,8 +142,8 @@ class Reader:
         if self.position != self.end:
             raise malformed("the packet is longer than its fields")
 
-    def properties(self, packet: int, slack: int = 1) -> dict[str, Any]:
-        """Read the properties (2.2.2) of a packet of this type, `slack` times what a client may send."""
+    def properties(self, packet: int, limited: bool = True) -> dict[str, Any]:
+        """Read the properties (2.2.2) of a packet of this type; `limited` as the broker takes them from clients."""
         length = self.varint()
         end = self.position + length
         if end > self.end:
@@ -153,7 +153,7 @@ class Reader:
         while self.position < end:
             start = self.position
             count += 1
-            if count > MAX_PROPERTIES * slack:
+            if limited and count > MAX_PROPERTIES:
                 raise ProtocolError(
                     Reason.QUOTA_EXCEEDED, f"a packet has at most {MAX_PROPERTIES} properties here"
                 )
@@ -166,7 +166,7 @@ class Reader:
                 raise malformed("a property is longer than the properties")
             if name == "user_property":
                 user_bytes += self.position - start
-                if user_bytes > MAX_USER_PROPERTY_BYTES * slack:
+                if limited and user_bytes > MAX_USER_PROPERTY_BYTES:
                     raise ProtocolError(
                         Reason.QUOTA_EXCEEDED,
                         f"a packet has at most {MAX_USER_PROPERTY_BYTES} bytes of user properties here",

@@ -211,7 +211,7 @@ def _decode_publish(first: int, body: bytes, version: int) -> Publish:
     topic = reader.utf8()
     packet_id = _packet_id(reader) if qos else 0
     # A broker may add properties of its own to those of the publisher.
-    values = reader.properties(fields.PUBLISH, slack=2) if version == V5 else {}
+    values = reader.properties(fields.PUBLISH, limited=False) if version == V5 else {}
     return Publish(topic, body[reader.position :], qos, bool(first & 1), bool(first & 8), packet_id, values)
 
 
