@@ -143,7 +143,7 @@ class Reader:
             raise malformed("the packet is longer than its fields")
 
     def properties(self, packet: int, limited: bool = True) -> dict[str, Any]:
-        """Read the properties (2.2.2) of a packet of this type; `limited` as the broker takes them from clients."""
+        """Read the properties (2.2.2) of a packet; `limited`: no more than the broker takes from clients."""
         length = self.varint()
         end = self.position + length
         if end > self.end:
