@@ -18,7 +18,7 @@ from tests.conformance.wire import (
     subscribe_packet,
 )
 
-from .peers import Server, Stream, WebSocket, dial, unique, wait_until
+from .peers import Server, Stream, WebSocket, dial, endpoint_of, unique, wait_until
 
 PINGREQ_PACKET = b"\xc0\x00"
 
@@ -344,3 +344,25 @@ def test_a_refused_upgrade_leaves_no_connection_behind(server: Server) -> None:
     for _ in range(20):
         ask(server, "ws", b"GET / HTTP/1.1\r\n\r\n")
     wait_until(lambda: server.descriptors <= before, "all sockets are closed")
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss", "mqtts"])
+@pytest.mark.parametrize("goodbye", [True, False], ids=["with a close frame", "without one"])
+def test_all_that_comes_before_the_end_of_a_connection_is_handled(
+    server: Server, scheme: str, goodbye: bool, topic: str
+) -> None:
+    """Handling many small frames takes several turns, so the client has gone before its last one."""
+    count = 3_000
+    witness = server.connect()
+    witness.subscribe(topic)
+    client = server.connect(scheme)
+    packets = [publish_packet(topic, b"%d" % number * (1 + number % 7), version=5) for number in range(count)]
+    endpoint = endpoint_of(client)
+    if isinstance(client.transport, WebSocket):
+        packets = [WebSocket.encode(WebSocket.BINARY, packet) for packet in packets]
+        if goodbye:
+            packets.append(WebSocket.encode(WebSocket.CLOSE, (1000).to_bytes(2, "big")))
+    endpoint.sendall(b"".join(packets))
+    endpoint.shutdown(socket.SHUT_WR)
+    received = [witness.receive().payload for _ in range(count)]
+    assert received == [b"%d" % number * (1 + number % 7) for number in range(count)]

@@ -70,12 +70,12 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: Broker, 
     for frame, options, said in [
         (numbers(spark, 1), {}, "give a column topic or the option topic"),
         (numbers(spark, 1), {"topic": "a/#"}, "a topic name holds no wildcard"),
-        (numbers(spark, 1), {"topic": topic, "color": "red"}, "no option 'color'"),
+        (numbers(spark, 1), {"topic": topic, "color": "red"}, "unknown option 'color'"),
         (spark.range(1), {"topic": topic}, "a message has no column 'id'"),
         (
             spark.sql("select 'x' payload, array(named_struct('a', '1')) user_properties"),
             {"topic": topic},
-            "the column user_properties is has type array<struct<a:string>>, expected map<string,string> or",
+            "the column user_properties has type array<struct<a:string>>, expected map<string,string> or",
         ),
         (spark.sql("select 'x' payload, 300 qos"), {"topic": topic}, "the column qos: "),
         (

@@ -136,7 +136,7 @@ def test_what_was_never_read_and_is_gone_is_an_error_or_a_warning(
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_stream_does_not_begin_where_the_log_has_not_come(log: Log, fail: str) -> None:
-    said = f"option startingOffsets: stream default ends at offset {log.end}, there is no offset 1000 yet"
+    said = f"option startingOffsets: stream default ends at offset {log.end}, before offset 1000"
     with pytest.raises(PySparkException, match=said):
         log.run(startingOffsets="1000", failOnDataLoss=fail)
     assert log.read == []

@@ -29,11 +29,12 @@ def is_encrypted(transport: Transport) -> bool:
 class StreamProtocol(asyncio.Protocol):
     """Joins one asyncio transport to one connection of a client, for which it is the transport.
 
-    uvloop's TLS loses what it has decrypted and not handed over if the client closes while reading is
-    paused, so a TLS client's reading is paused only where its input would grow without bound.
+    uvloop's TLS loses decrypted input if the client closes while reading is paused, so reading from a TLS
+    client is paused only where its input would grow without bound. If the client closes while its input waits
+    for a turn, the connection ends after that input is handled.
     """
 
-    __slots__ = ("_held", "_listener", "_tls", "connection", "server", "transport")
+    __slots__ = ("_held", "_listener", "_lost", "_tls", "connection", "server", "transport")
 
     def __init__(self, server: Server, listener: Listener) -> None:
         self.server = server
@@ -42,6 +43,8 @@ class StreamProtocol(asyncio.Protocol):
         self.connection: Conversation | None = None
         self._tls = False
         self._held = 0
+        self._lost = False
+        """Whether the transport is gone, but input still waits for its turn."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -103,17 +106,34 @@ class StreamProtocol(asyncio.Protocol):
             self.connection.drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection."""
+        """End the connection, as soon as its input is handled."""
         transport, self.transport = self.transport, None
+        if self.connection is None:
+            return
+        if exc is None:
+            self.connection.why = self.connection.why or "the client closed the connection"
+        if self._input_waits():
+            self._lost = True
+            return
+        endpoint = None if transport is None else transport.get_extra_info("socket")
+        self._end(-1 if endpoint is None else endpoint.fileno())
+
+    def _input_waits(self) -> bool:
+        """Return whether input of a client that has logged in waits for a turn."""
         connection = self.connection
+        return connection is not None and connection.session is not None and connection.interrupted
+
+    def _end(self, descriptor: int = -1) -> None:
+        connection, self.connection = self.connection, None
         if connection is not None:
-            self.connection = None
             self.server.connections.discard(connection)
-            if exc is None:
-                connection.why = connection.why or "the client closed the connection"
-            endpoint = None if transport is None else transport.get_extra_info("socket")
-            self.server.dismiss(connection, -1 if endpoint is None else endpoint.fileno())
+            self.server.dismiss(connection, descriptor)
             connection.lost()
+
+    def _end_if_lost(self) -> None:
+        """End the connection, once its caller is done, if the transport is gone."""
+        if self._lost:
+            asyncio.get_running_loop().call_soon(self._end)
 
     # What the MQTT connection calls
 
@@ -140,13 +160,17 @@ class StreamProtocol(asyncio.Protocol):
         """Read from the client again."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+        if not self._input_waits():
+            self._end_if_lost()
 
     def close(self) -> None:
         """Close once everything is sent."""
         if self.transport is not None:
             self.transport.close()
+        self._end_if_lost()
 
     def abort(self) -> None:
         """Close at once."""
         if self.transport is not None:
             self.transport.abort()
+        self._end_if_lost()

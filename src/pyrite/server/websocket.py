@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 from pyrite.broker.timers import TURN
 from pyrite.endpoints import is_loopback, origin_of
 from pyrite.server.listeners import Listener
-from pyrite.server.streams import StreamProtocol
+from pyrite.server.streams import MAX_HELD, StreamProtocol
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -76,8 +76,12 @@ class WebSocketProtocol(StreamProtocol):
         """
         if self._rest:
             self._rest += data
-            self._pause()
-            return
+            self._pause_if_full()
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Take frames apart for a turn; keep the rest for the next one."""
         rest = memoryview(data)
         clock = self.server.broker.clock
         until = clock() + TURN
@@ -86,7 +90,7 @@ class WebSocketProtocol(StreamProtocol):
             rest = rest[FRAMES_TOGETHER:]
             if rest and clock() > until:
                 self._rest = bytes(rest)
-                self._pause()
+                self._pause_if_full()
                 self.server.broker.interrupted(self)
                 break
         self._send()
@@ -96,9 +100,26 @@ class WebSocketProtocol(StreamProtocol):
     def go_on(self) -> None:
         """Take the rest of what came apart, for another turn."""
         rest, self._rest = self._rest, b""
-        if self.connection is not None and not self.connection.interrupted:
+        self._take(rest)
+        if not self._rest and self.connection is not None and not self.connection.interrupted:
             self.resume_reading()
-        self.data_received(rest)
+
+    def _pause_if_full(self) -> None:
+        """Pause reading; of TLS only where the input would grow without bound."""
+        if not self._tls or len(self._rest) > MAX_HELD:
+            self._pause()
+
+    def _input_waits(self) -> bool:
+        """Return whether input of a client that has logged in waits for a turn."""
+        connection = self.connection
+        return super()._input_waits() or (
+            connection is not None and connection.session is not None and bool(self._rest)
+        )
+
+    def resume_reading(self) -> None:
+        """Read from the client again; close if its last frame, which ends the connection, has come."""
+        super().resume_reading()
+        self._send()
 
     def _received(self, data: bytes) -> None:
         websocket, limits = self.websocket, self.server.config.limits
@@ -124,9 +145,10 @@ class WebSocketProtocol(StreamProtocol):
                     websocket.fail(CloseCode.UNSUPPORTED_DATA, "MQTT travels in binary frames")
 
     def eof_received(self) -> bool:
-        """The client has said its last word."""
-        self.websocket.receive_eof()
-        self._send()
+        """Close: nothing more comes. Input that waits for a turn is handled before the connection ends."""
+        if not self._input_waits():
+            self.websocket.receive_eof()
+            self._send()
         return False
 
     def _opened(self, request: Request) -> None:
@@ -195,7 +217,7 @@ class WebSocketProtocol(StreamProtocol):
                 transport.write(data)
             else:
                 over = True
-        if over or self.websocket.close_expected():
+        if (over or self.websocket.close_expected()) and not self._input_waits():
             if self.connection is not None:
                 self.connection.hung_up()
             transport.close()
