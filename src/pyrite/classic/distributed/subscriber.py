@@ -5,8 +5,6 @@ subscriber.py --subscribe my_topic [--name NAME]
     from subscriber import registerSubscriber, subscribe, pull
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ It pings its clients, and closes no connection. What a slow subscriber has not t
 folder that is deleted when the server ends.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
