@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +20,8 @@ class ClassicServer:
         self.program: Program = start(*arguments, merged=True)
         self.ports: list[int] = []
         """For TCP, and of Dallal for UDP."""
-        while (line := self.program.line()) != "pyrite ready\n":
+        for _ in ("tcp", "udp") if udp else ("tcp",):
+            line = self.program.line()
             assert line.startswith("listening on "), line
             self.ports.append(int(line.rpartition(":")[2]))
 
@@ -129,3 +132,22 @@ def a_port_in_use_is_one_sentence(start: Start, program: str) -> None:
         assert (code, printed) == (1, "")
         assert errors.endswith(f"cannot listen on line://127.0.0.1:{other.port}: Address already in use\n")
         assert errors.count("\n") == 1
+
+
+def unused_ports(count: int) -> list[int]:
+    """Return ports that nothing listened on a moment ago."""
+    with ExitStack() as opened:
+        found = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in found]
+
+
+def dial_when_open(port: int, program: Program) -> socket.socket:
+    """Connect as soon as a program listens."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=20)
+        except ConnectionRefusedError:
+            assert program.process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)

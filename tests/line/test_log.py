@@ -133,3 +133,22 @@ def test_what_survives_a_crash(machine: Machine) -> None:
     assert [one.payload for one in came[1:]][-2:] == [b"0", b"1"]
     assert again.say("List a/#") == [Came("List 14", b"a/kept k\na/new")]
     assert [one.payload for one in again.say("Pull work 10")] == [b"k", b"0", b"1", None]
+
+
+def test_unregister(machine: Machine) -> None:
+    """The consumer is deleted for all; one of its name begins anew. What it gave out can be acknowledged."""
+    fill(machine)
+    one, two = LineClient(machine.core), LineClient(machine.core)
+    one.say("Register work a/#")
+    number = one.say("Pull work")[0].text.partition("n=")[2].split()[0]
+    assert texts(two.say("Unregister work")) == ["Ack Unregister work"]
+    assert one.say(f"Ack {number}") == []
+    gone = "Error bad-consumer {}: there is no consumer 'work': create it first"
+    assert texts(one.say("Pull work")) == [gone.format("Pull")]
+    assert texts(one.say("Unregister work")) == [gone.format("Unregister")]
+    assert texts(one.say("Unregister work a/#"))[0].startswith("Error bad-option Unregister")
+    machine.restart()
+    again = LineClient(machine.core)
+    assert texts(again.say("Pull work")) == [gone.format("Pull")]
+    assert texts(again.say("Register work a/#")) == ["Ack Register work"]
+    assert [part.payload for part in again.say("Pull work")] == [b"0", None]
