@@ -236,12 +236,25 @@ def test_the_list_shows_the_five_systems_and_their_programs(classic: Start) -> N
 
 
 @WHEEL
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_wheel_runs_each_program(classic: Start, program: str) -> None:
-    system, _, name = program.removesuffix(".py").partition("/")
-    code, printed, errors = classic(system, name, "--help").end()
-    assert (code, errors) == (0, "")
-    assert printed.startswith(f"usage: pyrite classic {system.replace('_', '-')} {name} ")
+def test_the_wheel_runs_each_program(wheel: Path, tmp_path: Path) -> None:
+    """All in one process, as each start loads the packages."""
+    code = """
+import sys
+from pyrite.cli.main import main
+
+for words in sys.argv[1:]:
+    try:
+        main(["classic", *words.split("/"), "--help"])
+    except SystemExit as end:
+        print("exit code", end.code)
+"""
+    path = {"PYTHONPATH": str(wheel)}
+    done = Program("-c", code, *PROGRAMS, cwd=tmp_path, environment=path).end()
+    assert (done[0], done[2]) == (0, "")
+    for program in PROGRAMS:
+        system, _, name = program.removesuffix(".py").partition("/")
+        assert f"usage: pyrite classic {system.replace('_', '-')} {name} " in done[1]
+    assert done[1].count("exit code 0\n") == len(PROGRAMS)
 
 
 @WHEEL
