@@ -158,6 +158,18 @@ def test_an_import_with_another_version_of_python_says_what_to_run(bare: str, tm
     )
 
 
+def test_a_python_that_is_too_old_is_one_sentence_even_if_it_has_the_packages(
+    start: Start, tmp_path: Path
+) -> None:
+    folder = _bootstrap_alone(tmp_path)
+    (tmp_path / "Makefile").unlink()
+    bootstrap = folder.parent / "bootstrap.py"
+    bootstrap.write_text(bootstrap.read_text().replace("OLDEST = (3, 11)", "OLDEST = (99, 0)"))
+    (folder / "publisher.py").write_text((CLASSIC / "distributed/publisher.py").read_text())
+    found = start(str(folder / "publisher.py")).end()
+    assert found == (1, "", "Pyrite needs Python 99.0 or later\n")
+
+
 def _bootstrap_alone(checkout: Path) -> Path:
     """Make a checkout that was never set up; return a folder for a program."""
     package = checkout / "src/pyrite/classic"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pyrite.broker.access import Access, Credentials
 from tests.line.client import Came, LineClient
 from tests.support.core import no_internal_errors
 from tests.support.durable import Deferred, Machine
@@ -152,3 +153,25 @@ def test_unregister(machine: Machine) -> None:
     assert texts(again.say("Pull work")) == [gone.format("Pull")]
     assert texts(again.say("Register work a/#")) == ["Ack Register work"]
     assert [part.payload for part in again.say("Pull work")] == [b"0", None]
+
+
+class NoPulling(Access):
+    """Everyone may publish and subscribe, and no one may pull."""
+
+    checks_topics = True
+
+    def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
+        return False
+
+
+def test_who_may_not_pull_from_a_consumer_may_not_delete_it(machine: Machine) -> None:
+    fill(machine)
+    client = LineClient(machine.core)
+    client.say("Register work a/#")
+    before = machine.core.broker.access
+    machine.core.broker.access = NoPulling()
+    assert texts(client.say("Unregister work")) == [
+        "Error not-authorized Unregister: not authorized for 'a/#'"
+    ]
+    machine.core.broker.access = before
+    assert [part.payload for part in client.say("Pull work")] == [b"0", None]
