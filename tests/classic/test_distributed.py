@@ -199,16 +199,17 @@ def test_a_topic_that_was_deleted_and_created_again_goes_on(server: str) -> None
 def test_an_empty_topic_is_refused(functions: None, server: str) -> None:
     publishing.registerPublisher(port=int(server))
     subscribing.registerSubscriber(port=int(server))
-    for refused in (
+    calls: list[Callable[[], object]] = [
         lambda: publishing.createTopic(""),
         lambda: publishing.send("", "x"),
         lambda: publishing.deleteTopic(""),
         lambda: subscribing.subscribe(""),
         lambda: publishing._registered[0].createTopics(["a", ""]),
         lambda: publishing._registered[0].deleteTopics(["a", ""]),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(LineError, match="a topic must not be empty"):
-            refused()
+            call()
 
 
 def test_functions_before_registering_are_refused(functions: None) -> None:
