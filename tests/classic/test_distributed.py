@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pyrite.classic.distributed import benchmark_createTopic, benchmark_send
 from pyrite.classic.distributed import publisher as publishing
 from pyrite.classic.distributed import server as serving
 from pyrite.classic.distributed import subscriber as subscribing
@@ -75,11 +76,12 @@ def test_the_session_of_the_page(start: Start, publish: Publish, server: str) ->
     assert second.end() == (1, "", "subscriber.py: Topic 'my_topic' was deleted\n")
 
 
-def test_the_defaults_are_localhost_and_port_5555(start: Start) -> None:
+def test_the_defaults_are_localhost_and_port_5555(capsys: pytest.CaptureFixture[str]) -> None:
     assert (serving.HOST, serving.PORT) == ("localhost", 5555)
-    for program in ("publisher", "subscriber", "benchmark_createTopic", "benchmark_send"):
-        code, printed, _ = start(f"distributed/{program}.py", "--help").end()
-        assert code == 0
+    for program in (publishing, subscribing, benchmark_createTopic, benchmark_send):
+        with pytest.raises(SystemExit, match="0"):
+            program.main(["--help"])
+        printed = capsys.readouterr().out
         assert "(default: localhost)" in printed
         assert "(default: 5555)" in printed
 
