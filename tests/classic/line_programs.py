@@ -136,7 +136,7 @@ def a_port_in_use_is_one_sentence(start: Start, program: str) -> None:
 
 
 def unused_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on, of those that the system gives to no one who asks for any port."""
+    """Return ports that nothing listens on, and that no program gets that asks for any free port."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(20_000, 30_000)
