@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
+import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +21,8 @@ class ClassicServer:
         self.program: Program = start(*arguments, merged=True)
         self.ports: list[int] = []
         """For TCP, and of Dallal for UDP."""
-        while (line := self.program.line()) != "pyrite ready\n":
+        for _ in ("tcp", "udp") if udp else ("tcp",):
+            line = self.program.line()
             assert line.startswith("listening on "), line
             self.ports.append(int(line.rpartition(":")[2]))
 
@@ -129,3 +133,26 @@ def a_port_in_use_is_one_sentence(start: Start, program: str) -> None:
         assert (code, printed) == (1, "")
         assert errors.endswith(f"cannot listen on line://127.0.0.1:{other.port}: Address already in use\n")
         assert errors.count("\n") == 1
+
+
+def unused_ports(count: int) -> list[int]:
+    """Return ports that nothing listens on, and that no program gets that asks for any free port."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
+
+
+def dial_when_open(port: int, program: Program) -> socket.socket:
+    """Connect as soon as a program listens."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=20)
+        except ConnectionRefusedError:
+            assert program.process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)

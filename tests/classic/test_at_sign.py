@@ -19,6 +19,7 @@ from queue import Empty
 import pyte
 import pytest
 
+from tests.classic.line_programs import dial_when_open
 from tests.classic.programs import CLASSIC, Program
 
 PROMPT = "enter with format <type@topic@contents@flag>: "
@@ -455,15 +456,3 @@ def test_it_listens_on_port_8000_and_prints_nothing_of_its_own() -> None:
     finally:
         if program.process.poll() is None:
             assert program.end(signal.SIGTERM)[0] == 0
-
-
-def dial_when_open(port: int, program: Program) -> socket.socket:
-    """Connect as soon as someone listens."""
-    until = time.monotonic() + 60
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port), timeout=20)
-        except ConnectionRefusedError:
-            assert program.process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from pyrite.classic.distributed import benchmark_createTopic, benchmark_send
 from pyrite.classic.distributed import publisher as publishing
 from pyrite.classic.distributed import server as serving
 from pyrite.classic.distributed import subscriber as subscribing
 from pyrite.classic.distributed.publisher import Publisher
 from pyrite.classic.distributed.subscriber import Subscriber
-from pyrite.client.line import LineError
+from pyrite.client.line import LineClient, LineError
 from tests.classic.programs import CLASSIC, Program, Start
 
 
@@ -75,11 +76,12 @@ def test_the_session_of_the_page(start: Start, publish: Publish, server: str) ->
     assert second.end() == (1, "", "subscriber.py: Topic 'my_topic' was deleted\n")
 
 
-def test_the_defaults_are_localhost_and_port_5555(start: Start) -> None:
+def test_the_defaults_are_localhost_and_port_5555(capsys: pytest.CaptureFixture[str]) -> None:
     assert (serving.HOST, serving.PORT) == ("localhost", 5555)
-    for program in ("publisher", "subscriber", "benchmark_createTopic", "benchmark_send"):
-        code, printed, _ = start(f"distributed/{program}.py", "--help").end()
-        assert code == 0
+    for program in (publishing, subscribing, benchmark_createTopic, benchmark_send):
+        with pytest.raises(SystemExit, match="0"):
+            program.main(["--help"])
+        printed = capsys.readouterr().out
         assert "(default: localhost)" in printed
         assert "(default: 5555)" in printed
 
@@ -161,6 +163,55 @@ def test_a_named_subscriber_receives_what_came_while_it_was_away(
     publish("--publish", "away", "two")
     second = start(*arguments)
     assert [second.line(), second.line()] == ["Subscribed to 'away'\n", "two\n"]
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
+def test_the_server_keeps_nothing_of_a_subscriber_without_a_name_that_ended(
+    server: str, number: int | None
+) -> None:
+    """Neither of the program after a signal, nor of a script at its end."""
+    topic = f"ended-{number}"
+    program = f'sys.exit(subscriber.main(["--port", "{server}", "--subscribe", "{topic}"]))'
+    script = f'subscriber.registerSubscriber(port={server}); subscriber.subscribe("{topic}")'
+    code = "import subscriber, sys, uuid; subscriber.uuid4 = lambda: uuid.UUID(int=7); {}"
+    with LineClient("localhost", int(server)) as client:
+        client.create(topic)
+        running = Program("-c", code.format(program if number else script), cwd=CLASSIC / "distributed")
+        if number:
+            assert running.line() == f"Subscribed to '{topic}'\n"
+            assert client.pull(f"{7:032x}/{topic}") == []
+        assert running.end(number)[0] == (130 if number else 0)
+        with pytest.raises(LineError, match="there is no consumer"):
+            client.pull(f"{7:032x}/{topic}")
+
+
+def test_a_topic_that_was_deleted_and_created_again_goes_on(server: str) -> None:
+    publisher, subscriber = Publisher(port=int(server)), Subscriber(port=int(server))
+    publisher.createTopic("again")
+    subscriber.subscribe("again")
+    publisher.send("again", "before")
+    publisher.deleteTopic("again")
+    publisher.createTopic("again")
+    publisher.send("again", "after")
+    assert subscriber.pull("again") == ["before", "after"]
+    subscriber.close()
+    publisher.close()
+
+
+def test_an_empty_topic_is_refused(functions: None, server: str) -> None:
+    publishing.registerPublisher(port=int(server))
+    subscribing.registerSubscriber(port=int(server))
+    calls: list[Callable[[], object]] = [
+        lambda: publishing.createTopic(""),
+        lambda: publishing.send("", "x"),
+        lambda: publishing.deleteTopic(""),
+        lambda: subscribing.subscribe(""),
+        lambda: publishing._registered[0].createTopics(["a", ""]),
+        lambda: publishing._registered[0].deleteTopics(["a", ""]),
+    ]
+    for call in calls:
+        with pytest.raises(LineError, match="a topic must not be empty"):
+            call()
 
 
 def test_functions_before_registering_are_refused(functions: None) -> None:

@@ -15,7 +15,9 @@ from tests.classic.line_programs import (
     a_port_in_use_is_one_sentence,
     client_answers_pings,
     client_pings,
+    dial_when_open,
     failures_are_one_sentence,
+    unused_ports,
 )
 from tests.classic.programs import CLASSIC, Program, Start
 
@@ -114,6 +116,16 @@ def test_the_server_pings_and_closes_no_connection(start: Start) -> None:
         while (line := reading.readline()) == b"Ping\n":
             pass
         assert line == b"Pong here\n"
+
+
+def test_the_server_prints_nothing(start: Start) -> None:
+    """Neither at its start nor of clients, not even of a silent one."""
+    (port,) = unused_ports(1)
+    server = start("message_broker/server.py", "--port", str(port), "--ping-interval", "0.1")
+    with dial_when_open(port, server) as silent:
+        reading = silent.makefile("rb")
+        assert [reading.readline() for _ in range(5)] == [b"Ping\n"] * 5
+    assert server.end(signal.SIGINT) == (0, "", "stopped\n")
 
 
 def test_nothing_is_sent_to_a_client_that_has_closed(start: Start, port: str) -> None:

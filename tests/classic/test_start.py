@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.cli.classic import SYSTEMS
+from tests.classic.line_programs import ClassicServer, Peer
 from tests.classic.programs import CHECKOUT, CLASSIC, PROGRAMS, Program, Start
 
 IMPORTS = {
@@ -157,6 +158,18 @@ def test_an_import_with_another_version_of_python_says_what_to_run(bare: str, tm
     )
 
 
+def test_a_python_that_is_too_old_is_one_sentence_even_if_it_has_the_packages(
+    start: Start, tmp_path: Path
+) -> None:
+    folder = _bootstrap_alone(tmp_path)
+    (tmp_path / "Makefile").unlink()
+    bootstrap = folder.parent / "bootstrap.py"
+    bootstrap.write_text(bootstrap.read_text().replace("OLDEST = (3, 11)", "OLDEST = (99, 0)"))
+    (folder / "publisher.py").write_text((CLASSIC / "distributed/publisher.py").read_text())
+    found = start(str(folder / "publisher.py")).end()
+    assert found == (1, "", "Pyrite needs Python 99.0 or later\n")
+
+
 def _bootstrap_alone(checkout: Path) -> Path:
     """Make a checkout that was never set up; return a folder for a program."""
     package = checkout / "src/pyrite/classic"
@@ -167,9 +180,12 @@ def _bootstrap_alone(checkout: Path) -> Path:
     return package / "one"
 
 
-@pytest.mark.parametrize("file", ["bootstrap.py", *(one for one in PROGRAMS if one.startswith("dist"))])
+@pytest.mark.parametrize("file", ["bootstrap.py", "__init__.py", "../__init__.py", *PROGRAMS])
 def test_old_versions_of_python_get_as_far_as_the_bootstrap(file: str) -> None:
-    ast.parse((CLASSIC / file).read_text(), feature_version=(3, 8))
+    tree = ast.parse((CLASSIC / file).read_text(), feature_version=(3, 6))
+    assert not any(
+        isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in ast.walk(tree)
+    )
 
 
 # From an installed wheel
@@ -232,20 +248,31 @@ def test_the_list_shows_the_five_systems_and_their_programs(classic: Start) -> N
 
 
 @WHEEL
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_wheel_runs_each_program(classic: Start, program: str) -> None:
-    system, _, name = program.removesuffix(".py").partition("/")
-    code, printed, errors = classic(system, name, "--help").end()
-    assert (code, errors) == (0, "")
-    assert printed.startswith(f"usage: pyrite classic {system.replace('_', '-')} {name} ")
+def test_the_wheel_runs_each_program(wheel: Path, tmp_path: Path) -> None:
+    """All in one process, as each start loads the packages."""
+    code = """
+import sys
+from pyrite.cli.main import main
+
+for words in sys.argv[1:]:
+    try:
+        main(["classic", *words.split("/"), "--help"])
+    except SystemExit as end:
+        print("exit code", end.code)
+"""
+    path = {"PYTHONPATH": str(wheel)}
+    done = Program("-c", code, *PROGRAMS, cwd=tmp_path, environment=path).end()
+    assert (done[0], done[2]) == (0, "")
+    for program in PROGRAMS:
+        system, _, name = program.removesuffix(".py").partition("/")
+        assert f"usage: pyrite classic {system.replace('_', '-')} {name} " in done[1]
+    assert done[1].count("exit code 0\n") == len(PROGRAMS)
 
 
 @WHEEL
 def test_a_session_with_the_wheel(classic: Start, tmp_path: Path) -> None:
     server = classic("dallal", "server", "--port", "0", "--udp-port", "0")
-    port = ""
-    while "ready" not in (said := server.line()):
-        port = port or said.rstrip().rpartition(":")[2]
+    port = server.line().rstrip().rpartition(":")[2]
     subscriber = classic("dallal", "client", "localhost", port, "subscribe", "news")
     assert subscriber.line() == "subscribing on news\n"
     publisher = classic("dallal", "client", "localhost", port, "publish", "news", "hello")
@@ -372,6 +399,15 @@ def test_ctrl_c_ends_a_server_with_one_word(start: Start, tmp_path: Path, server
     assert (code, errors) == (0, "stopped\n")
 
 
+@pytest.mark.parametrize("client", [name for name in CLIENTS if "benchmark" not in name])
+def test_ctrl_c_ends_a_client_with_one_word(start: Start, client: str) -> None:
+    """While it waits for a server that says nothing."""
+    with Peer() as silent:
+        program = start(client.split()[0], *CLIENTS[client].replace("PORT", silent.port).split())
+        silent.accept()
+        assert program.end(signal.SIGINT) == (130, "", "stopped\n")
+
+
 @pytest.fixture
 def distributed(start: Start, tmp_path: Path) -> Iterator[str]:
     """Run the distributed broker, and return its port."""
@@ -412,12 +448,45 @@ def test_a_terminal_without_the_letters_of_a_message_shows_their_codes(
     assert subscriber.line() == "gr\\xf6\\xdfer\n"
 
 
-def test_bytes_that_are_no_text_are_one_sentence(start: Start, distributed: str) -> None:
-    code, printed, errors = start(
-        "distributed/publisher.py", "--port", distributed, "--publish", "text", b"\xff"
-    ).end()
-    assert (code, printed) == (1, "")
-    assert errors == "publisher.py: the topic or the message is not valid UTF-8\n"
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["publisher.py", "--publish", "text", b"\xff"], "the topic or the message is not valid UTF-8"),
+        (["publisher.py", "--create", b"\xff"], "the topic or the message is not valid UTF-8"),
+        (["subscriber.py", "--subscribe", b"\xff"], "the topic or the message is not valid UTF-8"),
+        (["publisher.py", "--create", ""], "a topic must not be empty"),
+        (["subscriber.py", "--subscribe", ""], "a topic must not be empty"),
+        (["publisher.py", "--create", "x" * 70_000], "Create: a topic has at most 65535 bytes"),
+    ],
+)
+def test_a_topic_or_message_that_is_none_is_one_sentence(
+    start: Start, distributed: str, arguments: list[str | bytes], problem: str
+) -> None:
+    program, *options = arguments
+    found = start(f"distributed/{program!s}", "--port", distributed, *options).end()
+    assert found == (1, "", f"{program!s}: {problem}\n")
+
+
+@pytest.mark.parametrize("system", ["message_broker", "dallal"])
+def test_what_clients_of_the_line_protocol_are_given_is_sent_or_refused_in_one_sentence(
+    start: Start, system: str
+) -> None:
+    port = str(ClassicServer(start, system).ports[0])
+    long_topic, program = "t" * 70_000, f"{system}/client.py"
+    published, failed = "your message published successfully\n", "your message publishing failed\n"
+    not_text = "this is not valid text\n"
+    expected: list[tuple[list[str | bytes], tuple[int, str, str]]] = [
+        (["publish", "größe", "x" * 120_000], (0, published, "")),
+        (["publish", b"\xff", "x"], (1, failed, not_text)),
+        (["publish", long_topic, "x"], (1, failed, "Publish: a topic has at most 65535 bytes\n")),
+        (["subscribe", b"\xff"], (1, "subscribing failed\n", not_text)),
+        (
+            ["subscribe", long_topic],
+            (1, "subscribing failed\n", "Subscribe: a topic filter has at most 65535 bytes\n"),
+        ),
+    ]
+    for arguments, outcome in expected:
+        assert start(program, "127.0.0.1", port, *arguments).end() == outcome
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "x"])

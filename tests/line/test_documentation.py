@@ -14,7 +14,7 @@ from tests.support.process import BrokerProcess
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 COMMANDS = """Connect Publish Subscribe Unsubscribe Message Ack SubAck PubAck Ping Pong List Create Delete
-    Register Pull Disconnect Error"""
+    Register Unregister Pull Disconnect Error"""
 
 
 class Step(NamedTuple):

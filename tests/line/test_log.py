@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pyrite.broker.access import Access, Credentials
 from tests.line.client import Came, LineClient
 from tests.support.core import no_internal_errors
 from tests.support.durable import Deferred, Machine
@@ -133,3 +134,44 @@ def test_what_survives_a_crash(machine: Machine) -> None:
     assert [one.payload for one in came[1:]][-2:] == [b"0", b"1"]
     assert again.say("List a/#") == [Came("List 14", b"a/kept k\na/new")]
     assert [one.payload for one in again.say("Pull work 10")] == [b"k", b"0", b"1", None]
+
+
+def test_unregister(machine: Machine) -> None:
+    """The consumer is deleted for all; one of its name begins anew. What it gave out can be acknowledged."""
+    fill(machine)
+    one, two = LineClient(machine.core), LineClient(machine.core)
+    one.say("Register work a/#")
+    number = one.say("Pull work")[0].text.partition("n=")[2].split()[0]
+    assert texts(two.say("Unregister work")) == ["Ack Unregister work"]
+    assert one.say(f"Ack {number}") == []
+    gone = "Error bad-consumer {}: there is no consumer 'work': create it first"
+    assert texts(one.say("Pull work")) == [gone.format("Pull")]
+    assert texts(one.say("Unregister work")) == [gone.format("Unregister")]
+    assert texts(one.say("Unregister work a/#"))[0].startswith("Error bad-option Unregister")
+    machine.restart()
+    again = LineClient(machine.core)
+    assert texts(again.say("Pull work")) == [gone.format("Pull")]
+    assert texts(again.say("Register work a/#")) == ["Ack Register work"]
+    assert [part.payload for part in again.say("Pull work")] == [b"0", None]
+
+
+class NoPulling(Access):
+    """Everyone may publish and subscribe, and no one may pull."""
+
+    checks_topics = True
+
+    def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
+        return False
+
+
+def test_who_may_not_pull_from_a_consumer_may_not_delete_it(machine: Machine) -> None:
+    fill(machine)
+    client = LineClient(machine.core)
+    client.say("Register work a/#")
+    before = machine.core.broker.access
+    machine.core.broker.access = NoPulling()
+    assert texts(client.say("Unregister work")) == [
+        "Error not-authorized Unregister: not authorized for 'a/#'"
+    ]
+    machine.core.broker.access = before
+    assert [part.payload for part in client.say("Pull work")] == [b"0", None]

@@ -11,25 +11,31 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 VENV = CHECKOUT / ".venv"
+OLDEST = (3, 11)
+"""The first version of Python that runs Pyrite."""
 NEEDED = ("numpy", "prompt_toolkit", "pyarrow", "rich", "sortedcontainers", "uvloop", "xxhash")
 
 
 def find_dependencies(module: str) -> None:
     """Make Pyrite's dependencies importable for a module, given its `__name__`.
 
-    A program whose Python lacks them is started again with the Python of `make run`. An importing process is
-    never restarted: it gets the packages that `make run` installed, if they are for its version of Python.
+    A program whose Python lacks them, or is too old, is started again with the Python of `make run`. An
+    importing process is never restarted: it gets the packages that `make run` installed, if they are for its
+    version of Python.
     """
     if module == "__main__":
         sys.excepthook = _report
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if not missing:
+    too_old = sys.version_info < OLDEST
+    if not missing and not too_old:
         return
     python = VENV / "bin" / "python"
     installed = VENV / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
     if not python.exists() or Path(sys.prefix).resolve() == VENV.resolve():
         if (CHECKOUT / "Makefile").exists():
             problem = f"Pyrite is not set up: run `make run` once in {CHECKOUT}"
+        elif too_old:
+            problem = "Pyrite needs Python {}.{} or later".format(*OLDEST)
         else:
             problem = f"Pyrite needs the package {missing[0]}: install it with pip"
     elif module == "__main__":

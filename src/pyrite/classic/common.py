@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Protocol
 
@@ -103,12 +103,19 @@ def serve(
 ) -> int:
     """Run a broker on some listeners until Ctrl-C, and return its exit code.
 
-    Without a data folder it keeps everything in memory; `say` gets the lines that it would else print. The
-    classic systems have no users: everyone who can reach a listener is let in.
+    Without a data folder it keeps everything in memory. It prints where it listens if a port is 0, and
+    nothing else; if there is a `say`, that gets every report of the broker instead. The classic systems have
+    no users: everyone who can reach a listener is let in.
     """
     config = Config(listen=list(listeners), ephemeral=data is None, log_level="warning")
     config.data = data or config.data
     config.topics = topics or config.topics
     config.line = line or config.line
-    code = start(config, say or partial(print, flush=True), program=name())
+    free_port = any(listener.endswith(":0") for listener in listeners)
+
+    def say_where(text: str) -> None:
+        if free_port and text.startswith("listening on "):
+            print(text, flush=True)
+
+    code = start(config, say or say_where, program=name())
     return code or stopped()

@@ -149,10 +149,14 @@ class LineClient:
 
     def create_many(self, topics: Sequence[str]) -> None:
         """Create topics, without waiting for each; return when all are there."""
+        for topic in topics:
+            _check_topic(topic)
         self._ask_many([frames.line("Create", topic) for topic in topics], "Ack")
 
     def delete_many(self, topics: Sequence[str]) -> None:
         """Delete topics, without waiting for each; return when all are gone."""
+        for topic in topics:
+            _check_topic(topic)
         self._ask_many([frames.line("Delete", topic) for topic in topics], "Ack")
 
     def subscribe(
@@ -171,10 +175,12 @@ class LineClient:
 
     def create(self, topic: str, new: bool = False) -> None:
         """Create a topic; with `new`, raise LineError with the code "exists" if it already exists."""
+        _check_topic(topic)
         self._ask(frames.line("Create", topic, new=new), "Ack", "Create")
 
     def delete(self, topic: str) -> None:
         """Delete a topic, and its kept value."""
+        _check_topic(topic)
         self._ask(frames.line("Delete", topic), "Ack", "Delete")
 
     def topics(self, topic_filter: str = "#") -> list[tuple[str, bytes | None]]:
@@ -188,7 +194,12 @@ class LineClient:
 
     def register(self, name: str, topic_filter: str, start: str | None = None) -> None:
         """Make a consumer, or find it there."""
+        _check_topic(topic_filter)
         self._ask(frames.line("Register", name, topic_filter, **{"from": start}), "Ack", "Register")
+
+    def unregister(self, name: str) -> None:
+        """Delete a consumer."""
+        self._ask(frames.line("Unregister", name), "Ack", "Unregister")
 
     def pull(self, name: str, count: int = 1) -> list[LineMessage]:
         """Be given up to `count` messages by a consumer, and acknowledge them."""

@@ -3,8 +3,6 @@
 client_host.py [--host HOST] [--port PORT]
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -41,11 +39,12 @@ class Connections:
                 connected = opened.enter_context(socket.create_connection((host, port), timeout=TIMEOUT))
                 connected.sendall(first_line.encode() + b"\n")
                 answer = b""
-                while piece := connected.recv(1):  # and nothing of what is pushed next
-                    if piece == b"\n":
-                        return connected, answer.decode("utf-8", "replace")
+                while not answer.endswith(b"\n"):
+                    piece = connected.recv(1)  # and nothing of what is pushed next
+                    if not piece:
+                        raise ConnectionError("it is not an at-sign server")
                     answer += piece
-                raise ConnectionError("it is not an at-sign server")
+                return connected, answer[:-1].decode("utf-8", "replace")
 
             first, answer = connect("client")
             word, _, key = answer.partition("@")

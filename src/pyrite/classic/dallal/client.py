@@ -4,8 +4,6 @@ client.py [--udp] HOST PORT publish TOPIC MESSAGE
 client.py [--udp] HOST PORT subscribe TOPIC...
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -63,7 +61,7 @@ def subscribe(connect: Connect, topics: Sequence[str], latest: bool, udp: bool) 
         received: Queue[LineMessage | None] = Queue(1)  # a message is acknowledged once there is room here
         for client in clients:
             threading.Thread(target=_pass_on, args=(client, received), daemon=True).start()
-        while (message := received.get()) is not None:
+        for message in iter(received.get, None):
             print(f"{message.topic}: {message.payload.decode('ascii', 'backslashreplace')}", flush=True)
         last_words = next((client.last_error for client in clients if client.last_error), "")
         print(last_words or "the server ended the connection", file=sys.stderr)

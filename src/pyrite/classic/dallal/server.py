@@ -3,8 +3,6 @@
 server.py [--host HOST] [--port PORT] [--udp-port PORT]
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -20,12 +18,18 @@ from collections.abc import Sequence
 from pyrite.classic import common
 from pyrite.protocols.line.options import LineOptions
 
+EVENTS = {
+    "Connected": "Connected by",
+    "Disconnected": "Disconnected by",
+    "Silent": "No response to Ping from",
+}
+
 
 def tell(event: str, peer: str) -> None:
-    """Print that a client connected or disconnected, with its address as Python shows it."""
+    """Print what a client did, with its address and port as Python shows them."""
     host, _, port = peer.rpartition(":")
     try:
-        print(f"{event} by", (host, int(port)), flush=True)
+        print(EVENTS[event], (host, int(port)), flush=True)
     except OSError:
         pass  # whoever read the output has ended; the clients have not
 

@@ -3,8 +3,6 @@
 benchmark_createTopic.py [--host HOST] [--port PORT] [--clients 4] [--count 5000]
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

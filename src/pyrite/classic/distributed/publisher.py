@@ -7,8 +7,6 @@ publisher.py --delete my_topic
     from publisher import registerPublisher, createTopic, send, deleteTopic
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

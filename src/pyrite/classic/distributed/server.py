@@ -3,8 +3,6 @@
 server.py [--host HOST] [--port PORT] [--data DIR]
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

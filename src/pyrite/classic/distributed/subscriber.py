@@ -5,8 +5,6 @@ subscriber.py --subscribe my_topic [--name NAME]
     from subscriber import registerSubscriber, subscribe, pull
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -17,7 +15,9 @@ from pyrite.classic import bootstrap
 bootstrap.find_dependencies(__name__)
 
 import argparse
+import atexit
 import hashlib
+import signal
 import time
 from collections.abc import Sequence
 from uuid import uuid4
@@ -39,11 +39,14 @@ class Subscriber:
 
     def __init__(self, name: str = "", host: str = HOST, port: int = PORT) -> None:
         self._name = name or uuid4().hex
+        self._lasts = bool(name)
+        self._subscribed: set[str] = set()
         self._client = common.connect(host, port)
 
     def subscribe(self, topic: str) -> None:
         """Subscribe to a topic: from now on its messages can be pulled."""
         self._client.register(self._consumer(topic), topic, start="latest")
+        self._subscribed.add(topic)
 
     def pull(self, topic: str) -> list[str]:
         """Return the messages of a topic that this subscriber has not pulled yet, each once.
@@ -68,7 +71,13 @@ class Subscriber:
         return consumer
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection. Of a subscriber without a name the broker keeps nothing."""
+        try:
+            if not self._lasts:
+                for topic in self._subscribed:
+                    self._client.unregister(self._consumer(topic))
+        except (OSError, LineError):
+            pass  # the server has ended
         self._client.close()
 
 
@@ -82,6 +91,13 @@ def registerSubscriber(name: str = "", host: str = HOST, port: int = PORT) -> No
     for earlier in _registered:
         earlier.close()
     _registered[:] = [subscriber]
+
+
+@atexit.register
+def _close() -> None:
+    """End the connection with the process."""
+    for subscriber in _registered:
+        subscriber.close()
 
 
 def subscribe(topic: str) -> None:
@@ -109,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--subscribe", required=True, metavar="TOPIC", help="print the messages of a topic")
     parser.add_argument("--name", default="", help="receive what came while away under the same name")
     asked = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as after Ctrl-C
     registerSubscriber(asked.name, asked.host, asked.port)
     subscribe(asked.subscribe)
     print(f"Subscribed to '{asked.subscribe}'", flush=True)

@@ -4,8 +4,6 @@ client.py HOST PORT publish TOPIC MESSAGE
 client.py HOST PORT subscribe TOPIC...
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -2,11 +2,9 @@
 
 server.py [--host HOST] [--port PORT]
 
-It pings its clients, and closes no connection. What a slow subscriber has not taken yet waits on disk, in a
-folder that is deleted when the server ends.
+It pings its clients, closes no connection, and prints nothing. What a slow subscriber has not taken yet waits
+on disk, in a folder that is deleted when the server ends.
 """
-
-from __future__ import annotations
 
 import sys
 from pathlib import Path
@@ -25,10 +23,8 @@ from pyrite.classic import common
 from pyrite.protocols.line.options import LineOptions
 
 
-def say(line: str) -> None:
-    """Print what the broker reports, but not what it found in its folder, which is new."""
-    if not line.startswith("stream "):
-        print(line, flush=True)
+def tell_nobody(event: str, peer: str) -> None:
+    """Print nothing of clients that come, go or stay silent."""
 
 
 @common.program
@@ -39,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=common.port, default=1370, help="for TCP (default: 1370)")
     parser.add_argument("--ping-interval", type=float, default=10.0, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    options = LineOptions(ping_interval=asked.ping_interval, missed_rounds=0)
+    options = LineOptions(ping_interval=asked.ping_interval, missed_rounds=0, watch=tell_nobody)
     with tempfile.TemporaryDirectory(prefix="message-broker-") as folder:
-        return common.serve([f"line://{asked.host}:{asked.port}"], folder, say=say, line=options)
+        return common.serve([f"line://{asked.host}:{asked.port}"], folder, line=options)
 
 
 if __name__ == "__main__":

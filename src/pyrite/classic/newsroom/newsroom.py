@@ -3,8 +3,6 @@
 newsroom.py [--port PORT] [--max-age SECONDS]
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -115,6 +113,10 @@ def run(port: int, max_age: float) -> bool:
     return steps.good
 
 
+def _answer() -> str:
+    return input("Run the test sequence? (Y/N) ").strip().lower()
+
+
 @common.program
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program."""
@@ -123,8 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-age", type=float, default=MAX_AGE, help="seconds (default: 30)")
     asked = parser.parse_args(arguments)
     try:
-        while (answer := input("Run the test sequence? (Y/N) ").strip().lower()) not in ("y", "n"):
+        answer = _answer()
+        while answer not in ("y", "n"):
             print("please answer Y or N")
+            answer = _answer()
         if answer == "y":
             return 0 if run(asked.port, asked.max_age) else 1
         print("the test sequence was not run")

@@ -722,6 +722,15 @@ class LineConnection(Conversation):
             self._unkept -= 1
             raise
 
+    def _unregister(self, asked: Line) -> None:
+        session = self._opened()
+        name = asked.word(0, "the name of a consumer").decode("utf-8", "replace")
+        asked.options(1, ())
+        consumer = consumers.find(self.broker, name)
+        self._check_access(asked, consumer.topic_filter, pull=True)
+        answer = partial(self._answer, session, line("Ack", "Unregister", name))
+        consumers.delete(consumer, self._before_others(answer))
+
     def _pull(self, asked: Line) -> None:
         session = self._opened()
         name = asked.word(0, "the name of a consumer").decode("utf-8", "replace")
@@ -865,7 +874,9 @@ class LineConnection(Conversation):
         if self._asked and not self.is_throttled:
             self._missed += 1
             most = self.options.missed_rounds
-            if most:
+            if self.options.watch is not None:
+                self.watched("Silent")
+            elif most:
                 logger.warning("%s has not answered Ping (%d of %d)", self.peer, self._missed, most)
             elif self._missed == 1:
                 logger.warning("%s has not answered Ping", self.peer)
@@ -928,6 +939,7 @@ _COMMANDS: dict[str, Callable[[LineConnection, Line], None]] = {
     "Create": LineConnection._create,
     "Delete": LineConnection._delete,
     "Register": LineConnection._register,
+    "Unregister": LineConnection._unregister,
     "Pull": LineConnection._pull,
     "Disconnect": LineConnection._disconnect,
 }

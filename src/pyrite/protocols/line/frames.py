@@ -41,6 +41,7 @@ COMMANDS = (
     "Create",
     "Delete",
     "Register",
+    "Unregister",
     "Pull",
     "Disconnect",
     "Error",

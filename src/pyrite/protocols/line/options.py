@@ -19,4 +19,8 @@ class LineOptions:
     max_session_expiry: int = 604_800
     """The most seconds that a client's subscriptions may outlive its connection."""
     watch: Callable[[str, str], object] | None = field(default=None, metadata={"internal": True})
-    """Called over TCP with `Connected` or `Disconnected` and the client's address and port; not a setting."""
+    """Called over TCP with an event and the client's address and port; not a setting.
+
+    The events are `Connected`, `Disconnected`, and `Silent` for each round that the client missed; such a
+    round is then not logged.
+    """
