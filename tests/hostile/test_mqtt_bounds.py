@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,27 +188,28 @@ def test_nothing_is_listed_for_a_client_that_may_not_ask() -> None:
     assert "not authorized" in dict(answer.properties["user_property"])["pyrite-error"]
 
 
-def logged(tmp_path: Path) -> Core:
+@pytest.fixture
+def logged(tmp_path: Path) -> Iterator[Core]:
     """Return a broker with a log, rules, and a consumer of everything."""
-    core = Core(journal=open_journal(tmp_path / "data", [StreamOptions()]), access=Named())
+    journal = open_journal(tmp_path / "data", [StreamOptions()])
+    core = Core(journal=journal, access=Named())
     ann = core.connect("ann", username="ann")
     assert "pyrite-error" not in ask(ann, "consumers/hidden/create", b'{"filter": "#"}')
     ann.disconnect()
-    return core
+    yield core
+    journal.close()
 
 
 @pytest.mark.parametrize("action", ["create", "fetch", "ack", "delete"])
-def test_rights_come_before_a_request_about_a_consumer_is_decoded(tmp_path: Path, action: str) -> None:
-    core = logged(tmp_path)
-    client = core.connect("c", username="bob")
+def test_rights_come_before_a_request_about_a_consumer_is_decoded(logged: Core, action: str) -> None:
+    client = logged.connect("c", username="bob")
     answers = {
         ask(client, f"consumers/{name}/{action}", b"{ this is no JSON")["pyrite-error"].replace(name, "NAME")
         for name in ("hidden", "absent")
     }
     assert len(answers) == 1, "and a missing consumer is answered like one of others"
     assert "not authorized" in answers.pop()
-    assert "hidden" in core.broker.consumers
-    core.broker.journal.close()
+    assert "hidden" in logged.broker.consumers
 
 
 @pytest.mark.parametrize(
@@ -223,16 +225,14 @@ def test_rights_come_before_a_request_about_a_consumer_is_decoded(tmp_path: Path
     ids=["lists", "objects", "number", "member", "exponent", "many"],
 )
 @pytest.mark.parametrize("action", ["create", "fetch", "ack"])
-def test_decoding_the_largest_request_is_one_short_turn(tmp_path: Path, action: str, payload: bytes) -> None:
-    core = logged(tmp_path)
-    client = core.connect("c", username="ann")
+def test_decoding_the_largest_request_is_one_short_turn(logged: Core, action: str, payload: bytes) -> None:
+    client = logged.connect("c", username="ann")
     took = []
     for _ in range(3):  # one may be long by accident
         began = time.thread_time()
         ask(client, f"consumers/hidden/{action}", payload)
         took.append(time.thread_time() - began)
     assert min(took) < 0.02
-    core.broker.journal.close()
 
 
 # Taking over
