@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -165,7 +166,7 @@ def test_one_read_too_many_is_refused_and_a_client_that_disappears_makes_room(tm
             for number in range(20):  # more than the sockets on the way hold, so reads do not end
                 assert log.commit("s", number, log.stage("s", "p", rows.schema, [rows]).parts)
         readers = [FlightLog(process.urls[0], retry=0) for _ in range(2)]
-        reads = [one.read(Query()) for one in readers]
+        reads: list[Any] = [one.read(Query()) for one in readers]
         assert all(next(one).num_rows for one in reads)
         with (
             FlightLog(process.urls[0], retry=0) as third,
@@ -176,8 +177,8 @@ def test_one_read_too_many_is_refused_and_a_client_that_disappears_makes_room(tm
         readers[0].close()
         with FlightLog(process.urls[0], retry=60) as third:
             assert next(third.read(Query())).num_rows
-        for one in (*reads[1:], *readers[1:]):
-            one.close()
+        reads[1].close()
+        readers[1].close()
 
 
 # The bytes
