@@ -146,6 +146,15 @@ def test_a_rate_is_kept_to_over_every_protocol(tmp_path: Path) -> None:
             assert "pyrite_publishers_throttled_total 0" not in text
 
 
+def test_a_rate_is_kept_to_over_udp(tmp_path: Path) -> None:
+    quotas = "[quotas.user.ann]\nmessage_rate = 10\n"
+    with running(tmp_path, quotas) as broker, line(broker, "ann", "datagrams", UDP) as ann:
+        began = time.monotonic()
+        for _ in range(25):
+            ann.publish("t", b"x")
+        assert time.monotonic() - began > 1.0, "25 messages at 10 a second, after a burst of 10"
+
+
 def test_quotas_that_are_read_again_hold_for_who_is_connected(tmp_path: Path) -> None:
     with running(tmp_path, "") as broker, mqtt(broker, "ann", client_id="one") as ann:
         ann.publish("t", bytes(20_000), qos=1)

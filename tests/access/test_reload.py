@@ -7,6 +7,8 @@ import json
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -556,6 +558,29 @@ def test_what_the_command_line_said_holds_after_the_settings_are_read_again(tmp_
         hang_up_and_wait(broker, "were read again")
         with BlockingClient(broker.urls[0].replace("0.0.0.0", "127.0.0.1")):
             pass
+
+
+READS_AGAIN = """
+import asyncio, os, signal
+from pyrite.server.config import Config
+from pyrite.server.server import serve
+
+config = Config(listen=["mqtt://127.0.0.1:0"], ephemeral=True)
+
+def say(line):
+    if line == "pyrite ready":
+        os.kill(os.getpid(), signal.SIGHUP)
+
+def reread():
+    os.kill(os.getpid(), signal.SIGTERM)
+    return config
+
+asyncio.run(serve(config, say, reread))
+"""
+
+
+def test_a_signal_at_the_end_of_the_start_is_not_lost() -> None:
+    subprocess.run([sys.executable, "-c", READS_AGAIN], check=True, timeout=60)
 
 
 def test_anonymous_clients_may_be_shut_out_later(tmp_path: Path) -> None:

@@ -104,18 +104,31 @@ def test_who_may_publish_nothing_stages_nothing(
 ) -> None:
     sink = f"none-{name}"
     with enter(broker, name) as log:
-        with pytest.raises(PermissionError, match="topic 't/all': not authorized"):
-            stage(log, sink, rows("t/all", 1_000, 20_000))
-        with pytest.raises(QueryError, match="nothing was staged for sink 'none-"):
-            stage(log, sink, rows("t/all", 0))
-        with pytest.raises(QueryError, match="nothing was staged for sink 'none-"):
-            log.commit(sink, 10**9, [])
-        log.abort(sink)
+        for refused in (
+            lambda: stage(log, sink, rows("t/all", 1_000, 20_000)),
+            lambda: stage(log, sink, rows("t/all", 0)),
+            lambda: log.commit(sink, 10**9, []),
+            lambda: log.abort(sink),
+        ):
+            with pytest.raises(PermissionError, match="not authorized: publish"):
+                refused()
     assert not (folder / "data" / "staging" / sink).exists()
     with enter(broker, "carl") as carl:
         parts = stage(carl, sink, rows("t/carl"))
         assert carl.commit(sink, 0, parts)
         carl.abort(sink)
+
+
+def test_a_publisher_stages_nothing_for_topics_of_others(broker: BrokerProcess, folder: Path) -> None:
+    with enter(broker, "ann") as ann:
+        with pytest.raises(PermissionError, match="topic 't/carl': not authorized"):
+            stage(ann, "for-carl", rows("t/carl", 1_000, 20_000))
+        with pytest.raises(QueryError, match="nothing was staged for sink 'for-carl'"):
+            stage(ann, "for-carl", rows("t/carl", 0))
+        with pytest.raises(QueryError, match="nothing was staged for sink 'for-carl'"):
+            ann.commit("for-carl", 10**9, [])
+        ann.abort("for-carl")
+    assert not (folder / "data" / "staging" / "for-carl").exists()
 
 
 def test_what_one_may_stage_is_bounded(broker: BrokerProcess, folder: Path) -> None:

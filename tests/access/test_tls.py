@@ -182,16 +182,16 @@ def test_who_shows_the_right_certificate_is_let_in(strict: Place, at: int) -> No
 @ENCRYPTED
 def test_a_change_of_certificates_refuses_no_one(place: Place, at: int) -> None:
     processes = children(place.broker)
-    early = place.dial(at)
-    before = place.serial(at)  # and so the one that came earlier was accepted
-    place.certify()
-    place.broker.process.send_signal(signal.SIGHUP)
-    until = time.monotonic() + 30
-    while place.serial(at) == before:
-        assert time.monotonic() < until
-    assert len({place.serial(at) for _ in range(20)} | {before}) == 2
-    with place.context().wrap_socket(early, server_hostname="127.0.0.1") as one:
-        assert serial_of(one) == before, "it came before the change"
+    with place.dial(at) as early:
+        before = place.serial(at)  # and so the one that came earlier was accepted
+        place.certify()
+        place.broker.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + 30
+        while place.serial(at) == before:
+            assert time.monotonic() < until
+        assert len({place.serial(at) for _ in range(20)} | {before}) == 2
+        with place.context().wrap_socket(early, server_hostname="127.0.0.1") as one:
+            assert serial_of(one) == before, "it came before the change"
     assert children(place.broker) == processes
     assert not [line for line in place.broker.log if "ERROR" in line]
 

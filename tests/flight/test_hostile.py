@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -16,7 +17,7 @@ import pytest
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client.log import FlightLog
 from pyrite.flight.inspection import MAX_MESSAGE, Inspection, Refused, check_metadata
-from pyrite.queries import Query
+from pyrite.queries import Query, QueryError
 from tests.support.children import children
 from tests.support.process import BrokerProcess
 
@@ -101,6 +102,15 @@ def test_compressed_batches_are_refused_before_they_are_unpacked(broker: BrokerP
     other.close()
 
 
+def test_a_writer_of_compressed_batches_is_told_at_once_and_does_not_try_again(broker: BrokerProcess) -> None:
+    with FlightLog(broker.urls[1], username="ann", password="word-of-ann", retry=600) as log:
+        compressed = pa.ipc.IpcWriteOptions(compression="zstd")
+        log._options = flight.FlightCallOptions(headers=headers_of("ann"), write_options=compressed)
+        with pytest.raises(QueryError, match="does not accept this: record batches with compressed buffers"):
+            log.stage("sink", "part", bomb(1).schema, [bomb(1_000)])
+    broker.log.clear()
+
+
 def test_nothing_is_decoded_or_listed_for_who_may_do_nothing(broker: BrokerProcess) -> None:
     client, given = client_of(broker, "bob")
     wrong = b"{ this is no JSON"
@@ -144,6 +154,31 @@ def test_a_user_has_so_many_reads_at_one_time_and_those_that_end_make_room(tmp_p
     ):
         for _ in range(6):  # each ends, and so there is room for the next
             assert log.table(Query(stop=log.bounds("default").end)).num_rows == 0
+
+
+def test_one_read_too_many_is_refused_and_a_client_that_disappears_makes_room(tmp_path: Path) -> None:
+    (tmp_path / "pyrite.toml").write_text("[quotas.default]\nconcurrent_reads = 2\n")
+    rows = pa.record_batch({"topic": ["a"] * 40, "payload": pa.array([bytes(100_000)] * 40, pa.binary())})
+    with BrokerProcess(
+        "--config=pyrite.toml", "--listen=flight://127.0.0.1:0", "--data=data", cwd=tmp_path
+    ) as process:
+        with FlightLog(process.urls[0]) as log:
+            for number in range(20):  # more than the sockets on the way hold, so reads do not end
+                assert log.commit("s", number, log.stage("s", "p", rows.schema, [rows]).parts)
+        readers = [FlightLog(process.urls[0], retry=0) for _ in range(2)]
+        reads: list[Any] = [one.read(Query()) for one in readers]
+        assert all(next(one).num_rows for one in reads)
+        with (
+            FlightLog(process.urls[0], retry=0) as third,
+            pytest.raises(ConnectionError, match=r"concurrent reads of .*: 2 in use, at most 2"),
+        ):
+            next(third.read(Query()))
+        reads[0].close()
+        readers[0].close()
+        with FlightLog(process.urls[0], retry=60) as third:
+            assert next(third.read(Query())).num_rows
+        reads[1].close()
+        readers[1].close()
 
 
 # The bytes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from pyrite.access.rules import Rule
 from pyrite.broker.access import BAD_USER_NAME_OR_PASSWORD, Accept, Access, Credentials, Refuse
 from pyrite.broker.limits import Limits
 from pyrite.broker.timers import LATEST, NO_SLOT, Timers
+from pyrite.log.journal import open_journal
+from pyrite.log.options import StreamOptions
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.fields import MAX_PROPERTIES, MAX_USER_PROPERTY_BYTES
 from pyrite.protocols.mqtt.packets import (
@@ -182,6 +186,53 @@ def test_nothing_is_listed_for_a_client_that_may_not_ask() -> None:
     client.publish("$pyrite/topics/list", b"#", response_topic="answers")
     (answer,) = client.messages()
     assert "not authorized" in dict(answer.properties["user_property"])["pyrite-error"]
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Iterator[Core]:
+    """Return a broker with a log, rules, and a consumer of everything."""
+    journal = open_journal(tmp_path / "data", [StreamOptions()])
+    core = Core(journal=journal, access=Named())
+    ann = core.connect("ann", username="ann")
+    assert "pyrite-error" not in ask(ann, "consumers/hidden/create", b'{"filter": "#"}')
+    ann.disconnect()
+    yield core
+    journal.close()
+
+
+@pytest.mark.parametrize("action", ["create", "fetch", "ack", "delete"])
+def test_rights_come_before_a_request_about_a_consumer_is_decoded(logged: Core, action: str) -> None:
+    client = logged.connect("c", username="bob")
+    answers = {
+        ask(client, f"consumers/{name}/{action}", b"{ this is no JSON")["pyrite-error"].replace(name, "NAME")
+        for name in ("hidden", "absent")
+    }
+    assert len(answers) == 1, "and a missing consumer is answered like one of others"
+    assert "not authorized" in answers.pop()
+    assert "hidden" in logged.broker.consumers
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[" * MAX_REQUEST,
+        b'{"a":' * (MAX_REQUEST // 5),
+        b"9" * 60_000,
+        b'{"within": ' + b"9" * 60_000 + b"}",
+        b'{"within": 1e' + b"9" * 60_000 + b"}",
+        b"[" + b"1," * (MAX_REQUEST // 2 - 1) + b"1]",
+    ],
+    ids=["lists", "objects", "number", "member", "exponent", "many"],
+)
+@pytest.mark.parametrize("action", ["create", "fetch", "ack"])
+def test_decoding_the_largest_request_is_one_short_turn(logged: Core, action: str, payload: bytes) -> None:
+    client = logged.connect("c", username="ann")
+    took = []
+    for _ in range(3):  # one may be long by accident
+        began = time.thread_time()
+        ask(client, f"consumers/hidden/{action}", payload)
+        took.append(time.thread_time() - began)
+    assert min(took) < 0.02
 
 
 # Taking over

@@ -210,6 +210,23 @@ ROUTES = [
 ]
 
 
+def test_a_consumer_that_may_not_be_pulled_from_is_answered_like_a_missing_one(api: httpx.Client) -> None:
+    made = api.post("/api/v1/consumers/hidden/pull", json={"filter": "#", "wait": 0}, auth=ANN)
+    assert made.status_code == 200
+    for action, body in (
+        ("pull", {"wait": 0}),
+        ("acknowledge", {"stream": "default", "offset": 0}),
+    ):
+        answers = []
+        for name in ("hidden", "absent"):
+            answer = api.post(f"/api/v1/consumers/{name}/{action}", json=body, auth=BOB)
+            answers.append((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 403, answers
+    answer = api.post("/api/v1/consumers/absent/pull", json={"wait": 0}, auth=ANN)
+    assert answer.status_code == 404, "whoever may pull everything is told"
+
+
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_rights_come_before_work_on_every_route(api: httpx.Client, method: str, path: str) -> None:
     headers = {"Content-Type": "application/json"} if method == "POST" else {}
@@ -217,9 +234,8 @@ def test_rights_come_before_work_on_every_route(api: httpx.Client, method: str, 
     for who, status in ((None, 401), (EVE, 403)):
         answer = api.request(method, f"/api/v1/{path}", content=content, headers=headers, auth=who)
         if who is not None and path == "quotas":
-            assert [one["user"] for one in answer.json()["accounts"]] == ["eve"], (
-                "those of others are not told"
-            )
+            users = [one["user"] for one in answer.json()["accounts"]]
+            assert users == ["eve"], "those of others are not told"
             continue
         if who is not None and path == "streams":
             assert answer.json() == {"streams": [], "withheld": True}

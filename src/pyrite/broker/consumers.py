@@ -123,6 +123,10 @@ class TooManyConsumers(ConsumerError):
     """There is no room for one more."""
 
 
+class NotAllowed(ConsumerError):
+    """The caller may not pull from the consumer, or the consumer does not exist."""
+
+
 class QuotaExceeded(ConsumerError):
     """The user has as many consumers as its quota allows."""
 
@@ -195,9 +199,16 @@ def create(
                 broker.journal.offset_at(stream, start.seconds(broker.journal.wall()), partial(found, stream))
 
 
-def find(broker: Broker, name: str) -> Consumer:
-    """Return a consumer by name, or raise ConsumerError."""
+def find(broker: Broker, who: Credentials, name: str) -> Consumer:
+    """Return a consumer by name; raise ConsumerError if there is none, or NotAllowed.
+
+    A caller that may not pull everything is told the same of a missing consumer as of one that it may not
+    pull from, so that the answer does not tell which names exist.
+    """
     consumer = broker.consumers.get(name)
+    topic_filter = "#" if consumer is None else consumer.topic_filter.decode()
+    if broker.access.checks_topics and not broker.access.may_pull(who, topic_filter):
+        raise NotAllowed(f"not authorized: pull from consumer {name!r}, or there is no such consumer")
     if consumer is None:
         raise ConsumerError(f"there is no consumer {name!r}: create it first")
     return consumer

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -34,6 +35,7 @@ PART = 32 * 1024 * 1024
 """Bytes of a part of what is staged."""
 
 T = TypeVar("T")
+_REFUSED_INPUT = re.compile(r"GOAWAY received; Error code: 11; Debug Text: not accepted: ([^)]*)")
 _KINDS = {b"QueryError": QueryError, b"DataLoss": DataLoss}
 
 
@@ -120,6 +122,9 @@ class FlightLog:
         if not isinstance(error, flight.FlightUnavailableError):
             raise error
         self.close()
+        refusal = _refused_input(error)
+        if refusal:  # the same data would be refused again
+            raise QueryError(f"{self.url}: the broker does not accept this: {refusal}") from None
         if "certificate verify failed" in str(error).lower().replace("_", " "):  # nor will it be later
             raise ConnectionError(
                 f"{self.url}: the broker's certificate is not trusted (certificate verify failed); "
@@ -302,6 +307,12 @@ class _Pauses:
 def _text(error: BaseException) -> str:
     """Return what the broker said; gRPC adds where in itself it heard of it."""
     return str(error).partition(". gRPC client debug context:")[0].partition(". Detail:")[0]
+
+
+def _refused_input(error: BaseException) -> str:
+    """Return why the broker did not accept the bytes that were sent, from its GOAWAY; "" if it did."""
+    found = _REFUSED_INPUT.search(str(error))
+    return "" if found is None else found[1]
 
 
 def read_log(

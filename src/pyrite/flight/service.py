@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 MAX_BATCH = 2**63 - 1
 """The largest number that a batch may have."""
 
+RIGHTS = {"commit": ("publish",), "abort": ("publish", "admin")}
+"""The rights of which a caller needs one, by action; the other actions need pull."""
+
 Reply = dict[str, Any]
 
 
@@ -235,9 +238,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def _counted(self, read: int, batches: Iterator[Any]) -> Read:
         return Read(batches, partial(self._control.say, ended=read))
 
-    def _may(self, context: flight.ServerCallContext, action: str) -> None:
-        """Refuse a caller that may not do such a thing on any topic, before anything else is looked at."""
-        self._ask(context, "may", action=action)
+    def _may(self, context: flight.ServerCallContext, *actions: str) -> None:
+        """Refuse a caller that may do none of these on any topic, before anything is decoded."""
+        self._ask(context, "may", actions=actions)
 
     def _batches(self, query: Query, check: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """Yield batches, each with where the rest begins, and what was skipped since the one before.
@@ -312,7 +315,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         method = self._actions().get(action.type)
         if method is None:
             raise QueryError(f"there is no action {action.type!r}; there are: {', '.join(self._actions())}")
-        self._may(context, "publish" if action.type in ("commit", "abort") else "pull")
+        self._may(context, *RIGHTS.get(action.type, ("pull",)))
         asked = read_object(action.body.to_pybytes())
         return iter([flight.Result(json.dumps(method(context, asked)).encode())])
 

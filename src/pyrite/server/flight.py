@@ -113,10 +113,10 @@ class FlightProcess(Child):
         self._may_read(message, told)
 
     def _may(self, message: Message, answer: Answer) -> None:
-        """Say whether the caller may do something on any topic, before anything else is looked at."""
-        access, action = self._broker.access, message["action"]
-        if access.checks_topics and not access.may_within(action, _who(message), "#"):
-            answer(refused=f"not authorized: {action}")
+        """Say whether the caller may do one of several things on any topic, before anything is decoded."""
+        access, who, actions = self._broker.access, _who(message), message["actions"]
+        if access.checks_topics and not any(access.may_within(action, who, "#") for action in actions):
+            answer(refused=f"not authorized: {' or '.join(actions)}")
         else:
             answer()
 

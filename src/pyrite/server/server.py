@@ -521,8 +521,17 @@ async def serve(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         _on_signal(number, stopped.set)
-    hung_up = asyncio.Event()
-    _on_signal(signal.SIGHUP, hung_up.set)  # a reload during the start waits for its end
+    server: Server | None = None
+    started = reload_wanted = False
+
+    def hang_up() -> None:
+        nonlocal reload_wanted
+        if server is not None and started:
+            server.reload()
+        else:
+            reload_wanted = True  # a reload during the start waits for its end
+
+    _on_signal(signal.SIGHUP, hang_up)
     server = Server(config, reread)
     for line in server.found():
         say(line)
@@ -530,8 +539,8 @@ async def serve(
         say(f"listening on {listener}")
     say("pyrite ready")
     notify(READY)
-    _on_signal(signal.SIGHUP, server.reload)
-    if hung_up.is_set():
+    started = True
+    if reload_wanted:
         server.reload()
     # Everything loaded by now stays; and few of the objects that messages make are in cycles. So the
     # collector looks at less, and more rarely; and at few new objects at a time, as all wait meanwhile.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyrite.broker import consumers
 from pyrite.broker.access import NOT_AUTHORIZED, Accept, Refuse
-from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError
+from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError, NotAllowed
 from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.link import Transport
@@ -258,6 +258,8 @@ class LineConnection(Conversation):
             self.say(error(wrong.code, str(wrong)))
         except InvalidTopic as wrong:
             self.say(error("bad-topic", f"{asked.command}: {wrong}"))
+        except NotAllowed as wrong:
+            self.say(error("not-authorized", f"{asked.command}: {wrong}"))
         except ConsumerError as wrong:
             self.say(error("bad-consumer", f"{asked.command}: {wrong}"))
 
@@ -740,8 +742,7 @@ class LineConnection(Conversation):
             raise FrameError("bad-number", f"Pull: expected a number from 1 to {MAX_FETCH}, not {count}")
         if len(self._numbered) + count > MAX_NUMBERED:
             raise FrameError("full", "Pull: too many messages wait for their Ack")
-        consumer = consumers.find(self.broker, name)
-        self._check_access(asked, consumer.topic_filter, pull=True)
+        consumer = consumers.find(self.broker, self.credentials, name)
         self._pulling += 1
         give, done = partial(self._give, session, consumer), partial(self._pulled, session, consumer)
         fetch = partial(consumer.fetch, count, give, done)

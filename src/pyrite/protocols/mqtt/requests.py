@@ -90,11 +90,13 @@ class Request:
         broker = self._connection.broker
         if not broker.journal.streams:
             raise Wrong("there is no log to fetch messages from")
+        credentials = self._connection.credentials  # rights are checked before anything is decoded
         if action == "create":
+            if broker.access.checks_topics and not broker.access.may_within("pull", credentials, "#"):
+                raise Wrong("not authorized: pull")
             self._create(name, _decoded(payload))
             return
-        consumer = consumers.find(broker, name)
-        self._check_access(consumer.topic_filter)  # before anything is decoded
+        consumer = consumers.find(broker, credentials, name)
         if action == "delete":
             consumers.delete(consumer, self._done)
         elif action == "fetch":

@@ -14,6 +14,7 @@ from pyrite.broker.consumers import (
     ACKNOWLEDGE_WITHIN,
     Consumer,
     ConsumerError,
+    NotAllowed,
     QuotaExceeded,
     TooManyConsumers,
 )
@@ -57,13 +58,12 @@ class Pulling:
             safely(fetch, reply)
 
         def fetch() -> None:
-            consumer = self._broker.consumers.get(name)
-            if consumer is None:
+            if name not in self._broker.consumers:
                 reply([])  # it was deleted meanwhile
                 return
             if not self._broker.is_welcome(who):
                 raise Problem(401, "log in again: users have changed")
-            self._check_consumer(who, consumer)
+            consumer = self._find(who, name)
             consumer.fetch(most, give, fetched, who.asker._replace(client=name))
 
         def give(place: Place, _: Batch) -> None:
@@ -125,17 +125,11 @@ class Pulling:
 
     def _find(self, who: Credentials, name: str) -> Consumer:
         try:
-            consumer = consumers.find(self._broker, name)
+            return consumers.find(self._broker, who, name)
+        except NotAllowed as refusal:
+            raise Problem(403, str(refusal)) from None
         except ConsumerError:
             raise Problem(404, f"there is no consumer {name!r}: pull with a filter makes it") from None
-        self._check_consumer(who, consumer)
-        return consumer
-
-    def _check_consumer(self, who: Credentials, consumer: Consumer) -> None:
-        """Require the right to pull; the filter of a consumer is told to no one else."""
-        access = self._broker.access
-        if access.checks_topics and not access.may_pull(who, consumer.topic_filter.decode()):
-            raise Problem(403, f"not authorized: pull from consumer {consumer.name!r}")
 
     def _check(self, who: Credentials, topic_filter: bytes) -> None:
         access = self._broker.access
