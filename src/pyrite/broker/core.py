@@ -682,7 +682,9 @@ class Broker:
         self._end_replay(subscription)
         self._remove(subscription)
         if subscription.latest and session.latest is not None:
-            session.latest.remove_matching(subscription.topic_filter)
+            steps = session.latest.remove_matching(subscription.topic_filter)
+            if sum(1 for _ in islice(steps, FREED_TOGETHER)) == FREED_TOGETHER:
+                self.free(steps)
         if session.lasting:
             self.journal.drop_subscription(session, key)
         return True

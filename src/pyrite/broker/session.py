@@ -1131,6 +1131,9 @@ class Session:
             self.broker.free(_emptied(self._queue))
         if self._inflight is not None and len(self._inflight) > FREED_AT_ONCE:
             self.broker.free(_emptied(self._inflight))
+        if self.latest is not None and len(self.latest.values) > FREED_AT_ONCE:
+            self.broker.free(_emptied(self.latest.values))
+        self.latest = None
         self._queue = None
         self._inflight = None
         self.inflight_bytes = 0
