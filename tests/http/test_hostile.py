@@ -217,7 +217,9 @@ def test_rights_come_before_work_on_every_route(api: httpx.Client, method: str, 
     for who, status in ((None, 401), (EVE, 403)):
         answer = api.request(method, f"/api/v1/{path}", content=content, headers=headers, auth=who)
         if who is not None and path == "quotas":
-            assert [one["user"] for one in answer.json()["accounts"]] == ["eve"], "those of others are not told"
+            assert [one["user"] for one in answer.json()["accounts"]] == ["eve"], (
+                "those of others are not told"
+            )
             continue
         if who is not None and path == "streams":
             assert answer.json() == {"streams": [], "withheld": True}
