@@ -152,9 +152,9 @@ def test_no_turn_takes_long(world: World, name: str, send: Callable[..., LineCon
         client = send(world, ALTERNATING[name])
         world.run(lambda client=client: not client.interrupted, SLOW)  # type: ignore[misc]
         session = client.session
-        client.lost()
+        world.measure(client.lost, "lost")
         if session is not None and not session.has_ended:
-            world.broker.end_session(session)
+            world.measure(lambda session=session: world.broker.end_session(session), "end")  # type: ignore[misc]
         world.run(lambda: True, SLOW)
         if world.longest <= LONGEST_TURN:
             return

@@ -17,6 +17,7 @@ from pyrite.broker.access import Access
 from pyrite.broker.message import Batch
 from pyrite.broker.session import NEVER
 from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.topics import split_shared
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import (
     MAX_FILTERS,
@@ -43,6 +44,10 @@ READERS = 100
 """Connected subscribers of one topic."""
 SUBSCRIPTIONS = 10_000
 """As many as one client may have."""
+LOADED_SUBSCRIPTIONS = 2_000
+"""Subscriptions of a client that ends with as much as possible waiting for it."""
+WAITING = 40_000
+"""Messages that wait for it, each of its own."""
 DIFFERENT = 2_000
 """Packets of a read that differ."""
 ENOUGH = 12
@@ -352,3 +357,66 @@ def test_no_log_in_holds_the_others_up(crowd: Crowd, version: int) -> None:
     for more in following:
         check("log in", lambda turns, more=more: read(turns, crowd.wire(), connect + more, "log in"))  # type: ignore[misc]
     crowd.settle()
+
+
+def loaded(crowd: Crowd, name: str, form: str) -> tuple[Client, list[Client]]:
+    """Connect a client with many subscriptions and messages in flight and queued.
+
+    Shared subscriptions have a second member, which is returned too.
+    """
+    crowd.broker.access = ACCESS[V311]
+    clients = []
+    for number in range(2 if form.startswith("$share") else 1):
+        client = crowd.connect(
+            f"{name}-{number}", clean_start=False, session_expiry=100, receive_maximum=65_535
+        )
+        session = client.connection.session
+        assert session is not None
+        for at in range(LOADED_SUBSCRIPTIONS):
+            key = (form % at).encode()
+            group, topic_filter = split_shared(key)
+            crowd.broker.subscribe(Subscription(session, topic_filter, 1), group, key)
+        clients.append(client)
+        if number == 0:
+            for at in range(WAITING):
+                topic = split_shared((form % (at % LOADED_SUBSCRIPTIONS)).encode())[1]
+                crowd.broker.publish(Batch(topic, b"x", 1))
+                if at % 5_000 == 0:
+                    crowd.settle()
+                    client.transport.written.clear()
+    crowd.settle()
+    return clients[0], clients[1:]
+
+
+@pytest.mark.parametrize("form", ["loaded/%d", "$share/group/loaded/%d"])
+@pytest.mark.parametrize("end", ["lost", "taken over", "begun anew", "expired", "ended"])
+def test_the_end_of_a_client_with_all_that_waits_for_it_holds_no_one_up(
+    crowd: Crowd, end: str, form: str
+) -> None:
+    def once(turns: Turns) -> None:
+        name = f"loaded-{next(fresh)}"
+        client, others = loaded(crowd, name, form)
+        broker, client_id = crowd.broker, f"{name}-0"
+        gc.freeze()
+        if end == "lost":
+            turns.take(end, client.connection.lost)
+        elif end == "expired":
+            client.drop()
+            crowd.settle()
+            turns.take(end, lambda: broker.tick(broker.now + 101))
+            turns.finish(broker, end)
+            assert client_id not in broker.sessions
+        elif end == "ended":
+            turns.take(end, lambda: broker.end_session(broker.sessions[client_id]))
+        else:
+            broker.access = ACCESS[V5]
+            asked = {"session_expiry": 100, "receive_maximum": 65_535}
+            connect = encode(Connect(client_id, V5, end == "begun anew", properties=asked), V5)
+            read(turns, crowd.wire(), connect, end)
+        turns.finish(broker, end)
+        for left in (client_id, *(one.connection.credentials.client_id for one in others)):
+            if left in broker.sessions:
+                broker.end_session(broker.sessions[left])
+        crowd.settle()
+
+    check(f"{form}, {end}", once)

@@ -18,7 +18,7 @@ from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.log.journal import open_journal
 from pyrite.log.options import StreamOptions
-from pyrite.log.workers import ThreadWorker
+from pyrite.log.workers import FairThreadWorker, ThreadWorker
 from pyrite.protocols.conversation import Conversation
 
 MANY = 100_000
@@ -68,7 +68,7 @@ class World:
             [StreamOptions(topics=["log/#"])],
             writing=ThreadWorker("test-log", post),
             committing=ThreadWorker("test-state", post),
-            reading=ThreadWorker("test-read", post),
+            reading=FairThreadWorker("test-read", post),
             upkeep=ThreadWorker("test-upkeep", post),
             later=lambda seconds, call: self._later.append((time.monotonic() + seconds, call)),
         )

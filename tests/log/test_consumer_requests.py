@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from pyrite.broker import consumers
 from pyrite.broker.access import Access, Credentials
+from pyrite.broker.message import Batch
+from pyrite.broker.pending import Place
 from tests.support.core import Client
 from tests.support.durable import Machine
 
@@ -145,3 +147,18 @@ def test_whatever_is_asked_is_answered(client: Client, action: str, payload: byt
     _, end = ask(client, "any", action, payload)
     assert end.keys() == {"pyrite-count"} or end.keys() == {"pyrite-error"}
     assert not client.closed
+
+
+def test_thousands_of_fetches_that_wait_for_one_another_are_all_answered(client: Client) -> None:
+    client.publish("a", b"one", qos=1)
+    ask(client, "team", "create")
+    team = client.core.broker.consumers["team"]
+    found: list[int] = []
+
+    def more(place: Place, batch: Batch) -> None:
+        for _ in range(2_000):
+            team.fetch(1, lambda place, batch: None, found.append)
+
+    team.fetch(1, more, found.append)
+    client.core.flush()
+    assert found == [1] + [0] * 2_000

@@ -6,9 +6,12 @@ from itertools import count
 
 import pytest
 
+from pyrite.access.guard import Guard
+from pyrite.access.rules import Rule
 from pyrite.broker.core import TURN
+from pyrite.broker.message import Batch
 from pyrite.protocols.mqtt.packets import Ping, Publish, Subscribe, Wish, encode
-from tests.support.core import V5, V311, Core
+from tests.support.core import V5, V311, Client, Core
 
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 
@@ -134,3 +137,75 @@ def test_a_session_with_many_subscriptions_ends_a_turn_at_a_time(core: Core, how
     finish(core)
     assert tree.count == 0
     assert not tree.route(b"a/1/x").targets
+
+
+def take_everything(core: Core, client: Client) -> list[bytes]:
+    """Acknowledge what comes until nothing more does, and return the payloads in their order."""
+    payloads: list[bytes] = []
+    while True:
+        finish(core)
+        core.flush()
+        messages = client.finish()
+        if not messages:
+            return payloads
+        payloads += [message.payload for message in messages]
+
+
+@pytest.mark.parametrize("in_flight", [10, 0])
+def test_a_client_that_is_back_before_its_end_is_dealt_with_gets_all_in_order(
+    core: Core, in_flight: int
+) -> None:
+    core.broker.access = Guard({}, [Rule(["anonymous"], publish=["#"], subscribe=["a/#"])], True)
+    asked = {"clean_start": False, "session_expiry": 100, "receive_maximum": 10}
+    first = core.connect("reader", **asked)
+    first.subscribe("a/#", qos=1)
+    if not in_flight:
+        first.drop()
+    for number in range(300):
+        core.broker.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
+    finish(core)
+    core.flush()
+    assert len(first.messages()) == in_flight
+    core.broker.admission.changed()  # so that everything is checked again
+    second = core.connect("reader", **asked)
+    assert core.broker.has_interrupted, "the queue was checked in one go"
+    for number in range(300, 320):
+        core.broker.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
+    core.flush()
+    assert second.payloads() == [], "something was sent before all was checked"
+    assert take_everything(core, second) == [b"%d" % number for number in range(320)]
+
+
+@pytest.mark.parametrize("back", [True, False])
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_a_member_leaves_to_the_others_reaches_one_of_them(core: Core, clean: bool, back: bool) -> None:
+    asked = {"session_expiry": 100, "receive_maximum": 20}
+    first = core.connect("first", **asked)
+    first.subscribe("$share/group/a/#", qos=1)
+    for number in range(300):
+        core.broker.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
+    finish(core)
+    other = core.connect("other", receive_maximum=20)
+    other.subscribe("$share/group/a/#", qos=1)
+    received: list[bytes] = []
+    first.drop()
+    assert core.broker.has_interrupted, "all was handed over in one go"
+    if back:
+        first = core.connect("first", clean_start=clean, **asked)
+        received = take_everything(core, first)
+    others = take_everything(core, other)
+    assert sorted(received + others, key=int) == [b"%d" % number for number in range(300)]
+    assert others == sorted(others, key=int)
+
+
+def test_the_end_of_a_session_frees_all_that_waited_for_it(core: Core) -> None:
+    client = core.connect("reader", clean_start=False, session_expiry=100, receive_maximum=10)
+    client.subscribe("$share/group/a/#", "b/#", qos=1)
+    for number in range(300):
+        core.broker.publish(Batch(b"ab"[number % 2 :][:1] + b"/%d" % number, b"x", 1))
+    finish(core)
+    core.connect("reader", clean_start=True)
+    finish(core)
+    assert core.broker.figures.messages_stored == 0
+    assert core.broker.sessions["reader"].queued_messages == 0
+    assert core.broker.subscriptions.count == 0

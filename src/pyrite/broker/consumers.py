@@ -79,10 +79,13 @@ class Consumer:
             self._fetches[0].begin()
 
     def fetched(self) -> None:
-        """Go on to the next fetch: one after the other, so that no message is given out twice."""
+        """Begin the next fetch in a turn of its own: thousands may wait, and find nothing.
+
+        Fetches come one after the other, so that no message is given out twice.
+        """
         self._fetches.popleft()
         if self._fetches:
-            self._fetches[0].begin()
+            self.broker.soon(self._fetches[0].begin)
 
     def acknowledge(self, places: Sequence[Place], done: Callable[[int], object]) -> None:
         """Note that messages were dealt with; `done` is told how many of them were known, when it is safe."""

@@ -391,7 +391,7 @@ class Broker:
             dealt = 0 if group.returned else self.deal_out(batch, group)
             if dealt < batch.count:
                 group.positions[batch.stream] = batch.offset + dealt
-                self._fall_behind(group)
+                self.fall_behind(group)
 
     def deal_out(self, batch: Batch, group: SharedGroup) -> int:
         """Deal as many messages, from the first, as members can be sent now; return how many."""
@@ -415,7 +415,7 @@ class Broker:
     def give_back(self, batch: Batch, group: SharedGroup) -> None:
         """Take back what a member was dealt and did not acknowledge, for others to have."""
         group.returned.append(batch)
-        self._fall_behind(group)
+        self.fall_behind(group)
 
     def give_back_to_one_of(self, places: list[Batch], groups: list[SharedGroup]) -> None:
         """The same, for messages of which only the place in the log is known, not even the topic."""
@@ -432,7 +432,7 @@ class Broker:
             offsets = range(place.offset, place.offset + place.count)
             self.journal.fetch(place.stream, offsets, found)
 
-    def _fall_behind(self, group: SharedGroup) -> None:
+    def fall_behind(self, group: SharedGroup) -> None:
         """Have a group deal from the log, as members have room."""
         self.groups_behind.add(group)
         if group.reader is None:
@@ -682,7 +682,9 @@ class Broker:
         self._end_replay(subscription)
         self._remove(subscription)
         if subscription.latest and session.latest is not None:
-            session.latest.remove_matching(subscription.topic_filter)
+            steps = session.latest.remove_matching(subscription.topic_filter)
+            if sum(1 for _ in islice(steps, FREED_TOGETHER)) == FREED_TOGETHER:
+                self.free(steps)
         if session.lasting:
             self.journal.drop_subscription(session, key)
         return True
@@ -723,7 +725,7 @@ class Broker:
         def may_read(topic: bytes) -> bool:
             if self.access.may_subscribe(credentials, topic.decode()):
                 return True
-            return any(matches(one.topic_filter, topic) for one in session.subscriptions.values())
+            return session.asks_for(topic)
 
         return may_read
 
@@ -852,7 +854,7 @@ class Broker:
             if session.link is not None:
                 link = session.link
                 link.displaced()
-                self.close_session(session, link, send_will=True, resumed=not clean_start)
+                self.close_session(session, link, True, resumed=not clean_start, replaced=clean_start)
             if clean_start and client_id in self.sessions:
                 self.end_session(session)  # [MQTT-3.1.2-4]
         session = self.sessions.get(client_id)
@@ -912,7 +914,7 @@ class Broker:
     def restored_group(self, group: SharedGroup) -> None:
         """Have a shared subscription that was restored go on where it was."""
         if group.positions or group.returned:
-            self._fall_behind(group)
+            self.fall_behind(group)
 
     def attached(self, session: Session, link: Link, window: int) -> None:
         """Connect a session and a link: the client has been let in."""
@@ -929,10 +931,13 @@ class Broker:
         figures.connections += 1
         figures.clients_maximum = max(figures.clients_maximum, len(self.sessions))
 
-    def close_session(self, session: Session, link: Link, send_will: bool, resumed: bool = False) -> None:
+    def close_session(
+        self, session: Session, link: Link, send_will: bool, resumed: bool = False, replaced: bool = False
+    ) -> None:
         """Note that a client's connection is over; its will goes out, now or later, if `send_will`.
 
         `resumed` says that another connection goes on with the session, so a delayed will is not sent.
+        `replaced` says that the caller ends the session next, whenever it would expire.
         """
         if session.link is not link:
             return
@@ -940,7 +945,7 @@ class Broker:
         if session.account is not None:
             session.account.connections -= 1
         self.presence += 1
-        session.detach(ends=session.expiry == 0)
+        session.detach(ends=replaced or session.expiry == 0)
         will = session.will
         if not send_will:
             session.will = None  # [MQTT-3.14.4-3]
@@ -1000,12 +1005,11 @@ class Broker:
         session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends
-        if session.is_dealt_to:
-            session.hand_over(ends=True)
         session.leave_to(groups)
-        if session.lasting:
+        lasting = session.lasting
+        session.end()
+        if lasting:
             self.journal.drop_session(session)
-        session.clear()
 
     def _may_leave(self, will: Will) -> bool:
         """Tell whether who left a will may still publish there: rules may have changed since it connected."""

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pyrite.broker.journal import Piece, Stream, Wanted
-from pyrite.broker.timers import NO_SLOT
+from pyrite.broker.timers import NO_SLOT, TURN
 from pyrite.fair import Asker
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 8
+TAKEN_TOGETHER = 16
+"""Batches that are taken between two looks at the clock."""
 LITTLE = 1_000
 """Messages that may be read in the broker's own thread, after so many rounds of reading."""
 A_MOMENT = 0.1
@@ -46,6 +48,8 @@ class Follower:
         self._reading = False
         self._stopped = False
         self._pumping = False
+        self._will_pump = False
+        """Whether another turn comes for what was read."""
         self._rounds = 0
 
     def stop(self) -> None:
@@ -67,9 +71,15 @@ class Follower:
         if self._pumping:
             return
         self._pumping = True
+        clock = self.broker.clock
+        until, count = clock() + TURN if self._waiting else 0.0, 0
         try:
             while not self._stopped and not self._reading and self.has_room():
                 if self._waiting:
+                    count += 1
+                    if count % TAKEN_TOGETHER == 0 and clock() > until:
+                        self._pump_later()
+                        return
                     self._take_one()
                     continue
                 behind = self._behind()
@@ -82,6 +92,16 @@ class Follower:
                     self.caught_up()
         finally:
             self._pumping = False
+
+    def _pump_later(self) -> None:
+        """Go on in another turn: what was read takes longer than one."""
+        if not self._will_pump:
+            self._will_pump = True
+            self.broker.soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._will_pump = False
+        self.pump()
 
     def _take_one(self) -> None:
         batch = self._waiting[0]
@@ -353,7 +373,13 @@ class GroupReader(Follower):
     def pump(self) -> None:
         """Deal what came back first, then what is in the log."""
         group = self._group
+        clock = self.broker.clock
+        until, count = clock() + TURN if group.returned else 0.0, 0
         while group.returned and self.has_room():
+            count += 1
+            if count % TAKEN_TOGETHER == 0 and clock() > until:
+                self._pump_later()
+                return
             batch = group.returned[0]
             if batch.absent:
                 self._fetch(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyrite.broker.topics import matches
@@ -44,7 +45,12 @@ class Latest:
         if value is not None:
             self._size -= value.stride
 
-    def remove_matching(self, topic_filter: bytes) -> None:
-        """Forget what waits for the topics of a filter."""
-        for topic in [topic for topic in self.values if matches(topic_filter, topic)]:
-            self.remove(topic)
+    def remove_matching(self, topic_filter: bytes) -> Iterator[None]:
+        """Forget what waits now for the topics of a filter, a topic at each step."""
+        return self._remove(topic_filter, list(self.values), list(self.values.values()))
+
+    def _remove(self, topic_filter: bytes, topics: list[bytes], values: list[Batch]) -> Iterator[None]:
+        for topic, value in zip(topics, values, strict=True):
+            if self.values.get(topic) is value and matches(topic_filter, topic):
+                self.remove(topic)
+            yield

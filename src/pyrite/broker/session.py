@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker import deliveries
@@ -42,9 +42,18 @@ logger = logging.getLogger(__name__)
 MayRead = Callable[[bytes], bool]
 """Tells whether a client may be sent messages of a topic."""
 
+Queued = tuple[Batch, int, Subscription]
+"""A batch that waits, its QoS, and the subscription that asked for it."""
+
 MAX_MESSAGE_ID = 65_535
 FREED_AT_ONCE = 1_000
 """Messages of a session that are freed in one go when it ends; if there are more, in turns."""
+FIRST_TURN = TURN / 4
+"""Seconds of a chore that are done at once: several may begin in one turn of a client."""
+CHORE_STEPS = 16
+"""Steps of a chore between two looks at the clock."""
+FEW_SUBSCRIPTIONS = 8
+"""Subscriptions of a session up to which it is faster to try each than to ask the tree."""
 SENT_TOGETHER = 32
 """Messages that are sent between two looks at the clock."""
 NEVER = 0xFFFF_FFFF
@@ -111,10 +120,14 @@ class Session:
     """One client's subscriptions, unfinished deliveries and queue."""
 
     __slots__ = (
+        "_chores",
         "_inflight",
         "_next_id",
         "_queue",
         "_resend",
+        "_resend_after",
+        "_sifted",
+        "_then",
         "_unsent",
         "account",
         "broker",
@@ -166,9 +179,17 @@ class Session:
         self.queued_messages = 0
         self.queued_bytes = 0
         # Most clients never receive QoS 1 or 2, so what that takes is made when it is needed.
-        self._queue: deque[tuple[Batch, int, Subscription]] | None = None
+        self._queue: deque[Queued] | None = None
         self._inflight: dict[int, Flight] | None = None
         self._resend: deque[int] | None = None
+        self._chores: deque[Iterator[None]] | None = None
+        """Work on the queue and on messages in flight, in order. Nothing is sent before it is done."""
+        self._resend_after: deque[int] | None = None
+        """What `_resend` is again after the chores; until then it is empty, which stops all sending."""
+        self._then: Callable[[], object] | None = None
+        """Called after the chores."""
+        self._sifted: tuple[deque[Queued], deque[Queued]] | None = None
+        """While a chore goes through the queue: what stays of it, and what the chore has not come to."""
         self._unsent = 0
         """Messages in flight that are sent when the state is safe."""
         self._next_id = 1
@@ -580,6 +601,79 @@ class Session:
             self._note(DONE, flight.qos, message_id, 1)
         self.pump()
 
+    # Chores
+
+    def _do(self, chore: Iterator[None]) -> None:
+        """Work on what waits for the client or is in flight: at once, or in turns if it takes long."""
+        if self._chores is not None:
+            self._chores.append(chore)
+            return
+        self._chores = deque((chore,))
+        self._resend_after, self._resend = self._resend, deque()
+        self._work(self.broker.clock() + FIRST_TURN)
+
+    def _work(self, until: float) -> None:
+        """Go on with the chores until a time; if they are not done then, in another turn."""
+        chores = self._chores
+        assert chores is not None
+        try:
+            while chores:
+                chore = chores.popleft()
+                if sum(1 for _ in islice(chore, CHORE_STEPS)) == CHORE_STEPS:
+                    chores.appendleft(chore)
+                if chores and self.broker.clock() > until:
+                    return
+        except BaseException:
+            self._then = None
+            raise
+        finally:
+            if chores:
+                self.broker.soon(self._work_on)
+            else:
+                self._chores = None
+                self._resend, self._resend_after = self._resend_after, None
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+        elif self.link is not None:
+            self.pump()
+
+    def _work_on(self) -> None:
+        try:
+            self._work(self.broker.clock() + TURN)
+        except Exception:  # an access plug-in may do anything; nothing is sent unasked, nor forgotten
+            logger.exception("internal error: what waits for %r was not worked on", self.client_id[:200])
+            if self.link is not None:
+                self.link.ended(UNSPECIFIED)
+
+    def _after_chores(self, call: Callable[[], object]) -> None:
+        """Have something called when no chores are left, if the client is still connected then."""
+        if self._chores is None:
+            call()
+        else:
+            self._then = call
+
+    def _sift(self, keep: Callable[[Batch, int, Subscription], Iterable[Queued]]) -> Iterator[None]:
+        """Replace each entry of the queue by what `keep` returns for it, an entry a step.
+
+        The order stays, and what is queued meanwhile comes last.
+        """
+        if not self._queue:
+            return
+        waiting, self._queue = self._queue, None
+        kept: deque[Queued] = deque()
+        self._sifted = kept, waiting
+        try:
+            while waiting:
+                kept.extend(keep(*waiting[0]))
+                waiting.popleft()
+                yield
+        finally:
+            kept.extend(waiting)
+            kept.extend(self._queue or ())
+            self._queue = kept or None
+            self._sifted = None
+
     # Coming and going
 
     def attach(self, link: Link, window: int) -> None:
@@ -612,8 +706,12 @@ class Session:
     def resume(self, may_read: MayRead | None = None) -> None:
         """Send again what was unfinished, in its first order [MQTT-4.4.0-1], then what waited.
 
-        `may_read` says for which topics; those of others are given up.
+        `may_read` says for which topics; those of others are given up. What is still to be done since the
+        last connection ended comes first.
         """
+        self._after_chores(partial(self._resume, may_read))
+
+    def _resume(self, may_read: MayRead | None) -> None:
         if self._inflight:
             self._resend = deque()  # until it is all here, nothing else is sent
             self._fetch_absent(may_read)
@@ -621,8 +719,13 @@ class Session:
             self._resumed(may_read)
 
     def _resumed(self, may_read: MayRead | None) -> None:
-        if may_read is not None:
-            self._withhold_sent(may_read)
+        if may_read is None:
+            self._resend_all()
+            return
+        self._then = self._resend_all  # before the chore: nothing may be sent between the two
+        self._do(self._withhold_sent(may_read))
+
+    def _resend_all(self) -> None:
         self.pruned_as = self.broker.rights_of(self)
         self._resend = deque(self._inflight) if self._inflight else None
         self.pump()
@@ -632,44 +735,57 @@ class Session:
 
     def withhold(self, may_read: MayRead) -> None:
         """Forget what waits for the client on topics that it may not read."""
-        waiting, self._queue = self._queue, None
-        for batch, qos, target in waiting or ():
+
+        def keep(batch: Batch, qos: int, target: Subscription) -> list[Queued]:
+            parts = batch.parts()
+            kept = [part for part in parts if may_read(part.topic)]
+            if len(kept) < len(parts):
+                self.broker.figures.messages_dropped += batch.count - sum(part.count for part in kept)
             self._count_queued(batch, -1)
-            for part in batch.parts():
-                if may_read(part.topic):
-                    self._append(part, qos, target)
-                else:
-                    self.broker.figures.messages_dropped += part.count
+            for part in kept:
+                self._count_queued(part, 1)
+            return [(part, qos, target) for part in kept]
+
+        self._do(self._sift(keep))
 
     def withhold_answers(self) -> None:
         """Forget the answers to requests of the user before, as they are not for this one.
 
         Messages that were fetched and are not acknowledged are given out again, to whoever may fetch them.
         """
-        if not self.has_answers:
-            return
-        self.has_answers = False
-        waiting, self._queue = self._queue, None
-        for batch, qos, target in waiting or ():
+        if self.has_answers:
+            self.has_answers = False
+            self._do(self._forget_answers())
+
+    def _forget_answers(self) -> Iterator[None]:
+        def keep(batch: Batch, qos: int, target: Subscription) -> tuple[Queued, ...]:
+            if not target.is_answer:
+                return ((batch, qos, target),)
             self._count_queued(batch, -1)
-            if target.is_answer:
-                self.broker.figures.messages_dropped += batch.count
-            else:
-                self._append(batch, qos, target)
-        for message_id, flight in list((self._inflight or {}).items()):
-            if flight is not RELEASED and flight.target is not None and flight.target.is_answer:
+            self.broker.figures.messages_dropped += batch.count
+            return ()
+
+        yield from self._sift(keep)
+        for message_id, flight in self._each_in_flight():
+            yield
+            if flight.target is not None and flight.target.is_answer:
                 self._landed(flight)
                 self._give_up(message_id, flight)
 
-    def _withhold_sent(self, may_read: MayRead) -> None:
-        """Do the same for what was sent, and would be sent again."""
-        for message_id, flight in list((self._inflight or {}).items()):
-            if flight is RELEASED:
-                continue
+    def _withhold_sent(self, may_read: MayRead) -> Iterator[None]:
+        """Do the same as `withhold` for what was sent, and would be sent again."""
+        for message_id, flight in self._each_in_flight():
+            yield
             index = flight.index(message_id)
             if not may_read(flight.batch.part(index, index + 1).topic):
                 self._landed(flight)
                 self._give_up(message_id, flight)
+
+    def _each_in_flight(self) -> Iterator[tuple[int, Flight]]:
+        """Yield what is in flight and not released; it may change meanwhile."""
+        for message_id, flight in list((self._inflight or {}).items()):
+            if flight is not RELEASED and self._inflight and self._inflight.get(message_id) is flight:
+                yield message_id, flight
 
     def _give_up(self, message_id: int, flight: Flight) -> None:
         """Send a message no more that was sent."""
@@ -732,29 +848,38 @@ class Session:
         """Return for what a message went out that is older than the subscription: it was a retained one."""
         target = Subscription(self, batch.topic, qos, retain_as_published=True)
         target.aside = True
-        for one in self.subscriptions.values():
-            if one.group is None and matches(one.topic_filter, batch.topic):
+        for one in self._asking_for(batch.topic):
+            if one.group is None:
                 target.identifiers = one.identifiers
                 break
         return target
 
+    def asks_for(self, topic: bytes) -> bool:
+        """Tell whether any of the session's subscriptions matches a topic."""
+        replayed = (replay.subscription for replay in self.replays or ())
+        return any(self._asking_for(topic)) or any(matches(one.topic_filter, topic) for one in replayed)
+
+    def _asking_for(self, topic: bytes) -> Iterable[Subscription]:
+        """Return the session's subscriptions whose filters match a topic.
+
+        If there are many, the tree finds them; what is being sent the past is not in it.
+        """
+        if len(self.subscriptions) <= FEW_SUBSCRIPTIONS:
+            return [one for one in self.subscriptions.values() if matches(one.topic_filter, topic)]
+        return self.broker.subscriptions.of(self, topic)
+
     def _shared_target(self, batch: Batch) -> Subscription | None:
         """Return the shared subscription for which the session may have been dealt a batch."""
-        for one in self.subscriptions.values():
-            if one.group is not None and matches(one.topic_filter, batch.topic):
+        for one in self._asking_for(batch.topic):
+            if one.group is not None:
                 return one
         return None
 
     def target_for(self, batch: Batch) -> Subscription | None:
         """Return what of the session's subscriptions asks for a batch from the log."""
         target: Subscription | None = None
-        for subscription in self.subscriptions.values():
-            if (
-                subscription.group is None
-                and subscription.replay is None
-                and matches(subscription.topic_filter, batch.topic)
-                and subscription.wants(batch)
-            ):
+        for subscription in self._asking_for(batch.topic):
+            if subscription.group is None and subscription.replay is None and subscription.wants(batch):
                 target = subscription if target is None else target.merged_with(subscription)
         if target is not None and target.no_local and batch.origin == self.client_id:
             return target.own  # [MQTT-3.8.3-3]
@@ -796,7 +921,11 @@ class Session:
         What the log has is forgotten too: its place there will do.
         """
         self.link = None
-        self._resend = None
+        self._then = None
+        if self._chores is None:
+            self._resend = None
+        else:
+            self._resend_after = None
         if self.is_dealt_to and not ends:  # a session that ends leaves its groups anyway
             for subscription in self.subscriptions.values():
                 if subscription.group is not None:
@@ -807,7 +936,7 @@ class Session:
         for replay in self.replays or ():
             replay.stop()
         if self.is_dealt_to and not ends:
-            self.hand_over()
+            self._do(self._hand_over(ends=False))
         self.park()
 
     def park(self) -> None:
@@ -816,22 +945,25 @@ class Session:
         if not streams or self.expiry == 0:
             return
         positions = self.positions = self.positions or {}
-        kept: deque[tuple[Batch, int, Subscription]] = deque()
-        for batch, qos, target in self._queue or ():
+        for stream in streams:  # from here on, what is published is read from the log
+            positions.setdefault(stream, stream.routed)
+        self._do(self._park(positions))
+
+    def _park(self, positions: dict[Stream, int]) -> Iterator[None]:
+        def keep(batch: Batch, qos: int, target: Subscription) -> tuple[Queued, ...]:
             stream = batch.stream
             if stream is None or (target.aside and target.replay is None):
-                kept.append((batch, qos, target))
-                continue
+                return ((batch, qos, target),)
             self._count_queued(batch, -1)
             if target.replay is None:  # else it was not sent, so it will be read again
                 positions[stream] = min(batch.offset, positions.get(stream, batch.offset))
-        self._queue = kept or None
-        for stream in streams:
-            positions.setdefault(stream, stream.routed)
-        inflight = self._inflight or {}
-        for flight in dict.fromkeys(inflight.values()):
+            return ()
+
+        yield from self._sift(keep)
+        for flight in dict.fromkeys((self._inflight or {}).values()):
+            yield
             batch = flight.batch
-            if batch.stream is not None and not batch.absent:
+            if batch.stream is not None and not batch.absent and flight.left:
                 self.inflight_bytes -= len(batch.data)
                 flight.batch = AbsentBatch(batch.stream, batch.offset, batch.count)
         for stream, position in positions.items():
@@ -842,7 +974,7 @@ class Session:
         positions = dict(self.positions or {})
         if self.follower is not None:
             positions = self.follower.reached_positions()
-        for batch, _, target in self._queue or ():
+        for batch, _, target in chain(*(self._sifted or ()), self._queue or ()):
             if batch.stream is not None and not target.aside:
                 before = positions.get(batch.stream, batch.offset)
                 positions[batch.stream] = min(before, batch.offset)
@@ -908,41 +1040,82 @@ class Session:
             taken += 1
         return taken
 
-    def hand_over(self, ends: bool = False) -> None:
+    def _hand_over(self, ends: bool) -> Iterator[None]:
         """Give other members of the group what this one was dealt and has not acknowledged.
 
         A QoS 2 message that was sent stays: no one else may have it [MQTT-4.8.2-5].
         """
-        again: list[tuple[Batch, Subscription]] = []
-        if self._inflight:
-            for message_id, flight in list(self._inflight.items()):
-                target, expires_at = flight.target, flight.batch.expires_at
-                if expires_at is not None and expires_at <= self.broker.now:
-                    continue  # it is too late to send it to another [MQTT-3.3.2-5]
-                if target is not None and flight.qos == 1 and self._others(target, ends):
-                    index = flight.index(message_id)
-                    again.append((flight.batch.part(index, index + 1), target))
-                    if not flight.batch.absent:
-                        self._landed(flight)
-                    del self._inflight[message_id]
-                    self._note(DONE, 1, message_id, 1)
-        if self._queue:
-            kept: deque[tuple[Batch, int, Subscription]] = deque()
-            for batch, qos, target in self._queue:
-                expired = batch.expires_at is not None and batch.expires_at <= self.broker.now
-                if expired or self._others(target, ends):
-                    self._count_queued(batch, -1)
-                    if not expired:
-                        again.append((batch, target))
-                else:
-                    kept.append((batch, qos, target))
-            self._queue = kept
-        for batch, target in again:
-            assert target.group is not None
-            if batch.stream is None:
-                self.broker.deal(batch, target.group, self)
-            else:
-                self.broker.give_back(batch, target.group)
+        for message_id, flight in self._each_in_flight():
+            yield
+            part = self._taken_back(message_id, flight, ends)
+            if part is not None:
+                self._leave_to_others(part, flight.target)
+
+        def keep(batch: Batch, qos: int, target: Subscription) -> tuple[Queued, ...]:
+            expired = batch.expires_at is not None and batch.expires_at <= self.broker.now
+            if not expired and not self._others(target, ends):
+                return ((batch, qos, target),)
+            self._count_queued(batch, -1)
+            if not expired:
+                self._leave_to_others(batch, target)
+            return ()
+
+        yield from self._sift(keep)
+
+    def _taken_back(self, message_id: int, flight: Flight, ends: bool) -> Batch | None:
+        """Take a message out of flight that is for another member of its group now; None if it is not."""
+        target, expires_at = flight.target, flight.batch.expires_at
+        if expires_at is not None and expires_at <= self.broker.now:
+            return None  # it is too late to send it to another [MQTT-3.3.2-5]
+        if target is None or flight.qos != 1 or not self._others(target, ends):
+            return None
+        index = flight.index(message_id)
+        part = flight.batch.part(index, index + 1)
+        if not flight.batch.absent:
+            self._landed(flight)
+        assert self._inflight is not None
+        del self._inflight[message_id]
+        self._note(DONE, 1, message_id, 1)
+        return part
+
+    def _leave_to_others(self, batch: Batch, target: Subscription | None) -> None:
+        assert target is not None
+        assert target.group is not None
+        if batch.stream is None:
+            self.broker.deal(batch, target.group, self)
+        else:
+            self.broker.give_back(batch, target.group)
+
+    def end(self) -> None:
+        """Leave what was dealt to the session to the others of its groups, and forget the rest.
+
+        What the log has is theirs at once: the session's own note of it is about to be removed. They are
+        told of it later.
+        """
+        self._then = None
+        groups: dict[SharedGroup, None] = {}
+        if self.is_dealt_to:
+            for message_id, flight in self._each_in_flight():
+                if flight.batch.stream is None or flight.target is None:
+                    continue
+                part = self._taken_back(message_id, flight, ends=True)
+                if part is not None:
+                    assert flight.target.group is not None
+                    flight.target.group.returned.append(part)
+                    groups[flight.target.group] = None
+            for group in groups:
+                self.broker.journal.save_group(group)
+        self.noted = None
+        self._do(self._end(groups))
+
+    def _end(self, groups: Iterable[SharedGroup]) -> Iterator[None]:
+        for group in groups:
+            yield
+            if group.members:
+                self.broker.fall_behind(group)
+        if self.is_dealt_to:
+            yield from self._hand_over(ends=True)
+        self.clear()
 
     def _others(self, target: Subscription, ends: bool) -> bool:
         """Tell whether there is another member of the target's group; connected, unless this one `ends`."""
@@ -951,20 +1124,21 @@ class Session:
         return target.group.has_others(self, connected=not ends)
 
     def clear(self) -> None:
-        """Forget every unfinished delivery."""
+        """Forget every unfinished delivery; no chore is at work on them."""
         self.broker.figures.messages_stored -= self.queued_messages
         self.queued_messages = self.queued_bytes = 0
         if self._queue is not None and len(self._queue) > FREED_AT_ONCE:
             self.broker.free(_emptied(self._queue))
         if self._inflight is not None and len(self._inflight) > FREED_AT_ONCE:
             self.broker.free(_emptied(self._inflight))
+        if self.latest is not None and len(self.latest.values) > FREED_AT_ONCE:
+            self.broker.free(_emptied(self.latest.values))
+        self.latest = None
         self._queue = None
         self._inflight = None
         self.inflight_bytes = 0
-        self._resend = None
         self.incoming = None
         self.positions = None
-        self.noted = None
 
     @property
     def inflight_ids(self) -> Collection[int]:

@@ -136,6 +136,10 @@ class SharedGroup:
         """All members."""
         return self._members.values()
 
+    def member_of(self, session: Session) -> Subscription | None:
+        """Return the member that is of a session."""
+        return self._members.get(session)
+
     def add(self, member: Subscription) -> bool:
         """Add a member, or replace that of its session; return whether it is new."""
         new = member.session not in self._members
@@ -407,6 +411,17 @@ class SubscriptionTree:
         for topic in found:
             if topic is not None:
                 self._cache.pop(topic)
+
+    def of(self, session: Session, topic: bytes) -> list[Subscription]:
+        """Return the subscriptions of one session, shared ones too, whose filters match `topic`."""
+        found: list[Subscription] = []
+        for node in self._matching(topic):
+            if node.subscriptions is not None and session in node.subscriptions:
+                found.append(node.subscriptions[session])
+            if node.groups is not None and session.is_dealt_to:
+                members = (group.member_of(session) for group in node.groups.values())
+                found.extend(member for member in members if member is not None)
+        return found
 
     def _find(self, topic: bytes) -> Route:
         subscriptions: list[Subscription] = []

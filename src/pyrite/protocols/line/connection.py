@@ -7,7 +7,7 @@ batch, which is one slice of what was read.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +21,7 @@ from pyrite.broker.link import Transport
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import Place
 from pyrite.broker.positions import Position, parse_position
-from pyrite.broker.session import Session, WrongAcknowledgement
+from pyrite.broker.session import SENT_TOGETHER, Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, split_shared
 from pyrite.protocols.conversation import Conversation, Term
@@ -88,6 +88,7 @@ class LineConnection(Conversation):
     __slots__ = (
         "_asked",
         "_due",
+        "_due_before",
         "_farewell",
         "_missed",
         "_next_number",
@@ -96,6 +97,7 @@ class LineConnection(Conversation):
         "_shape",
         "_under_way",
         "_unkept",
+        "_will_send_due",
         "options",
         "peer",
     )
@@ -119,6 +121,10 @@ class LineConnection(Conversation):
         """By topic, of filters that want the latest message only: the one that waits for its Ack."""
         self._due: OrderedDict[bytes, None] = OrderedDict()
         """Topics of such filters whose latest message is to be sent, in this order."""
+        self._due_before: deque[bytes] = deque()
+        """Topics whose latest message waited when the client came back; they come before the others."""
+        self._will_send_due = False
+        """Whether another turn comes for the rest of them."""
         self._unkept = 0
         """Answers that wait for the state to be safe; those that come after them wait for them."""
         self._pulling = 0
@@ -324,7 +330,7 @@ class LineConnection(Conversation):
         self.tell_connected("line", present)
         session.resume(broker.reading_rights(session, credentials))
         if session.latest is not None:
-            self._due = OrderedDict.fromkeys(session.latest.values)
+            self._due_before = deque(session.latest.values)
             self._send_due()
 
     @property
@@ -823,10 +829,20 @@ class LineConnection(Conversation):
         latest = self.session.latest if self.session is not None else None
         if latest is None:
             return
-        while self._due and len(self._under_way) < self.window:
-            topic, _ = self._due.popitem(last=False)
+        until, count = 0.0, 0
+        before = self._due_before
+        while (before or self._due) and len(self._under_way) < self.window:
+            count += 1
+            if count % SENT_TOGETHER == 0:
+                until = until or self.broker.clock() + TURN
+                if self.broker.clock() > until:
+                    if not self._will_send_due:
+                        self._will_send_due = True
+                        self.broker.soon(self._send_more_due)
+                    return
+            topic = before.popleft() if before else self._due.popitem(last=False)[0]
             newest = latest.values.get(topic)
-            if newest is None:
+            if newest is None or topic in self._under_way:
                 continue
             if newest.expires_at is not None and newest.expires_at <= self.broker.now:
                 latest.remove(topic)
@@ -834,6 +850,10 @@ class LineConnection(Conversation):
             self._under_way[topic] = newest
             number = self.count(topic)
             self.emit_numbered(number, message(newest, number))
+
+    def _send_more_due(self) -> None:
+        self._will_send_due = False
+        self._send_due()
 
     def emit_numbered(self, number: int, frame: bytes) -> None:
         """Send a message that was numbered here."""
