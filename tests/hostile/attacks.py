@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import resource
 import socket
@@ -322,6 +323,7 @@ def main() -> None:
     """Do what is asked for."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # connections that the broker ends are expected
     name, seconds, ports = sys.argv[1:]
     done: Done = Counter()
     if ATTACKS[name] not in PREPARING:

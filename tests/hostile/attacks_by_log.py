@@ -111,23 +111,18 @@ async def all_sessions_and_consumers(ports: Ports, until: float, done: Done) -> 
         except ConnectionError:
             done["sessions refused"] += 1
 
-    async def consume(action: str, body: bytes) -> None:
-        wire = await log_in(ports, "mqtt", "consumes", "greedy")
+    async def consume(wire: Wire, action: str, body: bytes) -> None:
+        """Send a request about each consumer, and wait for all answers."""
         wire.write(
             b"".join(
                 publish_packet(f"$pyrite/consumers/c{number}/{action}", body, response_topic="answers")
                 for number in range(CONSUMERS + 100)
             )
         )
-        answers = 0
         async with asyncio.timeout(PATIENCE):
-            while answers < CONSUMERS + 100:
-                read = await wire.reader.readuntil(b"pyrite-")
-                answers += 1
-                word = (await wire.reader.readexactly(5)).decode()
-                assert read
-                done[f"{action}: {word}"] += 1
-        await wire.end()
+            for _ in range(CONSUMERS + 100):
+                await wire.reader.readuntil(b"pyrite-")
+                done[f"{action}: {(await wire.reader.readexactly(5)).decode()}"] += 1
 
     async def log_in_meanwhile() -> None:
         while time.monotonic() < until:
@@ -137,12 +132,13 @@ async def all_sessions_and_consumers(ports: Ports, until: float, done: Done) -> 
             await asyncio.sleep(0.05)
 
     logging_in = asyncio.create_task(log_in_meanwhile())
-    for first in range(0, SESSIONS, 50):
+    await come(0)
+    for first in range(1, SESSIONS, 50):
         await in_parallel(50, lambda which, first=first: come(first + which))  # type: ignore[misc]
-    await consume("create", b'{"filter": "mine/#"}')
+    await consume(hoard[0], "create", b'{"filter": "mine/#"}')
     await again_and_again(5, until, lambda which: come(SESSIONS + which))
     await logging_in
-    await consume("delete", b"")
+    await consume(hoard[0], "delete", b"")
     await in_parallel(len(hoard), lambda which: hoard[which].end())
 
 
@@ -152,8 +148,11 @@ async def resuming_sessions(ports: Ports, until: float, done: Done) -> None:
     began = time.monotonic()
     stays = {"session_expiry_interval": 3_600, "clean": False}
 
+    logging_in = asyncio.Semaphore(200)  # of more than 256 from one address the broker refuses some
+
     async def resume(which: int) -> Wire:
-        return await log_in(ports, "mqtt", f"resuming-{which}", "greedy", **stays)
+        async with logging_in:
+            return await log_in(ports, "mqtt", f"resuming-{which}", "greedy", **stays)
 
     async def leave_session(which: int) -> None:
         wire = await resume(which)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.hostile.catalogue import CATALOGUE
+from tests.hostile.pair import RATE
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 BEGIN, END = "<!-- figures of make soak: begin -->", "<!-- figures of make soak: end -->"
@@ -39,9 +40,9 @@ class Figures:
         p50, p99 = (max(times) * 1e3 for times in zip(*self.idle, strict=True))
         busy = "Other programs were running" if self.load > BUSY else "Nothing else was running"
         lines = [
-            f"{os.cpu_count()} cores, loopback, {self.seconds:g} s an attack, 100 messages a second with QoS 1. "
-            f"{busy} (load average {self.load:.1f}).",
-            f"Without an attack: p50 {p50:.1f} ms, p99 {p99:.1f} ms. The most memory of each process is in MiB.",
+            f"{os.cpu_count()} cores, loopback, {self.seconds:g} s an attack, {RATE} messages a second, QoS 1.",
+            f"{busy} (load average {self.load:.1f}). Without an attack: p50 {p50:.1f} ms, p99 {p99:.1f} ms.",
+            "Memory is the most that each process had, in MiB.",
             "",
             "| Attack | Bounded by | p50, ms | p99, ms | Memory | Measured beside |",
             "|---|---|---|---|---|---|",
