@@ -40,7 +40,7 @@ class Figures:
         p50, p99 = (max(times) * 1e3 for times in zip(*self.idle, strict=True))
         busy = "Other programs were running" if self.load > BUSY else "Nothing else was running"
         lines = [
-            f"{os.cpu_count()} cores, loopback, {self.seconds:g} s an attack, {RATE} messages a second, QoS 1.",
+            f"{os.cpu_count()} cores, loopback, {self.seconds:g} s an attack, {RATE} messages a second.",
             f"{busy} (load average {self.load:.1f}). Without an attack: p50 {p50:.1f} ms, p99 {p99:.1f} ms.",
             "Memory is the most that each process had, in MiB.",
             "",
