@@ -183,7 +183,8 @@ async def resuming_sessions(ports: Ports, until: float, done: Done) -> None:
         await wire.end()
 
     async def end_session(which: int) -> None:
-        await (await resume(which)).end()
+        await (await log_in(ports, "mqtt", f"resuming-{which}", "greedy")).end()
+        done["ended"] += 1
 
     await in_parallel(RESUMING, leave_session)
     publisher = await log_in(ports, "mqtt", "publisher", "greedy")

@@ -22,6 +22,7 @@ from tests.conformance.wire import (
 from tests.hostile.dialing import (
     MQTT_SCHEMES,
     PATIENCE,
+    PINGRESP,
     SOAKING,
     Attack,
     Done,
@@ -297,7 +298,10 @@ class _Subscriber(asyncio.Protocol):
 
 @prepares
 async def runs_to_many(ports: Ports, until: float, done: Done) -> None:
-    """Publish runs of small messages to 100 subscribers, some of which acknowledge nothing."""
+    """Publish runs of small messages to 100 subscribers, some of which acknowledge nothing.
+
+    A run is as long as the largest read, and the next one begins when it was acknowledged.
+    """
     began = time.monotonic()
     loop = asyncio.get_running_loop()
     crowd: list[_Subscriber] = []
@@ -309,18 +313,20 @@ async def runs_to_many(ports: Ports, until: float, done: Done) -> None:
         )
         crowd.append((await made)[1])
     until = ready_after(began, until)
+    total = 16_000
     runs = [
-        counted(LARGEST_READ, lambda _: publish_packet("crowd", b"x")),
-        counted(
-            LARGEST_READ, lambda number: publish_packet("crowd", b"x", qos=1, packet_id=number % 40_000 + 1)
+        (publish_packet("crowd", b"x") * total, PINGRESP),
+        (
+            b"".join(publish_packet("crowd", b"x", qos=1, packet_id=one) for one in range(1, total + 1)),
+            ack_packet(PUBACK, total),
         ),
     ]
 
     async def publish(which: int) -> None:
         wire = await log_in(ports, ("mqtt", "unix")[which], f"publisher-{which}")
         while time.monotonic() < until:
-            for run in runs:
-                await wire.round_trip(run)
+            for run, answer in runs:
+                await wire.round_trip(run, answer)
                 done["runs"] += 1
         wire.abort()
 

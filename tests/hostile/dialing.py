@@ -128,16 +128,16 @@ class Wire:
             length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2, "big")
             self.writer.write(b"\x82" + length + bytes(4) + piece)
 
-    async def round_trip(self, data: bytes) -> None:
-        """Send bytes and a PINGREQ, and read until it is answered.
+    async def round_trip(self, data: bytes, answer: bytes = PINGRESP) -> None:
+        """Send bytes and a PINGREQ, and read until that or another packet is answered.
 
         Acknowledgements may come before the answer and after it; ids below 0xD000 do not look like it.
         """
         self.write(data + PINGREQ)
         read = last = b""
         async with asyncio.timeout(PATIENCE):
-            while PINGRESP not in last + read:
-                last = read[-1:]
+            while answer not in last + read:
+                last = (last + read)[1 - len(answer) :]
                 read = await self.reader.read(262_144)
                 if not read:
                     raise ConnectionError("the broker closed the connection")
