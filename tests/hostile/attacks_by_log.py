@@ -35,8 +35,9 @@ CONSUMERS = 1_000
 """Consumers that `greedy` may have, by the same."""
 RESUMING = 300
 """Sessions that come back at one time."""
-PAST = 2_000 if SOAKING else 500
-"""Messages that each of them is sent from the log."""
+PAST = 2_000 if SOAKING else 30
+"""Messages that each of them is sent from the log. The memory of sessions that ended with many messages in flight
+is freed only when the garbage collector runs next: `make soak` shows that."""
 SIZE = 1_000
 """Bytes of the payload of each."""
 POLLS = 900
@@ -188,8 +189,8 @@ async def resuming_sessions(ports: Ports, until: float, done: Done) -> None:
 
     await in_parallel(RESUMING, leave_session)
     publisher = await log_in(ports, "mqtt", "publisher", "greedy")
-    for first in range(0, PAST, 100):
-        ids = range(first + 1, first + 101)
+    for first in range(0, PAST, 10):
+        ids = range(first + 1, first + 11)
         payload = b"x" * SIZE
         await publisher.round_trip(
             b"".join(publish_packet("mine/past", payload, qos=1, packet_id=one) for one in ids)
