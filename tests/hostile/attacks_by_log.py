@@ -36,8 +36,8 @@ CONSUMERS = 1_000
 RESUMING = 300
 """Sessions that come back at one time."""
 PAST = 2_000 if SOAKING else 30
-"""Messages that each of them is sent from the log. The memory of sessions that ended with many messages in flight
-is freed only when the garbage collector runs next: `make soak` shows that."""
+"""Messages that each of them is sent from the log. Sessions that end with many messages in flight keep their
+memory until the garbage collector runs next: `make soak` shows that."""
 SIZE = 1_000
 """Bytes of the payload of each."""
 POLLS = 900
