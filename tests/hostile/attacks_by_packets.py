@@ -58,7 +58,7 @@ CROWD = 100
 
 
 async def line_ack_ranges(ports: Ports, until: float, done: Done) -> None:
-    """Acknowledge 0-65535 up to 1,500 times in a line of 12 KB; over TCP, a Unix socket and UDP."""
+    """Acknowledge 0-65535 up to 1,500 times in a line of 12 KB; over TCP and UDP."""
     allowed = b"Ack" + b" 0-65535" * 990 + b"\n"
     too_many = b"Ack" + b" 0-65535" * 1_500 + b"\n"
 
