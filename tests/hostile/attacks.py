@@ -1,7 +1,8 @@
-"""What clients that mean harm do: `python -m tests.hostile.attacks NAME SECONDS PORTS`, PORTS being JSON.
+"""Attacks on a broker: `python -m tests.hostile.attacks NAME SECONDS PORTS`, PORTS being JSON.
 
-PORTS has a port for each scheme, or the path of a socket. Each says `ready` when all it needs is there and
-the harm begins; and at the end, as JSON, how often it did what it does: so a test can tell that it happened.
+PORTS maps each scheme to a port, or to the path of a Unix socket. An attack prints `ready` when its
+preparations are done and the harm begins. At the end it prints, as JSON, counts of what it did, so that a
+test can tell that the attack took place.
 """
 
 from __future__ import annotations
@@ -9,68 +10,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
+import logging
 import random
 import resource
 import socket
-import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 
 from tests.conformance.wire import connect_packet, options, publish_packet, subscribe_packet
+from tests.hostile import attacks_by_log, attacks_by_packets, attacks_by_strangers
+from tests.hostile.dialing import (
+    PREPARING,
+    SECURE,
+    TLS,
+    Attack,
+    Done,
+    Ports,
+    Stream,
+    client,
+    dial,
+    hang_up,
+    in_parallel,
+    prepares,
+    ready,
+    ready_after,
+)
 
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"loris" * 90
+"""The beginning of a TLS handshake."""
 IDLE = 10_000
 """Clients that are connected and do nothing."""
-
-Ports = dict[str, int | str]
-Done = Counter[str]
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-SECURE = ("mqtts", "wss", "https", "flights")
-TLS = ssl.create_default_context()
-TLS.check_hostname = False
-TLS.verify_mode = ssl.CERT_NONE
-HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"loris" * 90
-"""How TLS begins."""
-
-
-async def dial(port: int | str, tls: ssl.SSLContext | None = None) -> Stream:
-    if isinstance(port, str):
-        return await asyncio.open_unix_connection(port)
-    return await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-
-
-def ready() -> None:
-    print("ready", flush=True)
-
-
-async def hang_up(stream: Stream) -> None:
-    stream[1].close()
-    with contextlib.suppress(OSError):
-        await stream[1].wait_closed()
-
-
-async def client(port: int | str, client_id: str, line: bool = False) -> Stream:
-    """Connect as MQTT asks for it, or the line protocol."""
-    reader, writer = await dial(port)
-    writer.write(f"Connect {client_id}\n".encode() if line else connect_packet(client_id))
-    answer = await asyncio.wait_for(reader.read(1_000), 30)
-    if not answer.startswith(b"Ack Connect" if line else b"\x20"):
-        raise ConnectionError(f"it was refused: {answer!r}")
-    return reader, writer
-
-
-async def in_parallel(number: int, work: Callable[[int], Awaitable[object]]) -> None:
-    """Do something so many times at one time; who is turned away gives up."""
-
-    async def quietly(which: int) -> None:
-        with contextlib.suppress(OSError, EOFError, TimeoutError):
-            await work(which)
-
-    await asyncio.gather(*(quietly(which) for which in range(number)))
 
 
 async def slow_loris(ports: Ports, until: float, done: Done) -> None:
@@ -121,6 +91,7 @@ async def half_open(ports: Ports, until: float, done: Done) -> None:
     await in_parallel(400, silent)
 
 
+@prepares
 async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
     """Ten thousand clients that do nothing, of which some go and come."""
     streams: dict[int, Stream] = {}
@@ -132,8 +103,7 @@ async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
     for first in range(0, IDLE, 500):
         await in_parallel(500, lambda which, first=first: come(first + which))  # type: ignore[misc]
     done["idle"] = len(streams)
-    ready()
-    until += time.monotonic() - began
+    until = ready_after(began, until)
     chosen = random.Random(7)
     while not done["churned"] or time.monotonic() < until:
         some = chosen.sample(sorted(streams), min(50, len(streams)))
@@ -329,7 +299,7 @@ async def random_bytes(ports: Ports, until: float, done: Done) -> None:
     endpoint.close()
 
 
-ATTACKS = {
+ATTACKS: dict[str, Attack] = {
     one.__name__: one
     for one in (
         slow_loris,
@@ -342,6 +312,9 @@ ATTACKS = {
         collisions,
         api_requests,
         random_bytes,
+        *attacks_by_packets.ATTACKS,
+        *attacks_by_log.ATTACKS,
+        *attacks_by_strangers.ATTACKS,
     )
 }
 
@@ -350,11 +323,11 @@ def main() -> None:
     """Do what is asked for."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # connections that the broker ends are expected
     name, seconds, ports = sys.argv[1:]
     done: Done = Counter()
-    if ATTACKS[name] is not idle_with_churn:
+    if ATTACKS[name] not in PREPARING:
         ready()
-    os.nice(5)  # harm is done to the broker, not to who shares this machine with it
     asyncio.run(ATTACKS[name](json.loads(ports), time.monotonic() + float(seconds), done))
     print(json.dumps(done))
 

@@ -18,6 +18,8 @@ RATE = 100
 PATIENCE = 60.0
 """Seconds in which the last message must have come."""
 TOPIC = "well/behaved"
+ADDRESS = "127.0.0.2"
+"""The address of their machine; attackers have another."""
 _BODY = struct.Struct(">Qd")
 
 
@@ -26,8 +28,8 @@ async def measure(url: str, seconds: float) -> dict[str, float]:
     delays: dict[int, float] = {}
     came: list[int] = []
     async with (
-        Client(url, client_id="listener") as listener,
-        Client(url, client_id="speaker") as speaker,
+        Client(url, client_id="listener", bind_address=ADDRESS) as listener,
+        Client(url, client_id="speaker", bind_address=ADDRESS) as speaker,
         listener.subscribe(TOPIC, qos=1) as messages,
     ):
 

@@ -1,7 +1,8 @@
 """Whatever some clients do, the others' messages all arrive, soon, and memory is given back.
 
-The attacks and the two clients that behave are processes of their own: what is seen is the broker. With
-PYRITE_SOAK set to a number, each attack goes on for so many seconds (`make soak`).
+The attacks and the two clients that behave are processes of their own: what is measured is the broker. With
+PYRITE_SOAK set to a number, each attack goes on for so many seconds (`make soak`). A table of what was
+measured is printed at the end; `--write-figures` puts it into docs/security.md.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,13 +21,19 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import trustme
 
-from tests.hostile.attacks import ATTACKS, IDLE
+from pyrite.access.users import User, write_users
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.attacks_by_log import CONSUMERS, SESSIONS
+from tests.hostile.catalogue import CATALOGUE, GUARDED_SCHEMES, SCHEMES
+from tests.hostile.dialing import PASSWORD
+from tests.hostile.figures import Figures, Row
+from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
-SECONDS = float(os.environ.get("PYRITE_SOAK", "3"))
+SECONDS = float(os.environ.get("PYRITE_SOAK", "1.5"))
+ATTACK = SECONDS + (2 if "PYRITE_SOAK" in os.environ else 1.5)
+"""Seconds that an attack lasts; the clients that behave take some to start."""
 ROOT = Path(__file__).parents[2]
-SCHEMES = ("mqtt", "ws", "line", "udp", "http", "flight", "mqtts", "wss", "https", "flights", "unix")
-STREAMS = {scheme: 1 for scheme in SCHEMES if scheme != "udp"}
 FLOOR = 0.003 if "PYRITE_SOAK" in os.environ else 0.1
 """Seconds that the slowest of 100 messages may take with nothing else to do; other tests run beside these."""
 MIB = 1024 * 1024
@@ -35,6 +43,8 @@ ALL_GROWTH = 128 * MIB
 """Bytes that it may have more at any time than before the first attack."""
 BESIDE = 128 * MIB
 """The same for each process beside it: that of HTTP may hold 256 MiB of answers, and keeps some of it."""
+SAMPLE = 0.1
+"""Seconds between two looks at the memory."""
 CONFIG = """
 [limits]
 connect_timeout = 2.0
@@ -42,74 +52,146 @@ connect_timeout = 2.0
 [tls]
 certificate = "server.pem"
 """
-LEAST = {
-    "slow_loris": {"opened": 300, "bytes": 1_000, **(STREAMS | {"flight": 0})},
-    "half_open": {"opened": 300, **STREAMS},
-    "idle_with_churn": {"idle": IDLE, "churned": 50},
-    "connection_flood": {**dict.fromkeys(SCHEMES, 10), "inside TLS": 10},
-    "subscription_bomb": {"filters": 500, "filters on lines": 500, "left": 4},
-    "retained_bomb": {"topics": 1_000, "taken back": 1_000},
-    "huge_topics": {"topics": 20, "topics on lines": 20},
-    "collisions": {"mqtt": 30, "line": 30, "unix": 30},
-    "api_requests": {"answers": 8},
-    "random_bytes": {**dict.fromkeys(SCHEMES, 10), "inside TLS": 10},
-}
-"""What an attack must have done at least to be one."""
+GUARDED = f"""
+[limits]
+connect_timeout = 2.0
+max_sessions = {2 * SESSIONS}
+
+[tls]
+certificate = "server.pem"
+client_ca = "ca.pem"
+
+[access]
+users = "users"
+
+[[access.rule]]
+users = ["well"]
+publish = ["well/#"]
+subscribe = ["well/#"]
+
+[[access.rule]]
+users = ["greedy"]
+publish = ["mine/#"]
+subscribe = ["mine/#", "answers"]
+pull = ["mine/#"]
+
+[[access.rule]]
+users = ["other"]
+subscribe = ["mine/#"]
+pull = ["mine/#"]
+
+[[access.rule]]
+users = ["reader"]
+subscribe = ["#", "answers"]
+
+[quotas.user.greedy]
+consumers = {CONSUMERS}
+"""
+USERS = ("well", "greedy", "other", "reader")
 
 pytestmark = [pytest.mark.xdist_group("hostile"), pytest.mark.timeout(200 + 4 * SECONDS)]
 
 
 def start(module: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", f"tests.hostile.{module}", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    quiet = os.environ | {"GRPC_VERBOSITY": "NONE"}
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=quiet)
 
 
-def result(process: subprocess.Popen[str]) -> dict[str, float]:
-    output, _ = process.communicate(timeout=150 + 3 * SECONDS)
+def result(process: subprocess.Popen[str], sample: Callable[[], object] = lambda: None) -> dict[str, float]:
+    """Return what a process prints when it is done; look at something while it is not."""
+    until = time.monotonic() + 150 + 3 * SECONDS
+    while True:
+        sample()
+        try:
+            output, _ = process.communicate(timeout=SAMPLE)
+            break
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > until:
+                process.kill()
     assert process.returncode == 0
     found: dict[str, float] = json.loads(output)
     return found
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("hostile")
-    (folder / "pyrite.toml").write_text(CONFIG)
-    certificate = trustme.CA().issue_cert("127.0.0.1")
-    certificate.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
-    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES if scheme != "unix"]
-    listen.append(f"--listen=unix://{folder / 'socket'}")
-    with BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=folder) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def idle(broker: BrokerProcess) -> float:
-    """Seconds that the slowest of 100 messages takes while there is nothing else to do."""
-    found = result(start("pair", broker.urls[0], "3"))
-    assert found["received"] == found["sent"] > 0
-    return found["p99"]
-
-
 Memory = dict[int, int]
 
 
-def memory(broker: BrokerProcess) -> Memory:
-    """Return what the broker and each process beside it have in memory."""
-    process = psutil.Process(broker.process.pid)
-    return {one.pid: one.memory_info().rss for one in (process, *process.children())}
+class Target:
+    """A broker that is attacked, and what it was like before."""
 
+    def __init__(self, broker: BrokerProcess, ports: dict[str, int | str], url: str) -> None:
+        self.broker = broker
+        self.ports = ports
+        self.url = url
+        """Where the clients that behave connect."""
+        found = result(start("pair", url, "3"))
+        assert found["received"] == found["sent"] > 0
+        self.idle = found
+        """What they measure while there is nothing else to do."""
+        self.at_first = self.memory()
+        """What each process has before the first attack."""
 
-def name_of(pid: int) -> str:
-    """Return what a process is: the broker, or one beside it."""
-    module: str = psutil.Process(pid).cmdline()[2]
-    return {"pyrite": "broker"}.get(module, module.removeprefix("pyrite."))
+    def memory(self) -> Memory:
+        """Return what the broker and each process beside it have in memory."""
+        process = psutil.Process(self.broker.process.pid)
+        return {one.pid: one.memory_info().rss for one in (process, *process.children())}
+
+    def name_of(self, pid: int) -> str:
+        """Return what a process is: the broker, or one beside it."""
+        module: str = psutil.Process(pid).cmdline()[2]
+        return {"pyrite": "broker"}.get(module, module.removeprefix("pyrite."))
 
 
 @pytest.fixture(scope="module")
-def at_first(broker: BrokerProcess, idle: float) -> Memory:
-    """What each process has before the first attack."""
-    return memory(broker)
+def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
+    figures = Figures(SECONDS)
+    yield figures
+    if figures.rows:
+        print(f"\n\n{figures}")
+    if request.config.getoption("--write-figures", default=False):
+        figures.write()
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[Callable[[bool], Target]]:
+    """Start each broker when the first attack needs it, so that its idle figures are of an idle machine."""
+    started: dict[bool, Target] = {}
+    with ExitStack() as brokers:
+
+        def target(guarded: bool) -> Target:
+            if guarded not in started:
+                folder = tmp_path_factory.mktemp("guarded" if guarded else "hostile")
+                started[guarded] = begin(folder, guarded, brokers)
+                figures.idle.append((started[guarded].idle["p50"], started[guarded].idle["p99"]))
+            return started[guarded]
+
+        yield target
+
+
+def begin(folder: Path, guarded: bool, brokers: ExitStack) -> Target:
+    """Start a broker with users and rules, or one for everyone."""
+    (folder / "pyrite.toml").write_text(GUARDED if guarded else CONFIG)
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    server, visitor = authority.issue_cert("127.0.0.1"), authority.issue_cert("visitor@example.org")
+    server.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    visitor.private_key_and_cert_chain_pem.write_to_path(str(folder / "visitor.pem"))
+    write_users(folder / "users", [User(name, quick_hash(PASSWORD)) for name in USERS])
+    schemes = GUARDED_SCHEMES if guarded else SCHEMES
+    listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in schemes if scheme != "unix"]
+    if not guarded:
+        listen.append(f"--listen=unix://{folder / 'socket'}")
+    broker = brokers.enter_context(
+        BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=folder)
+    )
+    urls = map(urlsplit, broker.urls)
+    ports = {scheme: one.port or one.path for scheme, one in zip(schemes, urls, strict=True)}
+    url = broker.urls[0]
+    if guarded:
+        ports["certificate"] = str(folder / "visitor.pem")
+        url = url.replace("//", f"//well:{PASSWORD}@")
+    return Target(broker, ports, url)
 
 
 def grown(now: Memory, before: Memory, by: int) -> bool:
@@ -118,39 +200,63 @@ def grown(now: Memory, before: Memory, by: int) -> bool:
     return any(now[pid] > before[pid] + by for pid in before)
 
 
+def test_every_attack_is_in_the_catalogue() -> None:
+    assert CATALOGUE.keys() == ATTACKS.keys()
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_others_do_not_notice(broker: BrokerProcess, idle: float, at_first: Memory, attack: str) -> None:
-    urls = map(urlsplit, broker.urls)
-    ports = {scheme: one.port or one.path for scheme, one in zip(SCHEMES, urls, strict=True)}
-    before = memory(broker)
-    attacking = start("attacks", attack, str(SECONDS + 2), json.dumps(ports))
+def test_the_others_do_not_notice(targets: Callable[[bool], Target], figures: Figures, attack: str) -> None:
+    about = CATALOGUE[attack]
+    target = targets(about.guarded)
+    broker, idle, at_first = target.broker, target.idle["p99"], target.at_first
+    before = target.memory()
+    most = before.copy()
+
+    def sample() -> None:
+        for pid, size in target.memory().items():
+            most[pid] = max(most.get(pid, 0), size)
+
+    attacking = start("attacks", attack, str(ATTACK), json.dumps(target.ports))
+    assert attacking.stdout is not None
     try:
-        assert attacking.stdout is not None
         assert attacking.stdout.readline() == "ready\n"
-        found = result(start("pair", broker.urls[0], str(SECONDS)))
-        done = result(attacking)
+        found = result(start("pair", target.url, str(SECONDS)), sample)
+        done = result(attacking, sample)
     finally:
         attacking.kill()
         attacking.wait()
+        attacking.stdout.close()
     assert broker.process.poll() is None
-    assert [name for name, least in LEAST[attack].items() if done.get(name, 0) < least] == [], done
-    assert found["received"] == found["sent"] > 0
-    assert found["repeated"] == 0
-    assert found["in_order"]
-    assert found["p99"] <= 10 * max(idle, FLOOR), f"{found['p99']:.3f} s; idle: {idle:.3f} s"
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        now = memory(broker)
+        now = target.memory()
         if now[broker.process.pid] <= before[broker.process.pid] + GROWTH and not grown(
             now, at_first, BESIDE
         ):
             break
         time.sleep(0.2)
+    now = target.memory()
     taken = f"p50 {found['p50'] * 1e3:5.1f} ms, p99 {found['p99'] * 1e3:5.1f} ms (idle: {idle * 1e3:.1f} ms)"
-    now = memory(broker)
-    sizes = ", ".join(f"{name_of(pid)} {before[pid] >> 20} -> {now[pid] >> 20}" for pid in before)
-    print(f"\n{attack:18} {taken}, MiB: {sizes}")
+    sizes = ", ".join(
+        f"{target.name_of(pid)} {size >> 20} -> {most[pid] >> 20} -> {now[pid] >> 20}"
+        for pid, size in before.items()
+    )
+    print(f"\n{attack:28} {taken}, MiB: {sizes}")
+    figures.rows[attack] = Row(
+        found["p50"],
+        found["p99"],
+        {target.name_of(pid): size >> 20 for pid, size in most.items()},
+        {what: int(done.get(what, 0)) for what in about.most if what.endswith(", ms")},
+    )
+    assert [name for name, least in about.least.items() if done.get(name, 0) < least] == [], done
+    assert [name for name, limit in about.most.items() if done.get(name, 0) > limit] == [], done
+    assert found["received"] == found["sent"] > 0
+    assert found["repeated"] == 0
+    assert found["in_order"]
+    assert found["p99"] <= 10 * max(idle, FLOOR), f"{found['p99']:.3f} s; idle: {idle:.3f} s"
     assert now[broker.process.pid] <= before[broker.process.pid] + GROWTH, sizes
     assert now[broker.process.pid] <= at_first[broker.process.pid] + ALL_GROWTH, sizes
     assert not grown(now, at_first, BESIDE), sizes
+    if about.growth is not None:
+        assert not grown(most, before, about.growth * MIB), sizes
     assert [line for line in broker.log if "internal error" in line or "Traceback" in line] == []
