@@ -734,8 +734,7 @@ class LineConnection(Conversation):
         session = self._opened()
         name = asked.word(0, "the name of a consumer").decode("utf-8", "replace")
         asked.options(1, ())
-        consumer = consumers.find(self.broker, name)
-        self._check_access(asked, consumer.topic_filter, pull=True)
+        consumer = consumers.find(self.broker, self.credentials, name)
         answer = partial(self._answer, session, line("Ack", "Unregister", name))
         consumers.delete(consumer, self._before_others(answer))
 
