@@ -35,9 +35,8 @@ CONSUMERS = 1_000
 """Consumers that `greedy` may have, by the same."""
 RESUMING = 300
 """Sessions that come back at one time."""
-PAST = 2_000 if SOAKING else 30
-"""Messages that each of them is sent from the log. Sessions that end with many messages in flight keep their
-memory until the garbage collector runs next: `make soak` shows that."""
+PAST = 2_000 if SOAKING else 200
+"""Messages that each of them is sent from the log."""
 SIZE = 1_000
 """Bytes of the payload of each."""
 POLLS = 900

@@ -170,8 +170,8 @@ def test_who_may_not_pull_from_a_consumer_may_not_delete_it(machine: Machine) ->
     client.say("Register work a/#")
     before = machine.core.broker.access
     machine.core.broker.access = NoPulling()
-    assert texts(client.say("Unregister work")) == [
-        "Error not-authorized Unregister: not authorized for 'a/#'"
-    ]
+    (refusal,) = texts(client.say("Unregister work"))
+    assert isinstance(refusal, str)
+    assert refusal.startswith("Error not-authorized ")
     machine.core.broker.access = before
     assert [part.payload for part in client.say("Pull work")] == [b"0", None]

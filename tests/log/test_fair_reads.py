@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,6 +13,7 @@ from queue import SimpleQueue
 import pytest
 
 from pyrite.broker.journal import Piece, Wanted
+from pyrite.broker.message import Batch
 from pyrite.fair import Asker, FairQueue
 from pyrite.log import reading
 from pyrite.log.journal import open_journal
@@ -137,3 +140,28 @@ def test_single_messages_far_apart_are_read_in_several_turns(
         reader.take()
     assert order == ["other", [0, 4, 9]]
     journal.close()
+
+
+def test_a_fetch_that_is_done_keeps_nothing_of_the_session_that_asked(tmp_path: Path, reader: Reader) -> None:
+    class Session:
+        found: dict[int, Batch] | None = None
+
+        def answer(self, found: dict[int, Batch]) -> None:
+            self.found = found
+
+    journal = open_journal(tmp_path / "data", [StreamOptions()], reading=reader.worker)
+    client = Core(journal=journal).connect("publisher")
+    client.publish("a", b"1", qos=1)
+    (stream,) = journal.streams
+    session = Session()
+    reference = weakref.ref(session)
+    gc.disable()
+    try:
+        journal.fetch(stream, [0], session.answer, Asker("user"))
+        while session.found is None:
+            reader.take()
+        del session
+        assert reference() is None, "no garbage collection is needed"
+    finally:
+        gc.enable()
+        journal.close()

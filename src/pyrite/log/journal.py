@@ -162,7 +162,7 @@ class DiskJournal(Journal):
         self.files = files or Files()
         self._writing = writing or Worker()
         self._committing = committing or self._writing
-        self._reading = reading or Worker()
+        self.reading = reading or Worker()
         self._staging = staging or Worker()
         """For sinks: what they read of their parts may take long."""
         self._keeping = upkeep or Worker()
@@ -873,7 +873,7 @@ class DiskJournal(Journal):
 
         def done(piece: RawPiece | None) -> None:
             if piece is None:
-                self._try_again(lambda: answer(Piece([], offset)))
+                self.try_again(lambda: answer(Piece([], offset)))
             else:
                 answer(Piece(self._placed(stream, piece), piece.next_offset))
 
@@ -895,9 +895,9 @@ class DiskJournal(Journal):
             else:
                 done(piece)
                 return
-        self._reading.run(job, done, unreadable, asker)
+        self.reading.run(job, done, unreadable, asker)
 
-    def _try_again(self, call: Callable[[], object]) -> None:
+    def try_again(self, call: Callable[[], object]) -> None:
         """Call after a while what could not be read: no other reader waits for it."""
         if self._later is None:
             time.sleep(AGAIN)
@@ -929,38 +929,11 @@ class DiskJournal(Journal):
         asker: Asker = NO_ONE,
     ) -> None:
         """Read single messages of a stream, by offset. What is not answered is not in the log any longer."""
-        reader = self._readers[stream]
-        left = sorted(set(offsets))
-        batches: dict[int, Batch] = {}
-        tries = 0
+        _Fetch(self, stream, offsets, answer, asker).read()
 
-        def job() -> tuple[dict[int, tuple[Batch, int]], list[int]] | None:
-            nonlocal tries
-            tries += 1
-            try:
-                return fetch(reader, left, self._damaged)
-            except OSError as error:
-                logger.error("stream %s: cannot be read: %s", stream.name, error)
-                return ({}, []) if tries == TRIES else None
-
-        def done(result: tuple[dict[int, tuple[Batch, int]], list[int]] | None) -> None:
-            nonlocal left, tries
-            if result is None:  # they may be there all the same
-                self._try_again(read)
-                return
-            found, left = result
-            for offset, (batch, when) in found.items():
-                batches[offset] = self.place(stream, batch, offset, when)
-            if left:
-                tries = 0
-                read()
-            else:
-                answer(batches)
-
-        def read() -> None:
-            self._reading.run(job, done, lambda error: ({}, []), asker)
-
-        read()
+    def fetch_now(self, stream: Stream, offsets: list[int]) -> tuple[dict[int, tuple[Batch, int]], list[int]]:
+        """Read as many of these messages as fit into a turn; return them and the offsets left."""
+        return fetch(self._readers[stream], offsets, self._damaged)
 
     def offset_at(self, stream: Stream, when: float, answer: Callable[[int], object]) -> None:
         """Find the first message that came at `when` (seconds since 1970) or later."""
@@ -974,7 +947,7 @@ class DiskJournal(Journal):
                 return 0
 
         # Where it cannot be found out, rather too much is sent than too little.
-        self._reading.run(job, answer, lambda error: 0)
+        self.reading.run(job, answer, lambda error: 0)
 
     def earliest(self, stream: Stream) -> int:
         """Return the offset of the oldest message that is kept."""
@@ -1026,7 +999,7 @@ class DiskJournal(Journal):
             self._committing.run(partial(self._write_last, before, group.commit), _ignore)
         self._writing.stop()
         self._committing.stop()
-        self._reading.stop()
+        self.reading.stop()
         self._staging.stop()  # a commit that is cut short goes on at the next start
         self._keeping.stop()
         faults: dict[Subject, Fault | None] = dict(group.faults.items())
@@ -1072,3 +1045,54 @@ def open_journal(data: Path, options: Sequence[StreamOptions], **parts: Any) -> 
     except BaseException:
         folder.close()
         raise
+
+
+class _Fetch:
+    """Single messages of a stream that are read in turns.
+
+    An object, not closures that call each other: such a cycle would keep the session that asked, with all
+    that is in flight to it, until the garbage collector runs.
+    """
+
+    __slots__ = ("_answer", "_asker", "_batches", "_journal", "_left", "_stream", "_tries")
+
+    def __init__(
+        self,
+        journal: DiskJournal,
+        stream: Stream,
+        offsets: Sequence[int],
+        answer: Callable[[dict[int, Batch]], object],
+        asker: Asker,
+    ) -> None:
+        self._journal = journal
+        self._stream = stream
+        self._answer = answer
+        self._asker = asker
+        self._left = sorted(set(offsets))
+        self._batches: dict[int, Batch] = {}
+        self._tries = 0
+
+    def read(self) -> None:
+        """Read some more of them."""
+        self._journal.reading.run(self._job, self._done, lambda error: ({}, []), self._asker)
+
+    def _job(self) -> tuple[dict[int, tuple[Batch, int]], list[int]] | None:
+        self._tries += 1
+        try:
+            return self._journal.fetch_now(self._stream, self._left)
+        except OSError as error:
+            logger.error("stream %s: cannot be read: %s", self._stream.name, error)
+            return ({}, []) if self._tries == TRIES else None
+
+    def _done(self, result: tuple[dict[int, tuple[Batch, int]], list[int]] | None) -> None:
+        if result is None:  # the messages may be there all the same
+            self._journal.try_again(self.read)
+            return
+        found, self._left = result
+        for offset, (batch, when) in found.items():
+            self._batches[offset] = self._journal.place(self._stream, batch, offset, when)
+        if self._left:
+            self._tries = 0
+            self.read()
+        else:
+            self._answer(self._batches)
