@@ -211,14 +211,14 @@ ROUTES = [
 
 
 def test_a_consumer_that_may_not_be_pulled_from_is_answered_like_a_missing_one(api: httpx.Client) -> None:
-    made = api.post("/api/v1/consumers/hidden/pull", json={"filter": "#", "wait": 0}, auth=ANN)
+    made = api.post("/api/v1/consumers/veiled/pull", json={"filter": "#", "wait": 0}, auth=ANN)
     assert made.status_code == 200
     for action, body in (
         ("pull", {"wait": 0}),
         ("acknowledge", {"stream": "default", "offset": 0}),
     ):
         answers = []
-        for name in ("hidden", "absent"):
+        for name in ("veiled", "absent"):
             answer = api.post(f"/api/v1/consumers/{name}/{action}", json=body, auth=BOB)
             answers.append((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
         assert answers[0] == answers[1]

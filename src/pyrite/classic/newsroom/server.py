@@ -214,9 +214,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--port", type=common.port, default=12345, help="0: any free one (default: 12345)")
     asked = parser.parse_args(arguments)
-    server = Server(asked.host, asked.port)
+    servers: list[Server] = []
+    signals = threading.Event()
+
+    def stop(*_: object) -> None:
+        signals.set()
+        for server in servers:
+            server.stop()
+
+    # Set before the server is made: it prints that it is ready, and from then on Ctrl-C ends it in good order.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: server.stop())
+        signal.signal(number, stop)
+    server = Server(asked.host, asked.port)
+    servers.append(server)
+    if signals.is_set():
+        server.stop()
     server.start()
     return common.stopped()
 
