@@ -51,7 +51,7 @@ SMALL: list[tuple[Any, str, int]] = [
     (journal, "MANY_CHANGES", 1),  # changes that are written at once
 ]
 FEW_CHANGES_WAIT, FEW_CHANGES_ARE_WRITTEN = 5, 6
-"""Places above. If few changes may wait, few must be written at once, or publishers wait for the next tick."""
+"""Places above. If few changes may wait, few must be written at once, or publishers wait for a tick."""
 
 clients = st.sampled_from(CLIENTS)
 windows = st.sampled_from([1, 2, 5])

@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for server in servers:
             server.stop()
 
-    # Set before the server is made: it prints that it is ready, and from then on Ctrl-C ends it in good order.
+    # Set before the server is made, which prints that it is ready: from then on Ctrl-C ends it in good order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     server = Server(asked.host, asked.port)
