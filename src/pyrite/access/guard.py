@@ -90,13 +90,8 @@ class Guard(Access):
         """Tell whether a client may do something on any topic of a filter."""
         name = credentials.username
         return self._rules.overlap(
-            action, name, self._groups(credentials), credentials.client_id, topic_filter.encode()
+            action, name, self.groups_of(credentials), credentials.client_id, topic_filter.encode()
         )
-
-    def _groups(self, credentials: Credentials) -> frozenset[str]:
-        name = credentials.username
-        user = self._users.get(name) if name is not None else None
-        return credentials.groups | (user.groups if user is not None else frozenset())
 
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
         """Tell whether a client may publish on a topic."""

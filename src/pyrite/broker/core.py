@@ -55,8 +55,6 @@ def _no_clock() -> float:
 
 REMOVED_TOGETHER = 4
 """Subscriptions that are taken out of the tree between two looks at the clock."""
-LISTED_TOGETHER = 64
-"""Topics that are looked for together, for a list of them."""
 FREED_TOGETHER = 256
 """Objects that are freed between two looks at the clock."""
 FEW_MESSAGES = 100
