@@ -17,8 +17,8 @@ from .generator import TIME_LIMIT, Figures, MeasurementError
 
 def scan(data: Path) -> int:
     """Read every message in this data folder into Arrow record batches; return how many there were."""
-    from pyrite.log.segment import Damage
-    from pyrite.log.stream import StreamReader
+    from pyrite.storage.segment import Damage
+    from pyrite.storage.stream import StreamReader
 
     count = 0
     for folder in (data / "streams").iterdir():

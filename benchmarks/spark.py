@@ -29,13 +29,13 @@ from rich.table import Table
 
 from pyrite.broker.message import Batch
 from pyrite.client import BlockingClient
-from pyrite.log import tiering
-from pyrite.log.bulk import LogFolder
-from pyrite.log.columns import Entry
-from pyrite.log.files import Files
-from pyrite.log.segment import SegmentWriter
-from pyrite.queries import SCHEMA, Query
 from pyrite.spark import session, table
+from pyrite.storage import tiering
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.columns import Entry
+from pyrite.storage.files import Files
+from pyrite.storage.query import SCHEMA, Query
+from pyrite.storage.segment import SegmentWriter
 
 SEGMENT = 1_000_000
 """Messages in a segment."""

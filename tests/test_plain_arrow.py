@@ -17,7 +17,7 @@ pa.array([1]); pa.array(np.arange(3)); pa.array(["a"])
 print(*sorted(set(sys.modules) - before))
 print("pandas" in sys.modules)
 """
-PREPARE = "from pyrite.plain_arrow import keep_pandas_out; keep_pandas_out()"
+PREPARE = "from pyrite.process.plain_arrow import keep_pandas_out; keep_pandas_out()"
 
 
 def imported(prepare: str) -> tuple[list[str], bool]:

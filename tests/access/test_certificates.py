@@ -12,7 +12,7 @@ import trustme
 
 from pyrite.access.users import User, write_users
 from pyrite.client import BlockingClient, ClientError, FlightLog
-from pyrite.queries import Query
+from pyrite.storage.query import Query
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 

@@ -24,8 +24,8 @@ import trustme
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, ClientError, FlightLog
 from pyrite.client.line import LineClient, LineError
-from pyrite.queries import Query, QueryError
 from pyrite.server.config import ConfigError, load
+from pyrite.storage.query import Query, QueryError
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 

@@ -15,7 +15,7 @@ import pytest
 from pyrite.access.users import User, write_users
 from pyrite.client import BlockingClient, ConnectError, FlightLog, PublishError
 from pyrite.client.line import LineClient, LineError
-from pyrite.queries import QueryError
+from pyrite.storage.query import QueryError
 from tests.access.test_reload import hang_up_and_wait, wait_until
 from tests.access.test_sinks import rows, stage
 from tests.support.passwords import quick_hash

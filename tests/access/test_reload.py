@@ -31,7 +31,7 @@ from pyrite.client import BlockingClient, ConnectError, FlightLog
 from pyrite.client.line import LineClient, LineError
 from pyrite.protocols.line.connection import LineConnection
 from pyrite.protocols.line.options import LineOptions
-from pyrite.queries import Query
+from pyrite.storage.query import Query
 from tests.conformance.client import Client, Closed, Tcp
 from tests.conformance.wire import PUBLISH, PUBREL, Will, connect_packet
 from tests.support.core import RecordingTransport

@@ -15,7 +15,7 @@ from pyrite.access.rules import Rule, Rules
 from pyrite.access.users import User, UsersError, hash_password, read_users, verify, write_users
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.attempts import FIRST, FORGET, FREE, FREE_BY_NAME, LONGEST, Attempts, network_of
-from pyrite.broker.topics import covers, matches
+from pyrite.topics.filters import covers, matches
 from tests.support.passwords import quick_hash
 
 HASHED = "$argon2id$v=19$m=8,t=1,p=1$7puUBXo15jU/A4/LO/F7xQ$vvaHHOPQVOAojfmuxxmoQTwxdsLM676QwXB5DtPTo8U"

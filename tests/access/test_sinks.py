@@ -11,7 +11,7 @@ import pytest
 
 from pyrite.access.users import User, write_users
 from pyrite.client import FlightLog
-from pyrite.queries import Query, QueryError
+from pyrite.storage.query import Query, QueryError
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 

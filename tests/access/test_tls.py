@@ -24,7 +24,7 @@ import pytest
 import trustme
 
 from pyrite.client import FlightLog
-from pyrite.queries import Query
+from pyrite.storage.query import Query
 from tests.conformance.wire import connect_packet
 from tests.support.children import children
 from tests.support.process import BrokerProcess
@@ -249,7 +249,7 @@ def test_who_came_with_a_certificate_has_to_come_again_if_others_are_taken(tmp_p
 
 def test_a_process_that_cannot_read_other_certificates_ends(tmp_path: Path) -> None:
     tls = {"minimum_version": "1.2", "certificate": str(tmp_path / "gone.pem"), "key": ""}
-    code = f"from pyrite.tls import context_or_end; context_or_end({tls!r})"
+    code = f"from pyrite.process.tls import context_or_end; context_or_end({tls!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "the certificates cannot be read: [Errno 2] No such file or directory\n"

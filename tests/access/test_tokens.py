@@ -18,7 +18,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pyrite.access.tokens import LEEWAY, Bearer, Tokens, TokensError
 from pyrite.client import BlockingClient, ClientError, FlightLog
 from pyrite.client.line import LineClient
-from pyrite.queries import Query
+from pyrite.storage.query import Query
 from tests.conformance.wire import connect_packet
 from tests.support.process import BrokerProcess
 

@@ -14,8 +14,8 @@ import pytest
 from pyrite.broker.access import Accept, Access, Credentials
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import Quota, QuotaOptions
-from pyrite.log.options import StreamOptions
 from pyrite.protocols.mqtt.packets import V311, Ack, Publish, encode
+from pyrite.storage.options import StreamOptions
 from tests.support.core import Client, Core
 from tests.support.durable import Machine, quick_folder
 from tests.support.quotas import Named, quotas, recount, usage

@@ -20,15 +20,8 @@ from pyrite.broker.subscriptions import (
     Subscription,
     SubscriptionTree,
 )
-from pyrite.broker.topics import (
-    InvalidTopic,
-    OrderedTopicTree,
-    check_filter,
-    check_topic,
-    matches,
-    split_shared,
-    walk,
-)
+from pyrite.topics.filters import InvalidTopic, check_filter, check_topic, matches, split_shared
+from pyrite.topics.tree import OrderedTopicTree, walk
 
 # Few names, so that filters and topics meet; one begins with $, which matters in the first level only.
 LEVELS = st.sampled_from(["a", "b", "", "$x"])

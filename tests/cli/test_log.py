@@ -20,11 +20,11 @@ import pytest
 
 from pyrite.broker.message import Batch, Properties
 from pyrite.cli.main import main
-from pyrite.log.columns import Entry
-from pyrite.log.files import Files
-from pyrite.log.folder import DataFolder
-from pyrite.log.segment import SegmentWriter, index_of, read_index
-from pyrite.log.tiering import to_parquet
+from pyrite.storage.columns import Entry
+from pyrite.storage.files import Files
+from pyrite.storage.folder import DataFolder
+from pyrite.storage.segment import SegmentWriter, index_of, read_index
+from pyrite.storage.tiering import to_parquet
 
 from .harness import PYRITE, Running
 

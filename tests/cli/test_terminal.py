@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.client import BlockingClient
-from pyrite.terminal import printable, printable_bytes
+from pyrite.process.terminal import printable, printable_bytes
 from tests.cli.harness import PYRITE
 from tests.support.process import BrokerProcess
 

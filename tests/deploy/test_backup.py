@@ -16,8 +16,8 @@ from types import ModuleType
 import pytest
 
 from pyrite.client import BlockingClient
-from pyrite.log.segment import Damage
-from pyrite.log.stream import StreamReader
+from pyrite.storage.segment import Damage
+from pyrite.storage.stream import StreamReader
 from tests.support.process import BrokerProcess
 
 BACKUP = Path(__file__).parents[2] / "deploy" / "backup.py"

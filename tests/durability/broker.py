@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyrite.log.segment import Damage
-from pyrite.log.stream import StreamReader
+from pyrite.storage.segment import Damage
+from pyrite.storage.stream import StreamReader
 from tests.conformance.client import Client, Tcp
 from tests.conformance.reader import Packet
 from tests.support.process import STOP_TIME, BrokerProcess

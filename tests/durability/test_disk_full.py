@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.log.segment import ROOM
-from pyrite.log.verify import verify
+from pyrite.storage.segment import ROOM
+from pyrite.storage.verify import verify
 from tests.conformance.client import Client
 from tests.conformance.reader import Packet
 from tests.conformance.wire import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.client import read_log
-from pyrite.log.verify import verify
+from pyrite.storage.verify import verify
 from tests.conformance.client import Closed
 from tests.conformance.wire import PUBACK, publish_packet
 from tests.support.process import BrokerProcess
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PATCH = """
 import sys
 if "serve" in sys.orig_argv:
-    import pyrite.log.journal
+    import pyrite.journal.disk
     from tests.support.failpoints import Failpoints, FailpointFiles, Stop
 
     class Later(Failpoints):
@@ -30,7 +30,7 @@ if "serve" in sys.orig_argv:
                 self.armed[{name!r}] = Stop(short=True, really=True)
             super().at(name, operation, part)
 
-    pyrite.log.journal.Files = lambda: FailpointFiles(Later())
+    pyrite.journal.disk.Files = lambda: FailpointFiles(Later())
 """
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.log.folder import BOOT, FORMAT, DataFolder
-from pyrite.log.segment import index_of, read_index
+from pyrite.storage.folder import BOOT, FORMAT, DataFolder
+from pyrite.storage.segment import index_of, read_index
 
 from . import bulk
 from .broker import Broker

@@ -20,7 +20,7 @@ import trustme
 
 from pyrite.client import BlockingClient, read_log
 from pyrite.client.log import FlightLog
-from pyrite.queries import SCHEMA, DataLoss, Query, QueryError
+from pyrite.storage.query import SCHEMA, DataLoss, Query, QueryError
 from tests.server.test_authenticator import PLUGIN
 from tests.support.children import assert_it_ends_with_its_broker, children
 from tests.support.process import BrokerProcess

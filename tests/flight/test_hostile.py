@@ -17,7 +17,7 @@ import pytest
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client.log import FlightLog
 from pyrite.flight.inspection import MAX_MESSAGE, Inspection, Refused, check_metadata
-from pyrite.queries import Query, QueryError
+from pyrite.storage.query import Query, QueryError
 from tests.support.children import children
 from tests.support.process import BrokerProcess
 

@@ -12,7 +12,7 @@ import pytest
 from pyrite.broker.limits import Limits
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
-from pyrite.channel import frame
+from pyrite.ipc.channel import frame
 from pyrite.server.questions import Questions
 from pyrite.server.reads import Reads
 from tests.support.core import Core

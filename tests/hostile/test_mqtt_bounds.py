@@ -15,8 +15,7 @@ from pyrite.access.rules import Rule
 from pyrite.broker.access import BAD_USER_NAME_OR_PASSWORD, Accept, Access, Credentials, Refuse
 from pyrite.broker.limits import Limits
 from pyrite.broker.timers import LATEST, NO_SLOT, Timers
-from pyrite.log.journal import open_journal
-from pyrite.log.options import StreamOptions
+from pyrite.journal.disk import open_journal
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.fields import MAX_PROPERTIES, MAX_USER_PROPERTY_BYTES
 from pyrite.protocols.mqtt.packets import (
@@ -37,6 +36,7 @@ from pyrite.protocols.mqtt.packets import (
 )
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.protocols.mqtt.requests import MAX_REQUEST
+from pyrite.storage.options import StreamOptions
 from tests.support.core import Client, Core
 
 

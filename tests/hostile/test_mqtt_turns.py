@@ -17,7 +17,6 @@ from pyrite.broker.access import Access
 from pyrite.broker.message import Batch
 from pyrite.broker.session import NEVER
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import split_shared
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import (
     MAX_FILTERS,
@@ -35,6 +34,7 @@ from pyrite.protocols.mqtt.packets import (
     Wish,
     encode,
 )
+from pyrite.topics.filters import split_shared
 from tests.hostile.turns import LARGEST_READ, Turns, check, collector_of_the_server
 from tests.support.core import Client, Core
 

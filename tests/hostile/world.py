@@ -16,10 +16,10 @@ from pyrite.broker.core import Broker, Turn
 from pyrite.broker.limits import Limits
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
-from pyrite.log.journal import open_journal
-from pyrite.log.options import StreamOptions
-from pyrite.log.workers import FairThreadWorker, ThreadWorker
+from pyrite.journal.disk import open_journal
+from pyrite.journal.workers import FairThreadWorker, ThreadWorker
 from pyrite.protocols.conversation import Conversation
+from pyrite.storage.options import StreamOptions
 
 MANY = 100_000
 """Topics, retained messages, cached routes, sessions, subscriptions."""

@@ -18,8 +18,8 @@ from pyrite.client import BlockingClient
 from pyrite.http.about import reachable
 from pyrite.http.metrics import FIGURES
 from pyrite.http.reading import _fitting
-from pyrite.queries import SCHEMA
 from pyrite.server.questions.pulling import LOOK
+from pyrite.storage.query import SCHEMA
 from tests.conformance.client import Client, Tcp
 from tests.support.process import BrokerProcess
 

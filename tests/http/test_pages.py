@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyrite.broker.core import TURN, Broker
-from pyrite.fair import Asker
+from pyrite.process.fair import Asker
 from pyrite.server.questions.pages import Entry, Page, PageTurns
 from pyrite.server.questions.problem import Part, Problem
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrite.broker.topics import OrderedTopicTree
 from pyrite.server.questions.tree import children, level_at
+from pyrite.topics.tree import OrderedTopicTree
 
 LEVELS = st.sampled_from(["", "a", "a-b", "a0", "b", "$S", "ü"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

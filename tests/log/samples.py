@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from pyrite.broker.message import Batch, Properties
-from pyrite.log import tiering
-from pyrite.log.columns import Entry, plain
-from pyrite.log.files import Files
-from pyrite.log.segment import Damage, SegmentWriter
-from pyrite.log.stream import StreamReader
+from pyrite.storage import tiering
+from pyrite.storage.columns import Entry, plain
+from pyrite.storage.files import Files
+from pyrite.storage.segment import Damage, SegmentWriter
+from pyrite.storage.stream import StreamReader
 
 Rows = list[dict[str, Any]]
 START = 1_800_000_000_000_000

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch
-from pyrite.broker.topics import matches
-from pyrite.log import bulk, parquet
-from pyrite.log.bulk import LogFolder
-from pyrite.log.columns import Entry
-from pyrite.log.segment import SegmentWriter
-from pyrite.log.stream import StreamReader
-from pyrite.queries import COLUMNS, FOREVER, SCHEMA, DataLoss, Query, QueryError
+from pyrite.storage import bulk, parquet
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.columns import Entry
+from pyrite.storage.query import COLUMNS, FOREVER, SCHEMA, DataLoss, Query, QueryError
+from pyrite.storage.segment import SegmentWriter
+from pyrite.storage.stream import StreamReader
+from pyrite.topics.filters import matches
 from tests.log.samples import FILES, START, Rows, convert, rows_of, write_segment, write_segments
 from tests.support.durable import quick_folder
 

@@ -9,11 +9,11 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrite.log import changes as changes_module
-from pyrite.log import state as database
-from pyrite.log.changes import _ROWS, Changes
-from pyrite.log.state import Change, State
-from pyrite.log.tables import KEYS
+from pyrite.journal import changes as changes_module
+from pyrite.journal import state as database
+from pyrite.journal.changes import _ROWS, Changes
+from pyrite.journal.state import Change, State
+from pyrite.journal.tables import KEYS
 from tests.support.durable import quick_folder
 
 CLIENTS = st.sampled_from(["ann", "bob"])

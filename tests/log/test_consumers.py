@@ -19,10 +19,10 @@ from pyrite.broker.core import TURN
 from pyrite.broker.journal import Stream
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import BLOCK, Block, Pending, Place
-from pyrite.broker.topics import matches
-from pyrite.log.folder import FORMAT
-from pyrite.log.state import DROP_ALL_PENDING, SAVE_CONSUMER, State
+from pyrite.journal.state import DROP_ALL_PENDING, SAVE_CONSUMER, State
 from pyrite.protocols.mqtt.packets import Publish, encode
+from pyrite.storage.folder import FORMAT
+from pyrite.topics.filters import matches
 from tests.support.durable import Deferred, Machine, default_streams, examples, quick_folder
 
 WITHIN = 10.0

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.log import parquet
-from pyrite.log.frames import END, HEADER
-from pyrite.log.parquet import footer_of
-from pyrite.log.segment import Damage, index_of, read_index
-from pyrite.log.verify import verify
+from pyrite.storage import parquet
+from pyrite.storage.frames import END, HEADER
+from pyrite.storage.parquet import footer_of
+from pyrite.storage.segment import Damage, index_of, read_index
+from pyrite.storage.verify import verify
 
 from .samples import Rows, convert, read, rows_of, without, write_segments
 

@@ -12,14 +12,14 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-import pyrite.log
-from pyrite.log.bulk import LogFolder
-from pyrite.log.folder import FolderError
-from pyrite.log.options import StreamOptions
-from pyrite.log.staging import Staging
-from pyrite.log.verify import verify
+import pyrite
 from pyrite.protocols.mqtt.packets import Ack, Subscribe, Wish
-from pyrite.queries import Query, QueryError
+from pyrite.sinks.staging import Staging
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.folder import FolderError
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.query import Query, QueryError
+from pyrite.storage.verify import verify
 from tests.support.durable import Device, Machine, examples, quick_folder
 from tests.support.failpoints import (
     FAILPOINTS,
@@ -221,7 +221,9 @@ WRITES_OF_PATHS = {
 def test_nothing_in_the_log_writes_but_by_way_of_the_seam() -> None:
     """No call that changes the disk is made outside of files.py, which has a failpoint for each."""
     found = []
-    for path in Path(pyrite.log.__file__).parent.glob("*.py"):
+    rooms = Path(pyrite.__file__).parent
+    paths = (path for room in ("storage", "journal", "sinks") for path in (rooms / room).glob("*.py"))
+    for path in paths:
         if path.name != "files.py":
             calls = (one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call))
             found += [f"{path.name}:{one.lineno}: {ast.unparse(one)}" for one in calls if _writes(path, one)]

@@ -14,11 +14,11 @@ import pytest
 
 from pyrite.broker.journal import Piece, Wanted
 from pyrite.broker.message import Batch
-from pyrite.fair import Asker, FairQueue
-from pyrite.log import reading
-from pyrite.log.journal import open_journal
-from pyrite.log.options import StreamOptions
-from pyrite.log.workers import FairThreadWorker
+from pyrite.journal import reading
+from pyrite.journal.disk import open_journal
+from pyrite.journal.workers import FairThreadWorker
+from pyrite.process.fair import Asker, FairQueue
+from pyrite.storage.options import StreamOptions
 from tests.support.core import Core
 
 BOUND = 30.0

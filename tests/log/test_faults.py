@@ -18,12 +18,13 @@ import pytest
 
 from pyrite.broker.journal import Fault, Piece, Wanted
 from pyrite.broker.message import Batch
-from pyrite.log import changes, reading, tiering
-from pyrite.log import journal as journal_module
-from pyrite.log.folder import FolderError
-from pyrite.log.options import StreamOptions
-from pyrite.log.workers import ThreadWorker
+from pyrite.journal import changes, reading
+from pyrite.journal import disk as journal_module
+from pyrite.journal.workers import ThreadWorker
 from pyrite.protocols.mqtt.packets import Ack, Publish
+from pyrite.storage import tiering
+from pyrite.storage.folder import FolderError
+from pyrite.storage.options import StreamOptions
 from tests.support.core import Client
 from tests.support.durable import Deferred, Device, FailingFiles, Machine, default_streams
 

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
-from pyrite.log import blocks, columns, frames, packed
-from pyrite.log.gathering import (
+from pyrite.journal import blocks, packed
+from pyrite.journal.gathering import (
     ENOUGH,
     FRESH,
     LARGE,
@@ -25,7 +25,8 @@ from pyrite.log.gathering import (
     Gathering,
     encode,
 )
-from pyrite.log.segment import Encoded
+from pyrite.storage import columns, frames
+from pyrite.storage.segment import Encoded
 
 Row = dict[str, Any]
 CARRIED = Properties(content_type="text/plain", user_properties=(("a", "b"), ("a", "c")))

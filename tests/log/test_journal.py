@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from pyrite.broker.limits import Limits
-from pyrite.log import journal as journal_module
-from pyrite.log.folder import DataFolder, FolderError
-from pyrite.log.journal import open_journal
-from pyrite.log.options import StreamOptions
-from pyrite.log.segment import index_of, read_index
-from pyrite.log.workers import Worker
+from pyrite.journal import disk as journal_module
+from pyrite.journal.disk import open_journal
+from pyrite.journal.workers import Worker
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, V311, Ack, Connack, Publish, Suback, Subscribe, Wish, encode
+from pyrite.storage.folder import DataFolder, FolderError
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.segment import index_of, read_index
 from tests.line.client import LineClient
 from tests.support.core import Client
 from tests.support.durable import (

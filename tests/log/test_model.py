@@ -23,10 +23,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pyrite.broker import core
 from pyrite.broker.limits import Limits
-from pyrite.broker.topics import matches
-from pyrite.log import journal, reading
-from pyrite.log.options import StreamOptions
+from pyrite.journal import disk as journal
+from pyrite.journal import reading
 from pyrite.protocols.mqtt.packets import Publish, Suback, Subscribe, Unsubscribe, Wish
+from pyrite.storage.options import StreamOptions
+from pyrite.topics.filters import matches
 from tests.support.durable import Deferred, Device, Machine, examples, quick_folder
 
 TOPICS = ["a/0", "a/1", "t/0", "t/1", "u/0"]

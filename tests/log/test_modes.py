@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from pyrite.access.users import User, write_users
-from pyrite.log.folder import DataFolder
-from pyrite.log.journal import open_journal
-from pyrite.log.options import StreamOptions
-from pyrite.log.staging import Staging
+from pyrite.journal.disk import open_journal
 from pyrite.server.config import Config
 from pyrite.server.exposed import warn_of_exposed_files
+from pyrite.sinks.staging import Staging
+from pyrite.storage.folder import DataFolder
+from pyrite.storage.options import StreamOptions
 from tests.support.durable import Machine
 
 from .test_short_index import publish

@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, Properties
-from pyrite.log import blocks, frames, packed
-from pyrite.log.columns import Entry, build, plain
+from pyrite.journal import blocks, packed
+from pyrite.storage import frames
+from pyrite.storage.columns import Entry, build, plain
 
 LZ4 = pa.Codec("lz4")
 CARRIED = Properties(content_type="text/plain", user_properties=(("a", "b"),), message_expiry=9)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrite.log.frames import END
-from pyrite.log.segment import index_of
+from pyrite.storage.frames import END
+from pyrite.storage.segment import index_of
 from tests.support.durable import (
     ALWAYS,
     Device,

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from pyrite.fair import NO_ONE, Asker
-from pyrite.log import journal as journal_module
-from pyrite.log.files import Files
-from pyrite.log.options import StreamOptions
-from pyrite.log.segment import SegmentWriter
-from pyrite.log.state import State
-from pyrite.log.workers import Worker
+from pyrite.journal import disk as journal_module
+from pyrite.journal.state import State
+from pyrite.journal.workers import Worker
+from pyrite.process.fair import NO_ONE, Asker
 from pyrite.protocols.mqtt.packets import Publish
+from pyrite.storage.files import Files
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.segment import SegmentWriter
 from tests.support.durable import Deferred, FailingFiles, Machine
 
 from .samples import append

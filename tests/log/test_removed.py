@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.broker.journal import Piece, Wanted
-from pyrite.log.options import StreamOptions
+from pyrite.storage.options import StreamOptions
 from tests.support.durable import FailingFiles, Machine, default_streams
 
 from .test_short_index import publish

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from pyrite.log.bulk import LogFolder
-from pyrite.queries import DataLoss, Query
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.query import DataLoss, Query
 from tests.support.durable import Device, Machine, default_streams
 
 

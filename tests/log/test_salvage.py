@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pyrite.log import state as database
-from pyrite.log.folder import FolderError
-from pyrite.log.state import Change, State
-from pyrite.log.tables import KEYS, PAGE
+from pyrite.journal import state as database
+from pyrite.journal.state import Change, State
+from pyrite.journal.tables import KEYS, PAGE
+from pyrite.storage.folder import FolderError
 from tests.support.durable import examples, quick_folder
 
 CLIENTS = [f"client-{number:04d}" for number in range(1_000)]

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
-from pyrite.log import frames
-from pyrite.log.columns import SCHEMA, STORED, Entry, build, plain, runs
-from pyrite.log.frames import HEADER
-from pyrite.log.options import StreamOptions
-from pyrite.log.segment import ROOM, ArrowSegment, Decoded, SegmentWriter, index_of, read_index, recover
-from pyrite.log.stream import StreamReader
-from pyrite.log.verify import verify
+from pyrite.storage import frames
+from pyrite.storage.columns import SCHEMA, STORED, Entry, build, plain, runs
+from pyrite.storage.frames import HEADER
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.segment import ROOM, ArrowSegment, Decoded, SegmentWriter, index_of, read_index, recover
+from pyrite.storage.stream import StreamReader
+from pyrite.storage.verify import verify
 from tests.support.durable import Machine, OpenFiles
 
 from .samples import FILES, append, read, rows_of, write_segment, write_segments

@@ -11,11 +11,11 @@ import pytest
 
 from pyrite.broker.journal import Piece, Wanted
 from pyrite.broker.message import Batch
-from pyrite.log.folder import FORMAT
-from pyrite.log.options import StreamOptions
-from pyrite.log.segment import index_of
-from pyrite.log.verify import verify
 from pyrite.protocols.mqtt.packets import Ack, Subscribe, Wish
+from pyrite.storage.folder import FORMAT
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.segment import index_of
+from pyrite.storage.verify import verify
 from tests.support.core import Client
 from tests.support.durable import Device, FailingFiles, Machine
 
@@ -152,7 +152,7 @@ def test_a_reader_stops_with_an_error_if_the_segment_is_short_too(
     cut(path)
     os.truncate(segment, 2_000)
     stream, pieces = machine.journal.streams[0], list[Piece]()
-    monkeypatch.setattr("pyrite.log.journal.AGAIN", 0.0)
+    monkeypatch.setattr("pyrite.journal.disk.AGAIN", 0.0)
     machine.journal.read(stream, 0, stream.routed, Wanted([b"#"]), pieces.append)
     assert pieces[-1] == Piece([], 0), "it has not advanced"
     assert "were committed" in caplog.text

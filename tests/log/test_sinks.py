@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyrite.log.options import StreamOptions
-from pyrite.log.sinks import TIDY, Sinks
-from pyrite.log.staging import KEPT, Staging, batches_of
-from pyrite.queries import SCHEMA, QueryError
+from pyrite.sinks.sinks import TIDY, Sinks
+from pyrite.sinks.staging import KEPT, Staging, batches_of
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.query import SCHEMA, QueryError
 from tests.line.client import LineClient
 from tests.support.core import no_internal_errors
 from tests.support.durable import Deferred, FailingFiles, Machine, PowerLoss, examples

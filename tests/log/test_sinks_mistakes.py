@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pyrite.log.staging import Staging
 from pyrite.protocols.mqtt.packets import Ack
 from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.sinks.staging import Staging
 from tests.log.test_sinks import STREAMS, Driver, payloads, rows
 from tests.log.test_sinks_rows import row
 from tests.support.durable import Machine

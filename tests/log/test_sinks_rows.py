@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyrite.log import rows as checks
-from pyrite.log.staging import Staging
-from pyrite.queries import SCHEMA, QueryError
+from pyrite.sinks import rows as checks
+from pyrite.sinks.staging import Staging
+from pyrite.storage.query import SCHEMA, QueryError
 from tests.log.test_sinks import Driver, machine
 from tests.support.durable import Machine
 

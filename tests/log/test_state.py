@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyrite.log import state as database
-from pyrite.log.state import Change, State
+from pyrite.journal import state as database
+from pyrite.journal.state import Change, State
 
 NUMBERS = pytest.mark.parametrize("number", [1, 15, 16, 17, 128, 129, 300])
 

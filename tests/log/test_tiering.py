@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrite.log import parquet, segment, tiering
-from pyrite.log.columns import SCHEMA
-from pyrite.log.files import Files
-from pyrite.log.parquet import ParquetSegment
-from pyrite.log.segment import ArrowSegment, Damage, index_of, read_index
-from pyrite.log.stream import StreamReader, chosen
-from pyrite.queries import FOREVER
+from pyrite.storage import parquet, segment, tiering
+from pyrite.storage.columns import SCHEMA
+from pyrite.storage.files import Files
+from pyrite.storage.parquet import ParquetSegment
+from pyrite.storage.query import FOREVER
+from pyrite.storage.segment import ArrowSegment, Damage, index_of, read_index
+from pyrite.storage.stream import StreamReader, chosen
 
 from .samples import (
     FILES,

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch
-from pyrite.broker.topics import bounds, matches
-from pyrite.log import bulk, frames, parquet
-from pyrite.log.bulk import LogFolder
-from pyrite.log.columns import Entry, plain
-from pyrite.log.segment import SegmentWriter
-from pyrite.log.topics import Topics
-from pyrite.queries import DataLoss, Query
+from pyrite.storage import bulk, frames, parquet
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.columns import Entry, plain
+from pyrite.storage.query import DataLoss, Query
+from pyrite.storage.segment import SegmentWriter
+from pyrite.storage.wanted import Topics
+from pyrite.topics.filters import bounds, matches
 from tests.log.samples import FILES, START, convert
 
 COUNT = 100

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.log import tiering
-from pyrite.log.folder import FORMAT, DataFolder
-from pyrite.log.parquet import footer_of
-from pyrite.log.segment import Damage, SegmentWriter, index_of, read_index
-from pyrite.log.state import SAVE_RETAINED, SAVE_SESSION, State
-from pyrite.log.verify import check_state, streams_in, verify
+from pyrite.journal.state import SAVE_RETAINED, SAVE_SESSION, State
+from pyrite.storage import tiering
+from pyrite.storage.folder import FORMAT, DataFolder
+from pyrite.storage.parquet import footer_of
+from pyrite.storage.segment import Damage, SegmentWriter, index_of, read_index
+from pyrite.storage.verify import check_state, streams_in, verify
 
 from .samples import FILES, append, convert, no_damage, write_segment, write_segments
 

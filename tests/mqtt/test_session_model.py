@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pyrite.broker.limits import Limits
-from pyrite.broker.topics import matches
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, V311, Ack, Publish
+from pyrite.topics.filters import matches
 from tests.support.core import Client, Core
 
 TOPICS = ["t/0", "t/1", "t/2"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.broker.topics import matches
 from pyrite.pipeline.schemas import SchemaError, TopicSchema, read_schemas
+from pyrite.topics.filters import matches
 
 TOPICS = ["a", "a/b", "a/b/c", "a//c", "ab", "a.b", "$SYS/a", "x/b/c", "a/b/c/d"]
 

@@ -11,8 +11,8 @@ import pytest
 
 from pyrite.access.rules import Rule
 from pyrite.broker.quotas import Quota
-from pyrite.log.options import StreamOptions
 from pyrite.server.config import Config, check
+from pyrite.storage.options import StreamOptions
 
 from .conftest import Certificates, Serve
 from .peers import run_refused, run_serve

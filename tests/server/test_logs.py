@@ -20,7 +20,7 @@ import trustme
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, ConnectError
 from pyrite.client.line import LineClient
-from pyrite.logs import JsonFormatter, LogHandler, TextFormatter, parse_levels, part_of
+from pyrite.process.logs import JsonFormatter, LogHandler, TextFormatter, parse_levels, part_of
 from pyrite.protocols.events import Events
 from tests.support.process import BrokerProcess
 
@@ -239,7 +239,7 @@ def test_levels_are_read() -> None:
 @pytest.mark.parametrize(
     ("logger", "part"),
     [
-        ("pyrite.log.journal", "log"),
+        ("pyrite.journal.disk", "log"),
         ("pyrite.logbook", "server"),
         ("pyrite.server.server", "server"),
         ("pyrite.server.sockets", "connections"),
@@ -288,7 +288,7 @@ def test_what_is_not_wanted_costs_nothing_and_counts_nothing(caplog: pytest.LogC
 
 def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
     trace = None if error is None else (type(error), error, error.__traceback__)
-    return logging.LogRecord("pyrite.log.journal", logging.ERROR, "", 0, message, arguments, trace)
+    return logging.LogRecord("pyrite.journal.disk", logging.ERROR, "", 0, message, arguments, trace)
 
 
 def test_a_traceback_follows_its_line_and_is_none_itself() -> None:

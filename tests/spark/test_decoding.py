@@ -29,10 +29,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyrite.queries import COLUMNS, SCHEMA
 from pyrite.spark import decoding
 from pyrite.spark.columns import Columns
 from pyrite.spark.options import OptionError
+from pyrite.storage.query import COLUMNS, SCHEMA
 
 
 def schema(**columns: DataType) -> StructType:

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
-from pyrite.queries import SCHEMA
 from pyrite.spark.messages import Messages
 from pyrite.spark.options import OptionError
+from pyrite.storage.query import SCHEMA
 
 
 def shape(fixed: str | None = None, /, **columns: pa.Array) -> pa.RecordBatch:

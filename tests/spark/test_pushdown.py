@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyrite.broker.topics import matches
-from pyrite.log.bulk import LogFolder
-from pyrite.queries import COLUMNS, Query
 from pyrite.spark.pushdown import push
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.query import COLUMNS, Query
+from pyrite.topics.filters import matches
 from tests.log.samples import START, Rows, rows_of, write_segments
 from tests.support.durable import quick_folder
 

@@ -23,14 +23,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from pyrite.broker.message import Batch
-from pyrite.log import parquet, tiering
-from pyrite.log.bulk import LogFolder
-from pyrite.log.columns import Entry
-from pyrite.log.parquet import ParquetSegment
-from pyrite.log.segment import SegmentWriter
-from pyrite.log.stream import StreamReader
-from pyrite.queries import COLUMNS, DataLoss, QueryError
 from pyrite.spark import snapshot, table
+from pyrite.storage import parquet, tiering
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.columns import Entry
+from pyrite.storage.parquet import ParquetSegment
+from pyrite.storage.query import COLUMNS, DataLoss, QueryError
+from pyrite.storage.segment import SegmentWriter
+from pyrite.storage.stream import StreamReader
 from tests.durability.disk import CannotMount, SmallDisk
 from tests.log.samples import FILES, START, convert, no_damage, rows_of, write_segment, write_segments
 from tests.spark.conftest import wait_until

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyrite.log import tiering
-from pyrite.log.parquet import ParquetSegment
+from pyrite.storage import tiering
+from pyrite.storage.parquet import ParquetSegment
 from tests.log.samples import FILES, convert, rows_of, write_segment
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]

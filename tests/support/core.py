@@ -19,7 +19,7 @@ from pyrite.broker.catalog import TopicOptions
 from pyrite.broker.core import Broker
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import QuotaOptions
-from pyrite.log.journal import DiskJournal
+from pyrite.journal.disk import DiskJournal
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.options import MqttOptions

@@ -23,16 +23,16 @@ from typing import Any, TypeVar
 from pyrite.broker.access import Access
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import QuotaOptions
-from pyrite.fair import NO_ONE, Asker
-from pyrite.log.files import Files
-from pyrite.log.folder import FORMAT
-from pyrite.log.journal import DiskJournal, open_journal
-from pyrite.log.options import StreamOptions
-from pyrite.log.segment import Damage
-from pyrite.log.stream import StreamReader
-from pyrite.log.workers import Worker, attempt, raised
+from pyrite.journal.disk import DiskJournal, open_journal
+from pyrite.journal.workers import Worker, attempt, raised
+from pyrite.process.fair import NO_ONE, Asker
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, Ack, Connack, Connect, Disconnect, Packet, Publish, Suback
+from pyrite.storage.files import Files
+from pyrite.storage.folder import FORMAT
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.segment import Damage
+from pyrite.storage.stream import StreamReader
 from tests.support.core import Client, Core
 
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pyrite.broker.topics import covers
+from pyrite.topics.filters import covers
 
 EVERYONE = "*"
 """Stands for whoever has come in under a name."""

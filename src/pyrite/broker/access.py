@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pyrite.fair import Asker
+from pyrite.process.fair import Asker
 
 NOT_AUTHORIZED = 0x87
 BAD_USER_NAME_OR_PASSWORD = 0x86

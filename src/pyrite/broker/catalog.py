@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyrite.broker.topics import OrderedTopicTree
+from pyrite.topics.tree import OrderedTopicTree
 
 if TYPE_CHECKING:
     from pyrite.broker.journal import Journal

@@ -18,8 +18,8 @@ from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
 from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.quotas import MAX_CONSUMERS
-from pyrite.broker.topics import SHARE_PREFIX
-from pyrite.fair import NO_ONE, Asker
+from pyrite.process.fair import NO_ONE, Asker
+from pyrite.topics.filters import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials

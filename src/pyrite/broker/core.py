@@ -34,7 +34,8 @@ from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Wil
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import TURN as TURN
 from pyrite.broker.timers import Timers
-from pyrite.broker.topics import matches, walk
+from pyrite.topics.filters import matches
+from pyrite.topics.tree import walk
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account

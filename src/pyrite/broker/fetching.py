@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyrite.broker.core import TURN
 from pyrite.broker.journal import Piece, Stream
 from pyrite.broker.pending import Place
-from pyrite.fair import Asker
+from pyrite.process.fair import Asker
 
 if TYPE_CHECKING:
     from pyrite.broker.consumers import Consumer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.journal import Piece, Stream, Wanted
 from pyrite.broker.timers import NO_SLOT, TURN
-from pyrite.fair import Asker
+from pyrite.process.fair import Asker
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker

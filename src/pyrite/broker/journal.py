@@ -1,8 +1,8 @@
 """What the broker needs of a log: where messages and state are kept, and how they are read again.
 
 The journal in this module keeps nothing: with it everything is in memory, and as safe as it will ever be at
-once. The one that writes to disk is in `pyrite.log`. Nothing here blocks: what takes time is answered by a
-call, in the broker's own thread.
+once. The one that writes to disk is in `pyrite.journal`. Nothing here blocks: what takes time is answered by
+a call, in the broker's own thread.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyrite.broker.topics import matches
-from pyrite.fair import NO_ONE, Asker
+from pyrite.process.fair import NO_ONE, Asker
+from pyrite.topics.filters import matches
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account

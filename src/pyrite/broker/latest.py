@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyrite.broker.topics import matches
+from pyrite.topics.filters import matches
 
 if TYPE_CHECKING:
     from pyrite.broker.limits import Limits

@@ -26,7 +26,7 @@ from pyrite.broker.access import Access, Credentials
 from pyrite.broker.accounts import QUOTAS, Account
 from pyrite.broker.attempts import network_of
 from pyrite.broker.timers import NO_SLOT
-from pyrite.endpoints import is_loopback
+from pyrite.process.endpoints import is_loopback
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyrite.broker.accounts import Account
 from pyrite.broker.message import Batch
-from pyrite.broker.topics import OrderedTopicTree
+from pyrite.topics.tree import OrderedTopicTree
 
 SYSTEM = b"$SYS/"
 """How the topics begin on which the broker alone publishes; what it retains there is its own affair."""

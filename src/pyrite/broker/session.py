@@ -27,8 +27,8 @@ from pyrite.broker.link import Link
 from pyrite.broker.message import AbsentBatch, Batch
 from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.timers import NO_SLOT, TURN
-from pyrite.broker.topics import matches
-from pyrite.fair import Asker
+from pyrite.process.fair import Asker
+from pyrite.topics.filters import matches
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials

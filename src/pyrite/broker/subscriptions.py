@@ -11,7 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from pyrite.broker.topics import TopicTree, levels_match
+from pyrite.topics.filters import levels_match
+from pyrite.topics.tree import TopicTree
 
 if TYPE_CHECKING:
     from pyrite.broker.followers import GroupReader, Replay

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from pyrite.process.terminal import printable
 from pyrite.protocols.mqtt import reasons
 from pyrite.protocols.mqtt.reasons import Reason
-from pyrite.terminal import printable
 
 _RETURN_CODES = {
     1: Reason.UNSUPPORTED_PROTOCOL_VERSION,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyrite.cli.properties import NAMES
 from pyrite.client import Properties
-from pyrite.terminal import printable_bytes
+from pyrite.process.terminal import printable_bytes
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 import uvloop
 
 from pyrite.cli.errors import with_name
-from pyrite.log.folder import FolderError
-from pyrite.logs import FORMATS, parse_levels, start_logging, stop_logging
-from pyrite.plain_arrow import keep_pandas_out
+from pyrite.process.logs import FORMATS, parse_levels, start_logging, stop_logging
+from pyrite.process.plain_arrow import keep_pandas_out
 from pyrite.protocols.events import events
 from pyrite.server import config as configuration
+from pyrite.storage.folder import FolderError
 
 _EXAMPLES = """\
 examples:

@@ -18,7 +18,7 @@ from pyrite.cli.message_format import (
     topic_and_payload,
 )
 from pyrite.cli.subscriber import RETAIN_HANDLING, Subscriber
-from pyrite.terminal import on_terminal
+from pyrite.process.terminal import on_terminal
 
 PROGRAM = "pyrite sub"
 

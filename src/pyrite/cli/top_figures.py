@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pyrite.terminal import printable
+from pyrite.process.terminal import printable
 
 PREFIX = "$SYS/broker/"
 PIPELINES = "$pipelines/"

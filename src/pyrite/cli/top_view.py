@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pyrite.cli.top_figures import Reading
-from pyrite.terminal import printable
+from pyrite.process.terminal import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TRAFFIC = (

@@ -14,7 +14,7 @@ from pyrite.cli.connection import Connection, add_connection_options
 from pyrite.cli.errors import run_command
 from pyrite.cli.message_format import text_of
 from pyrite.client import Topic
-from pyrite.terminal import on_terminal, printable
+from pyrite.process.terminal import on_terminal, printable
 
 PROGRAM = "pyrite topics"
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from pyrite.queries import COLUMNS, Bounds, DataLoss, Query, QueryError
+from pyrite.storage.query import COLUMNS, Bounds, DataLoss, Query, QueryError
 
 RETRY = 60.0
 """Seconds for which a broker that does not answer is tried again."""

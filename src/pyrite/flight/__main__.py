@@ -12,8 +12,8 @@ import uvloop
 
 from pyrite.flight.control import BrokerGone, Control
 from pyrite.flight.front import Front
-from pyrite.logs import parse_levels, start_logging
-from pyrite.plain_arrow import keep_pandas_out
+from pyrite.process.logs import parse_levels, start_logging
+from pyrite.process.plain_arrow import keep_pandas_out
 
 
 def main(descriptor: int) -> int:
@@ -22,9 +22,9 @@ def main(descriptor: int) -> int:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     keep_pandas_out()
     from pyrite.flight.service import Service
-    from pyrite.log.bulk import LogFolder
-    from pyrite.log.memory import give_back_after_rushes
-    from pyrite.log.staging import Staging
+    from pyrite.sinks.staging import Staging
+    from pyrite.storage.bulk import LogFolder
+    from pyrite.storage.memory import give_back_after_rushes
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this
     control = Control(socket.socket(fileno=descriptor))

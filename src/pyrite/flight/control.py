@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from pyrite.channel import frame, receive_blocking
+from pyrite.ipc.channel import frame, receive_blocking
 
 WITHIN = 600.0
 """Seconds in which the broker must have answered: a commit may have to wait for the disk."""

@@ -23,11 +23,11 @@ from itertools import count
 from typing import Any, cast
 from urllib.parse import quote
 
-from pyrite.endpoints import bind
 from pyrite.flight.control import BrokerGone, Control
 from pyrite.flight.inspection import Inspection, Refused
 from pyrite.flight.peers import Peer
-from pyrite.tls import TlsSockets, certificate_user, context_of, context_or_end
+from pyrite.process.endpoints import bind
+from pyrite.process.tls import TlsSockets, certificate_user, context_of, context_or_end
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import pyarrow.flight as flight
 
 from pyrite.flight.control import BrokerGone, Control
 from pyrite.flight.peers import Peer
-from pyrite.log.bulk import LogFolder
-from pyrite.log.rows import check_rows, check_schema
-from pyrite.log.staging import Staging, check_name
-from pyrite.queries import Bounds, DataLoss, Query, QueryError, check_number, read_object
+from pyrite.sinks.rows import check_rows, check_schema
+from pyrite.sinks.staging import Staging, check_name
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.query import Bounds, DataLoss, Query, QueryError, check_number, read_object
 
 logger = logging.getLogger(__name__)
 

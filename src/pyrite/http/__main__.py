@@ -10,11 +10,11 @@ import sys
 
 import uvloop
 
-from pyrite.endpoints import bind
 from pyrite.http.control import Control
-from pyrite.logs import parse_levels, start_logging
-from pyrite.plain_arrow import keep_pandas_out
-from pyrite.tls import context_of
+from pyrite.process.endpoints import bind
+from pyrite.process.logs import parse_levels, start_logging
+from pyrite.process.plain_arrow import keep_pandas_out
+from pyrite.process.tls import context_of
 
 BACKLOG = 1_024
 """Connections that may wait to be accepted."""
@@ -24,7 +24,7 @@ async def run(descriptor: int) -> int:
     """Serve until the broker is gone."""
     from pyrite.http.app import make_app
     from pyrite.http.server import Server
-    from pyrite.log.memory import give_back_after_rushes
+    from pyrite.storage.memory import give_back_after_rushes
 
     control = await Control.open(descriptor)
     settings = await control.settings()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from pyrite.channel import frame, receive
+from pyrite.ipc.channel import frame, receive
 
 WITHIN = 60.0
 """Seconds in which the broker must have answered: a publish may have to wait for the disk."""

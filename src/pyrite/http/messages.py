@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pyrite.fair import Asker, FairQueue
 from pyrite.http import reading
 from pyrite.http.requests import (
     Json,
@@ -32,7 +31,8 @@ from pyrite.http.requests import (
     while_there,
     who_asks,
 )
-from pyrite.queries import QueryError
+from pyrite.process.fair import Asker, FairQueue
+from pyrite.storage.query import QueryError
 
 T = TypeVar("T")
 

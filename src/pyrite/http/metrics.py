@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pyrite import __version__
-from pyrite.endpoints import is_loopback
 from pyrite.http.messages import in_thread, log_of
 from pyrite.http.requests import Json, ask, is_proxied, parameters, state_of
+from pyrite.process.endpoints import is_loopback
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

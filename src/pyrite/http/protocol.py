@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pyrite.tls import certificate_user
+from pyrite.process.tls import certificate_user
 
 MAX_CONNECTIONS = 1_000
 """Connections at one time; each may have a body and an answer in memory."""

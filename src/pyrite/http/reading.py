@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyrite.http.requests import put_payload
-from pyrite.log.bulk import LogFolder
-from pyrite.log.stream import chosen
-from pyrite.queries import SCHEMA, Query
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.query import SCHEMA, Query
+from pyrite.storage.stream import chosen
 
 TIME = 5.0
 """Seconds after which a search is broken off; the answer says where to go on."""

@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from pyrite.endpoints import origin_of
 from pyrite.http.control import Control
 from pyrite.http.protocol import ADMITTED, CERTIFICATE
+from pyrite.process.endpoints import origin_of
 
 MAX_PAGE = 1_000
 """Entries of a page."""

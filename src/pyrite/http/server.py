@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from pyrite.http.control import Control
 from pyrite.http.protocol import bounded
-from pyrite.tls import TlsSockets, context_or_end
+from pyrite.process.tls import TlsSockets, context_or_end
 
 GOODBYE = 2
 """Seconds that requests under way have to be answered, when their connection is to end."""

@@ -9,7 +9,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyrite.broker.topics import InvalidTopic, check_filter
+from pyrite.topics.filters import InvalidTopic, check_filter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,7 +14,7 @@ from rich.table import Table
 from pyrite.pipeline.plots import draw
 from pyrite.pipeline.project import Project, ProjectError
 from pyrite.pipeline.tables import read_last, read_table, row_counts, table_names
-from pyrite.terminal import printable
+from pyrite.process.terminal import printable
 
 ORDER = {
     "quality": [("messages", "descending")],

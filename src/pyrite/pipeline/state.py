@@ -17,7 +17,7 @@ from pyarrow import flight
 
 from pyrite.client.log import FlightLog
 from pyrite.pipeline.connection import credentials
-from pyrite.queries import SCHEMA, QueryError
+from pyrite.storage.query import SCHEMA, QueryError
 
 TOPIC = "$pipelines/"
 _COLUMNS = pa.schema([SCHEMA.field(name) for name in ("topic", "payload", "qos", "retain", "content_type")])

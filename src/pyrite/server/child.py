@@ -21,7 +21,7 @@ from typing import Any
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import TURN, Broker
-from pyrite.channel import Message, frame, receive
+from pyrite.ipc.channel import Message, frame, receive
 from pyrite.protocols.events import tell_refused
 from pyrite.server.config import Config, Tls
 from pyrite.server.listeners import Listener

@@ -19,13 +19,13 @@ from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import Quota, QuotaOptions
-from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, covers
-from pyrite.endpoints import origin_of
-from pyrite.log.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
-from pyrite.logs import FORMATS, LogOptions, parse_levels
+from pyrite.process.endpoints import origin_of
+from pyrite.process.logs import FORMATS, LogOptions, parse_levels
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.listeners import Listener, parse_listener
+from pyrite.storage.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
+from pyrite.topics.filters import InvalidTopic, check_filter, check_topic, covers
 
 CERTIFICATE_USERS = ("", "subject", "san")
 DEFAULTS = "defaults"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from pyrite.log.files import OTHERS
 from pyrite.server.config import Config
+from pyrite.storage.files import OTHERS
 
 logger = logging.getLogger(__name__)
 

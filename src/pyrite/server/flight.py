@@ -9,8 +9,7 @@ from typing import Any
 
 from pyrite.broker.access import SERVER_BUSY, Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
-from pyrite.channel import Message
-from pyrite.log.sinks import Sinks
+from pyrite.ipc.channel import Message
 from pyrite.server.child import (
     Answer,
     Child,
@@ -23,6 +22,7 @@ from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.questions.identity import Identity
 from pyrite.server.reads import Reads
+from pyrite.sinks.sinks import Sinks
 
 
 class FlightProcess(Child):

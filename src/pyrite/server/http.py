@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pyrite.broker.core import Broker
-from pyrite.channel import Message
+from pyrite.ipc.channel import Message
 from pyrite.server.child import Child, Question, log_settings, tls_settings
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from pyrite.endpoints import is_loopback
+from pyrite.process.endpoints import is_loopback
 
 DEFAULT_PORTS = {
     "mqtt": 1883,

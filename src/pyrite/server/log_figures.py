@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from pyrite.broker.figures import Figures
 from pyrite.broker.journal import Stream
-from pyrite.fair import NO_ONE, Asker
-from pyrite.log.journal import Group
-from pyrite.log.workers import ThreadWorker, raised
+from pyrite.journal.disk import Group
+from pyrite.journal.workers import ThreadWorker, raised
+from pyrite.process.fair import NO_ONE, Asker
 
 Result = TypeVar("Result")
 

@@ -23,11 +23,10 @@ from pyrite.broker.access import Access, Credentials
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.system import System
-from pyrite.endpoints import bind
-from pyrite.log.journal import DiskJournal, open_journal
-from pyrite.log.sinks import Sinks
-from pyrite.log.upkeep import be_nice
-from pyrite.log.workers import FairThreadWorker, ThreadWorker
+from pyrite.journal.disk import DiskJournal, open_journal
+from pyrite.journal.workers import FairThreadWorker, ThreadWorker
+from pyrite.process.endpoints import bind
+from pyrite.process.tls import TlsSockets
 from pyrite.protocols.conversation import CLOSING_TIME, Conversation
 from pyrite.protocols.events import events, tell_refused
 from pyrite.protocols.line.connection import LineConnection
@@ -49,7 +48,8 @@ from pyrite.server.sockets import Poller, bind_unix, traffic
 from pyrite.server.streams import StreamProtocol, is_encrypted
 from pyrite.server.tls import own_state, tls_context, trust_state
 from pyrite.server.websocket import WebSocketProtocol
-from pyrite.tls import TlsSockets
+from pyrite.sinks.sinks import Sinks
+from pyrite.storage.upkeep import be_nice
 
 if TYPE_CHECKING:
     from pyrite.access.loading import AccessList

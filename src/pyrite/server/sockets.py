@@ -22,10 +22,10 @@ from itertools import islice
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from pyrite.process.tls import PAUSE, USED_UP
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.kernel import sharpen_timers
 from pyrite.server.listeners import Listener
-from pyrite.tls import PAUSE, USED_UP
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from pyrite.broker.link import Transport
+from pyrite.process.tls import certificate_user
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.listeners import Listener
-from pyrite.tls import certificate_user
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server

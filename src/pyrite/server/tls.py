@@ -7,8 +7,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+from pyrite.process.tls import new_context, trust_clients
 from pyrite.server.config import Config, ConfigError, Tls
-from pyrite.tls import new_context, trust_clients
 
 
 def tls_context(config: Config) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from pyrite.broker.timers import TURN
-from pyrite.endpoints import is_loopback, origin_of
+from pyrite.process.endpoints import is_loopback, origin_of
 from pyrite.server.listeners import Listener
 from pyrite.server.streams import MAX_HELD, StreamProtocol
 

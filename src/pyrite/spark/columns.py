@@ -7,9 +7,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pyrite.queries import COLUMNS, SCHEMA
 from pyrite.spark.decoding import DECODERS, Decoder, readable
 from pyrite.spark.options import FORMATS, OptionError
+from pyrite.storage.query import COLUMNS, SCHEMA
 
 CORRUPT = "_corrupt"
 """Column for payloads that do not fit the schema."""

@@ -15,8 +15,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyrite.queries import SCHEMA
 from pyrite.spark.options import OptionError
+from pyrite.storage.query import SCHEMA
 
 KINDS: dict[str, tuple[type[DataType], ...]] = {
     "topic": (StringType,),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyrite.broker.positions import Ago, Offset, Time, parse_position
-from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
-from pyrite.log.stream import NAME
-from pyrite.queries import FOREVER, MAX_PARTS, QueryError
+from pyrite.storage.query import FOREVER, MAX_PARTS, QueryError
+from pyrite.storage.stream import NAME
+from pyrite.topics.filters import InvalidTopic, check_filter, check_topic
 
 FILES = ("caFile", "certFile", "keyFile")
 CONNECTING = ("broker", "path", "username", "password", "token", *FILES)

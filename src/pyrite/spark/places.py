@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from pyrite.log.bulk import LogFolder
-from pyrite.queries import QueryError
 from pyrite.spark.options import Place
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.query import QueryError
 
 if TYPE_CHECKING:
     from pyrite.client.log import FlightLog

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyrite.broker.topics import matches
-from pyrite.queries import FOREVER, SCHEMA, Query
+from pyrite.storage.query import FOREVER, SCHEMA, Query
+from pyrite.topics.filters import matches
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

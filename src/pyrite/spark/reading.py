@@ -12,11 +12,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyrite.queries import MAX_PARTS, DataLoss, Query
 from pyrite.spark.columns import Columns
 from pyrite.spark.options import OptionError, ReadOptions
 from pyrite.spark.places import Log, open_log
 from pyrite.spark.pushdown import push
+from pyrite.storage.query import MAX_PARTS, DataLoss, Query
 
 MIN_PART = 50_000
 """Messages below which another partition does not pay."""

@@ -22,11 +22,11 @@ from uuid import uuid4
 
 import pyarrow.parquet as pq
 
-from pyrite.log.bulk import LogFolder
-from pyrite.log.files import OWNER_ONLY, OWNER_ONLY_FOLDER
-from pyrite.log.parquet import ParquetSegment
-from pyrite.log.stream import StreamReader
-from pyrite.queries import Query
+from pyrite.storage.bulk import LogFolder
+from pyrite.storage.files import OWNER_ONLY, OWNER_ONLY_FOLDER
+from pyrite.storage.parquet import ParquetSegment
+from pyrite.storage.query import Query
+from pyrite.storage.stream import StreamReader
 
 COPY = "rest.parquet"
 """Copy of the messages that are not Parquet yet."""

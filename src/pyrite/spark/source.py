@@ -14,12 +14,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyrite.queries import SCHEMA
 from pyrite.spark.options import read_options, write_options
 from pyrite.spark.places import check_stream
 from pyrite.spark.reading import BatchReader, FilteringReader
 from pyrite.spark.sink import BatchWriter, StreamWriter
 from pyrite.spark.streaming import StreamReader
+from pyrite.storage.query import SCHEMA
 
 
 class PyriteSource(DataSource):

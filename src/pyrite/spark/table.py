@@ -11,10 +11,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pyrite.queries import SCHEMA
 from pyrite.spark.options import folder_of
 from pyrite.spark.places import open_folder
 from pyrite.spark.snapshot import Snapshot, take
+from pyrite.storage.query import SCHEMA
 
 MAX_COPIES = 512 * 1024 * 1024
 """Bytes of copies after which Java collects garbage, to find the copies that are not used any more."""

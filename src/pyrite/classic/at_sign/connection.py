@@ -18,10 +18,10 @@ from typing import Any
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import InvalidTopic, check_topic
 from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.line import frames
 from pyrite.protocols.line.frames import Line
+from pyrite.topics.filters import InvalidTopic, check_topic
 
 MAX_TOPIC = 65_535
 """Bytes of a topic."""

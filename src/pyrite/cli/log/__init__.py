@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrite.broker.positions import Earliest, Position, parse_position
-from pyrite.broker.topics import SHARE_PREFIX, InvalidTopic, check_filter
+from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter
 
 _EXAMPLES = """\
 examples:

@@ -10,11 +10,11 @@ import time
 
 from pyrite.broker.positions import Position, Time
 from pyrite.cli.log import rows, running
-from pyrite.log.bulk import matching, resolve
-from pyrite.log.segment import Damage
-from pyrite.log.stream import StreamReader
-from pyrite.queries import FOREVER
-from pyrite.terminal import on_terminal, printable_bytes
+from pyrite.process.terminal import on_terminal, printable_bytes
+from pyrite.storage.bulk import matching, resolve
+from pyrite.storage.query import FOREVER
+from pyrite.storage.segment import Damage
+from pyrite.storage.stream import StreamReader
 
 _POLL = 200
 """Milliseconds after which `--follow` looks for more."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from pyrite.cli.log import running
-from pyrite.log import tiering
-from pyrite.log.files import Files
-from pyrite.log.folder import DataFolder
-from pyrite.log.segment import ArrowSegment, Damage, SegmentWriter, recover
-from pyrite.log.stream import StreamReader
+from pyrite.storage import tiering
+from pyrite.storage.files import Files
+from pyrite.storage.folder import DataFolder
+from pyrite.storage.segment import ArrowSegment, Damage, SegmentWriter, recover
+from pyrite.storage.stream import StreamReader
 
 
 def run(args: argparse.Namespace) -> int:

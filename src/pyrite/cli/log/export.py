@@ -15,11 +15,11 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from pyrite.cli.log import rows, running
-from pyrite.log import parquet
-from pyrite.log.bulk import matching, resolve
-from pyrite.log.columns import SCHEMA
-from pyrite.log.segment import Damage
-from pyrite.log.stream import StreamReader
+from pyrite.storage import parquet
+from pyrite.storage.bulk import matching, resolve
+from pyrite.storage.columns import SCHEMA
+from pyrite.storage.segment import Damage
+from pyrite.storage.stream import StreamReader
 
 _ENDINGS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _COLUMNS = [

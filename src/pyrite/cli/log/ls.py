@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pyrite.cli.log.rows import text_of
 from pyrite.cli.log.running import folders
-from pyrite.log.stream import Segment, StreamReader
+from pyrite.storage.stream import Segment, StreamReader
 
 _STREAM = ("stream", "segments", "first", "end", "messages", "earliest", "latest", "bytes")
 _SEGMENT = ("stream", "file", "form", "first", "last", "messages", "earliest", "latest", "bytes")

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pyrite.cli.errors import with_name
-from pyrite.log.folder import FolderError, check_format
-from pyrite.log.segment import Damage
-from pyrite.log.verify import streams_in
+from pyrite.storage.folder import FolderError, check_format
+from pyrite.storage.segment import Damage
+from pyrite.storage.verify import streams_in
 
 
 class LogError(Exception):

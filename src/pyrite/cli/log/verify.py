@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pyrite.cli.log import running
-from pyrite.log.verify import verify
+from pyrite.storage.verify import verify
 
 
 def run(args: argparse.Namespace) -> int:

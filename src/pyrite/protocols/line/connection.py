@@ -23,13 +23,13 @@ from pyrite.broker.pending import Place
 from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import SENT_TOGETHER, Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import InvalidTopic, check_filter, check_topic, split_shared
 from pyrite.protocols.conversation import Conversation, Term
 from pyrite.protocols.line.frames import MAX_LINE, MAX_WORDS, FrameError, Line, error, escape, line, parse
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.line.ranges import among, merge, within
 from pyrite.protocols.runs import MANY, count_alike, words
 from pyrite.protocols.states import CLOSED, CONNECTED
+from pyrite.topics.filters import InvalidTopic, check_filter, check_topic, split_shared
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker

@@ -16,7 +16,6 @@ from pyrite.broker.link import Transport
 from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import SHARE_PREFIX, InvalidTopic, check_filter, split_shared
 from pyrite.protocols.mqtt import fields, handshake, publishing
 from pyrite.protocols.mqtt.delivery import FORM_V3, Delivery
 from pyrite.protocols.mqtt.options import MqttOptions
@@ -39,6 +38,7 @@ from pyrite.protocols.mqtt.packets import (
 )
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, return_code, violation
 from pyrite.protocols.states import AUTHENTICATING, CLOSED, CONNECTED, WAITING
+from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, split_shared
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker

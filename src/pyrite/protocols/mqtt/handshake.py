@@ -11,13 +11,13 @@ from pyrite.broker.admission import verdict_of
 from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Will
-from pyrite.broker.topics import InvalidTopic, check_topic
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, WillMessage
 from pyrite.protocols.mqtt.publishing import check_response_topic, message_properties
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation
 from pyrite.protocols.mqtt.requests import REQUESTS
 from pyrite.protocols.states import AUTHENTICATING, CONNECTED
+from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection

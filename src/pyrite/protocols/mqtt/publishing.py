@@ -16,7 +16,6 @@ from pyrite.broker.core import SYSTEM
 from pyrite.broker.journal import Done, Fault
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.broker.subscriptions import Route
-from pyrite.broker.topics import InvalidTopic, check_topic
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.fields import Reader, check_utf8
@@ -24,6 +23,7 @@ from pyrite.protocols.mqtt.packets import Ack
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, violation
 from pyrite.protocols.mqtt.requests import REQUESTS, Request
 from pyrite.protocols.runs import MANY, Word, count_alike, words
+from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection

@@ -33,7 +33,7 @@ from pyrite.broker.message import Batch, Properties
 from pyrite.broker.pending import Place
 from pyrite.broker.positions import parse_position
 from pyrite.broker.subscriptions import Subscription
-from pyrite.broker.topics import InvalidTopic, check_filter, check_topic
+from pyrite.topics.filters import InvalidTopic, check_filter, check_topic
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection

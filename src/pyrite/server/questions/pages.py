@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from pyrite.broker.core import TURN, Broker
-from pyrite.fair import Asker, FairQueue
+from pyrite.process.fair import Asker, FairQueue
 from pyrite.server.questions.problem import Message, Part, Reply, safely
 
 Name = TypeVar("Name", str, bytes, int)

@@ -8,10 +8,10 @@ from heapq import merge
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
-from pyrite.broker.topics import SHARE_PREFIX, InvalidTopic, check_filter, check_topic, matches
 from pyrite.server.questions.pages import Entry, Page, PageTurns
 from pyrite.server.questions.problem import Message, Part, Problem, Reply, refused
 from pyrite.server.questions.tree import children, level_at
+from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, check_topic, matches
 
 SHOWN = 64 * 1024
 """Bytes of a kept value that are told with a list of topics; of a longer one, only how long it is."""

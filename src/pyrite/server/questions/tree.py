@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyrite.broker.topics import AFTER_SLASH, OrderedTopicTree
+from pyrite.topics.tree import AFTER_SLASH, OrderedTopicTree
 
 
 def children(trees: Sequence[OrderedTopicTree[Any]], stem: bytes, after: bytes | None) -> Iterator[bytes]:

@@ -1,0 +1,1 @@
+"""Messages between the broker and its child processes."""

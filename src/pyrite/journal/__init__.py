@@ -1,0 +1,1 @@
+"""Durability of what the broker holds: group commit, the state database, recovery."""

@@ -1,0 +1,306 @@
+"""Bringing the broker's state back when it starts: from the database, and from the end of the log."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyrite.broker import deliveries
+from pyrite.broker.consumers import Consumer
+from pyrite.broker.followers import Replay
+from pyrite.broker.journal import Stream
+from pyrite.broker.message import AbsentBatch, Batch, Properties
+from pyrite.broker.pending import BLOCK, Place
+from pyrite.broker.session import Session
+from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.journal.state import Kept, State
+from pyrite.sinks.sinks import SinkState
+from pyrite.storage.columns import runs
+from pyrite.topics.filters import split_shared
+
+if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
+    from pyrite.broker.core import Broker
+    from pyrite.journal.disk import DiskJournal
+
+_BLOCK = struct.Struct(">QQ")
+OWNER, STORED = "owner", "stored"
+"""Kinds of rows of accounts: which one a session counts for, and what one has stored."""
+
+
+def restore(journal: DiskJournal, broker: Broker, state: State) -> list[str]:
+    """Give a new broker the state that was kept; return what of it was damaged."""
+    _Restorer(journal, broker).restore(state.load())
+    return state.damages
+
+
+class _Restorer:
+    def __init__(self, journal: DiskJournal, broker: Broker) -> None:
+        self._journal = journal
+        self._broker = broker
+        self._by_number = {stream.number: stream for stream in journal.streams}
+        self._wall = journal.wall()
+        self._owners: dict[str, str] = {}
+        """By client id, the account that its session counts for."""
+        self._complete: dict[str, dict[int, int]] = {}
+        """By account and number of a stream, up to which offset it is known what the account stored."""
+
+    def restore(self, kept: Kept) -> None:
+        broker = self._broker
+        sessions: dict[str, Session] = {}
+        for kind, name, value in kept.accounts:
+            if kind == OWNER:
+                self._owners[name] = value
+            else:
+                self._stored(name, json.loads(value))
+        for client_id, expiry, expires_at in kept.sessions:
+            session = sessions[client_id] = broker.restore_session(client_id, expiry)
+            broker.quotas.own(session, broker.quotas.restored(self._owners.get(client_id)))
+            if expires_at is not None:
+                session.expires_at = broker.now + expires_at - self._wall
+        steps: dict[str, bytearray] = {}
+        for client_id, written in kept.deliveries:
+            steps.setdefault(client_id, bytearray()).extend(written)
+        for client_id, session in sessions.items():
+            self._deliveries(session, bytes(steps.get(client_id, b"")))
+        groups: dict[SharedGroup, None] = {}
+        for client_id, key, options in kept.subscriptions:
+            if client_id in sessions:
+                group = self._subscription(sessions[client_id], key, options)
+                if group is not None:
+                    groups[group] = None
+        for client_id, ids in kept.incoming:
+            if client_id in sessions:
+                sessions[client_id].incoming = set(ids)
+        for topic, message, payload in kept.retained:
+            self._retained(topic, message, payload)
+        owners = {*steps, *(one for one, *_ in kept.subscriptions), *(one for one, _ in kept.incoming)}
+        for client_id in owners - sessions.keys():  # nothing of a session that is lost must be another's
+            self._journal.drop_remains(client_id)
+        states = {(name, topic_filter): state for name, topic_filter, state in kept.groups}
+        for group in groups:
+            self._group(group, states.get((group.name, group.topic_filter)))
+        for name, consumer in kept.consumers:
+            self._consumer(name, consumer)
+        for name, block, bits in kept.pending:
+            self._pending(name, block, bits)
+        for topic in kept.topics:
+            broker.catalog.created[topic] = True
+        for name, sink in kept.sinks:
+            self._journal.sinks[name] = SinkState.load(name, sink)
+        for stream, applied in self._journal.applied.items():
+            if applied < stream.routed:
+                self._redo(stream, applied)
+        for client_id in self._owners.keys() - sessions.keys():  # it ended with the broker before this one
+            self._journal.drop_owner_of(client_id)
+        for session in sessions.values():
+            broker.restored(session)
+
+    def _stored(self, key: str, kept: dict[str, Any]) -> None:
+        """Take up what an account has stored in the log."""
+        account = self._broker.quotas.restored(key)
+        assert account is not None
+        self._complete[key] = {int(number): offset for number, offset in kept["complete"].items()}
+        for number, spans in kept["spans"].items():
+            if int(number) in self._by_number:
+                for end, size in spans:
+                    account.store(self._by_number[int(number)], end, size)
+
+    def _streams(self, numbers: dict[str, int]) -> dict[Stream, int]:
+        """Return positions by stream: in JSON they are by number, as a text."""
+        known = self._by_number
+        found = {known[int(one)]: at for one, at in numbers.items() if int(one) in known}
+        return {stream: min(at, stream.routed) for stream, at in found.items()}
+
+    def _deliveries(self, session: Session, written: bytes) -> None:
+        positions, flights = deliveries.play(written[: len(written) - len(written) % deliveries.SIZE])
+        known = self._by_number
+        session.restore(
+            {
+                stream: min(positions.get(stream.number, stream.routed), stream.routed)
+                for stream in self._journal.streams
+            },
+            {
+                message_id: (AbsentBatch(known[sent.stream], sent.offset, 1), sent.qos, sent.shared)
+                if sent is not None and sent.stream in known
+                else None  # with QoS 2, what is not known any more may be half received
+                for message_id, sent in flights.items()
+                if sent is None or sent.stream in known or sent.qos == 2
+            },
+        )
+
+    def _subscription(self, session: Session, key: bytes, options: dict[str, Any]) -> SharedGroup | None:
+        group_name, topic_filter = split_shared(key)
+        subscription = Subscription(
+            session,
+            topic_filter,
+            options["qos"],
+            options["no_local"],
+            options["retain_as_published"],
+            options["retain_handling"],
+            tuple(options["identifiers"]),
+        )
+        subscription.lossless = options["lossless"]
+        subscription.latest = options.get("latest", False)  # older folders do not have it
+        if options["since"] is not None:
+            subscription.since = self._streams(options["since"])
+        self._broker.restore_subscription(key, subscription, group_name)
+        if "replay" in options:
+            self._broker.subscriptions.remove(subscription)
+            replay = Replay(self._broker, key, subscription, self._streams(options["replay"]))
+            replay.stop()  # until its client is back, when another goes on
+            session.add_replay(replay)
+        return subscription.group
+
+    def _group(self, group: SharedGroup, state: dict[str, Any] | None) -> None:
+        if state is None:
+            return
+        positions = self._streams(state["positions"])
+        group.positions.update({stream: at for stream, at in positions.items() if at < stream.routed})
+        group.returned.extend(
+            AbsentBatch(self._by_number[number], offset, count)
+            for number, offset, count in state["returned"]
+            if number in self._by_number
+        )
+        self._broker.restored_group(group)
+
+    def _retained(self, topic: bytes, message: dict[str, Any], payload: bytes) -> None:
+        properties = message.get("properties")
+        batch = Batch(
+            topic,
+            payload,
+            message["qos"],
+            True,
+            None if properties is None else load_properties(properties),
+            origin=message["origin"],
+        )
+        if "expires_at" in message:
+            batch.expires_at = self._broker.now + message["expires_at"] - self._wall
+        if message.get("stream") in self._by_number:
+            batch.lies_in(self._by_number[message["stream"]], message["offset"])
+        owner = self._broker.quotas.restored(message.get("owner"))
+        if owner is not None:
+            batch = batch.owned_by(owner)
+        self._broker.retained[topic] = batch
+
+    def _consumer(self, name: str, state: dict[str, Any]) -> None:
+        known = self._by_number
+        consumer = self._broker.consumers[name] = Consumer(
+            self._broker,
+            name,
+            state["filter"].encode(),
+            self._streams(state["positions"]),
+            state["within"],
+            self._broker.quotas.restored(state.get("owner")),
+        )
+        if consumer.owner is not None:
+            consumer.owner.consumers += 1
+        if "pending" in state:  # older folders have it here; it moves to where it is now
+            for number, at in state["pending"]:
+                if number in known:
+                    consumer.pending.add(Place(known[number], at), 0.0)
+            consumer.save()
+
+    def _pending(self, name: str, block: bytes, bits: bytes) -> None:
+        consumer = self._broker.consumers.get(name)
+        stream, number = load_block(block)
+        if consumer is None:  # nothing of one that is lost must be another's
+            self._journal.drop_consumer(name)
+        elif stream not in self._by_number:
+            self._journal.drop_pending(name, block)
+        else:
+            consumer.pending.restore((self._by_number[stream], number), load_bits(bits))
+
+    def _redo(self, stream: Stream, applied: int) -> None:
+        """Do again what messages did to the state, as far as it does not include them yet."""
+        broker, journal = self._broker, self._journal
+        for rows in journal.read_all(stream, applied):
+            ids = rows.column(7)
+            if ids.null_count < len(ids):
+                clients = rows.column(6).to_pylist()
+                for client_id, packet_id in zip(clients, ids.to_pylist(), strict=True):
+                    session = broker.sessions.get(client_id)
+                    if packet_id is not None and session is not None:
+                        session.incoming = session.incoming or set()
+                        session.incoming.add(packet_id)
+                        journal.save_incoming(session)
+            self._redo_stored(stream, rows)
+            for batch, offset, when in runs(rows.filter(rows.column(5))):
+                last = batch.part(batch.count - 1, batch.count)
+                owner = self._owner_of(batch.origin)
+                if owner is not None:
+                    last = last.owned_by(owner)
+                broker.retain(journal.place(stream, last, offset + batch.count - 1, when))
+
+    def _owner_of(self, client_id: str | None) -> Account | None:
+        """Return the account that messages with a client id count for, as far as that is known."""
+        if client_id is None:
+            return None
+        sink = self._journal.sinks.get(client_id.rpartition("/")[0])
+        if sink is not None and sink.owner:
+            return self._broker.quotas.restored(f"user:{sink.owner}")
+        return self._broker.quotas.restored(self._owners.get(client_id))
+
+    def _redo_stored(self, stream: Stream, rows: pa.RecordBatch) -> None:
+        """Count messages that were stored after the state was last written."""
+        clients = rows.column("client_id")
+        for client_id in pc.unique(clients).to_pylist():
+            account = self._owner_of(client_id)
+            if account is None or account.meter is None:
+                continue
+            complete = self._complete.get(account.key, {}).get(stream.number, 0)
+            chosen = pc.and_(pc.equal(clients, client_id), pc.greater_equal(rows.column("offset"), complete))
+            found = rows.filter(chosen)
+            if found.num_rows:
+                size = sum(
+                    pc.sum(pc.binary_length(found.column(one))).as_py() for one in ("topic", "payload")
+                )
+                account.store(stream, found.column("offset")[-1].as_py() + 1, size)
+
+
+def dump_properties(properties: Properties) -> dict[str, Any]:
+    """Return properties as JSON can hold them."""
+    data = properties.correlation_data
+    return {
+        "payload_format": properties.payload_format,
+        "message_expiry": properties.message_expiry,
+        "content_type": properties.content_type,
+        "response_topic": properties.response_topic,
+        "correlation_data": None if data is None else data.hex(),
+        "user_properties": properties.user_properties,
+    }
+
+
+def load_properties(values: dict[str, Any]) -> Properties:
+    """Make properties of what `dump_properties` returned."""
+    data = values["correlation_data"]
+    pairs = tuple((key, value) for key, value in values["user_properties"])
+    return Properties(
+        **values
+        | {"correlation_data": None if data is None else bytes.fromhex(data), "user_properties": pairs}
+    )
+
+
+def dump_block(stream: int, number: int) -> bytes:
+    """Return where a block of pending messages lies: in the order of the bytes, it is that of the log."""
+    return _BLOCK.pack(stream, number)
+
+
+def load_block(place: bytes) -> tuple[int, int]:
+    """Return the stream's number, and the block's, of what `dump_block` returned."""
+    stream, number = _BLOCK.unpack(place)
+    return stream, number
+
+
+def dump_bits(bits: int) -> bytes:
+    """Return which messages of a block are pending."""
+    return bits.to_bytes(BLOCK // 8, "little")
+
+
+def load_bits(data: bytes) -> int:
+    """Make of it what `dump_bits` was given."""
+    return int.from_bytes(data, "little")

@@ -1,0 +1,282 @@
+"""The broker's state beside the log: SQLite in WAL mode, written after the group of messages it goes with.
+
+Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers and what they
+have not acknowledged, created topics, sinks, and which account a session or stored bytes count for. Up to
+which offset of each stream the state includes what messages did to it (retained messages, ids of QoS 2
+messages) is noted with it (`applied`); what came later is found in the log when the broker starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyrite.journal.salvage import salvage
+from pyrite.journal.tables import HEADER, PAGE, SCHEMA, fault, is_proven, proof, text, values_of
+from pyrite.journal.wal import log_of, read_log
+from pyrite.storage.files import Files
+from pyrite.storage.folder import FolderError
+
+Change = tuple[str, tuple[Any, ...]]
+"""A statement and its values."""
+
+SAVE_STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)"
+SAVE_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)"
+DROP_SESSION = "DELETE FROM sessions WHERE client_id = ?"
+DROP_SUBSCRIPTIONS = "DELETE FROM subscriptions WHERE client_id = ?"
+SAVE_SUBSCRIPTION = "INSERT OR REPLACE INTO subscriptions VALUES (?, ?, ?, ?)"
+DROP_SUBSCRIPTION = "DELETE FROM subscriptions WHERE client_id = ? AND filter = ?"
+SAVE_INCOMING = "INSERT OR REPLACE INTO incoming VALUES (?, ?, ?)"
+DROP_INCOMING = "DELETE FROM incoming WHERE client_id = ?"
+ADD_STEPS = "INSERT INTO deliveries (client_id, steps, proof) VALUES (?, ?, ?)"
+DROP_STEPS = "DELETE FROM deliveries WHERE client_id = ?"
+SAVE_RETAINED = "INSERT OR REPLACE INTO retained VALUES (?, ?, ?, ?)"
+DROP_RETAINED = "DELETE FROM retained WHERE topic = ?"
+SAVE_GROUP = "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)"
+DROP_GROUP = "DELETE FROM groups WHERE name = ? AND filter = ?"
+SAVE_CONSUMER = "INSERT OR REPLACE INTO consumers VALUES (?, ?, ?)"
+DROP_CONSUMER = "DELETE FROM consumers WHERE name = ?"
+SAVE_PENDING = "INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?)"
+DROP_PENDING = "DELETE FROM pending WHERE name = ? AND block = ?"
+DROP_ALL_PENDING = "DELETE FROM pending WHERE name = ?"
+SAVE_TOPIC = "INSERT OR REPLACE INTO topics VALUES (?, ?)"
+DROP_TOPIC = "DELETE FROM topics WHERE topic = ?"
+SAVE_SINK = "INSERT OR REPLACE INTO sinks VALUES (?, ?, ?)"
+DROP_SINK = "DELETE FROM sinks WHERE name = ?"
+SAVE_ACCOUNT = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)"
+DROP_ACCOUNT = "DELETE FROM accounts WHERE kind = ? AND name = ?"
+
+_TOGETHER = (128, 16, 1)
+"""How many rows are changed by one statement: few numbers, so that the statements are prepared already."""
+
+
+class Kept(NamedTuple):
+    """Everything that the state holds, as it was written."""
+
+    sessions: list[tuple[Any, ...]]
+    subscriptions: list[tuple[str, bytes, dict[str, Any]]]
+    incoming: list[tuple[str, array[int]]]
+    deliveries: Iterable[tuple[Any, ...]]
+    retained: Iterable[tuple[bytes, dict[str, Any], bytes]]
+    groups: list[tuple[str, bytes, dict[str, Any]]]
+    consumers: list[tuple[str, dict[str, Any]]]
+    pending: list[tuple[str, bytes, bytes]]
+    topics: list[bytes]
+    sinks: list[tuple[str, dict[str, Any]]]
+    accounts: list[tuple[str, str, str]]
+    """Which account a session counts for, and what an account has stored in the log (restoring.py)."""
+
+
+class State:
+    """The database. What SQLite cannot read is salvaged; if it cannot work at the moment, that is an error.
+
+    Opened in the thread that starts the broker, then used by the one that writes."""
+
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        self._path = path
+        self._files = files or Files()
+        self.damages: list[str] = []
+        """What was found wrong with the database."""
+        log = read_log(path)
+        with _usable(path):
+            reason = _fault(path)
+            if reason is not None:
+                self.damages.append(salvage(path, reason, self._files))
+            if log.damaged_at >= 0:
+                name = log_of(path).name
+                self.damages.append(f"{name}: damaged; the last changes of sessions may be lost")
+            self._database = _open(path, self._files)
+        self._cursor = self._database.cursor()
+        """The one that changes are made with: a connection remembers hundreds that are gone."""
+
+    def _rows(self, table: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that prove themselves; the others are reported, and removed."""
+        with _usable(self._path):
+            rows = self._database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
+        good = [row for row in rows if is_proven(table, row)]
+        if len(good) < len(rows):
+            for row in rows:
+                if not is_proven(table, row):
+                    name = values_of(table, row)[0]
+                    self.damages.append(f"{self._path.name}: a row of {table} is damaged: {name!r}")
+            self._replace(table, good)
+        yield from (values_of(table, row) for row in good)
+
+    def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+        """Keep only these rows of a table."""
+        places = ", ".join("?" * len(rows[0])) if rows else ""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.execute(f"DELETE FROM {table}")  # noqa: S608
+            if rows:
+                self._database.executemany(f"INSERT INTO {table} VALUES ({places})", rows)  # noqa: S608
+            self._files.commit(self._path, self._cursor)
+        except (sqlite3.Error, OSError):  # then they are found again the next time
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+
+    def streams(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the number of each stream, given once and for all, and up to where it was applied.
+
+        That is -1 if it cannot be known, as the row is damaged.
+        """
+        with _usable(self._path):
+            return self._streams(names)
+
+    def _streams(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        raw = self._database.execute("SELECT number, name FROM streams").fetchall()
+        before = len(self.damages)
+        known = {name: (number, applied) for number, name, applied in self._rows("streams")}
+        unknown = -1 if len(self.damages) > before else 0
+        for number, name in raw:  # a stream whose row is damaged may still have its number
+            if name in names and name not in known:
+                known[name] = (number, -1)
+                self.commit([(SAVE_STREAM, (number, name, -1))])
+        taken = [0, *(number for number, _ in raw)]
+        for name in names:
+            if name not in known:
+                number = max(taken) + 1
+                taken.append(number)
+                known[name] = (number, unknown)
+                self.commit([(SAVE_STREAM, (number, name, unknown))])
+        return known
+
+    def load(self) -> Kept:
+        """Return everything there is."""
+        return Kept(
+            list(self._rows("sessions")),
+            [(client, of, json.loads(options)) for client, of, options in self._rows("subscriptions")],
+            [(client, array("H", ids)) for client, ids in self._rows("incoming")],
+            self._rows("deliveries"),
+            ((topic, json.loads(message), payload) for topic, message, payload in self._rows("retained")),
+            [(name, of, json.loads(state)) for name, of, state in self._rows("groups")],
+            [(name, json.loads(state)) for name, state in self._rows("consumers")],
+            list(self._rows("pending")),
+            [topic for (topic,) in self._rows("topics")],
+            [(name, json.loads(state)) for name, state in self._rows("sinks")],
+            list(self._rows("accounts")),
+        )
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Make changes, all or none, and return when they are safe."""
+        self._cursor.execute("BEGIN IMMEDIATE")
+        try:
+            at = 0
+            while at < len(changes):
+                statement = changes[at][0]
+                stop = at + 1
+                while stop < len(changes) and changes[stop][0] is statement:
+                    stop += 1
+                rows = [values for _, values in changes[at:stop]]
+                if statement.startswith("INSERT"):
+                    rows = [(*values, proof(values)) for values in rows]
+                self._execute(statement, rows)
+                at = stop
+            self._files.commit(self._path, self._cursor)
+        except (sqlite3.Error, OSError):
+            if self._database.in_transaction:
+                self._cursor.execute("ROLLBACK")
+            raise
+
+    def finds(self, change: Change) -> bool:
+        """Tell whether there are rows that a change would delete."""
+        statement, values = change
+        question = statement.replace("DELETE", "SELECT 1", 1) + " LIMIT 1"
+        return self._database.execute(question, values).fetchone() is not None
+
+    def _execute(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Make changes of one kind."""
+        at = 0
+        for size in _TOGETHER:
+            while len(rows) - at >= size:
+                together = chain.from_iterable(rows[at : at + size])
+                self._cursor.execute(_for_many(statement, size), tuple(together))
+                at += size
+
+    def close(self) -> None:
+        """Close the database, its changes all in one file."""
+        self._database.close()
+
+
+@cache
+def _for_many(statement: str, number: int) -> str:
+    """Return what does to so many rows what a statement does to one.
+
+    SQLite lets go of the interpreter's lock at every statement, and with a busy event loop it takes long to
+    have it again.
+    """
+    if number == 1:
+        return statement
+    word, joint = (" VALUES ", ", ") if statement.startswith("INSERT") else (" WHERE ", " OR ")
+    head, _, one = statement.partition(word)
+    return head + word + joint.join([one] * number)
+
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "make room on its disk",
+    sqlite3.SQLITE_IOERR: "see that it is a file, and that its disk works and has room",
+    sqlite3.SQLITE_BUSY: "end the program that has it open",
+    sqlite3.SQLITE_LOCKED: "end the program that has it open",
+}
+
+
+def _fault(path: Path) -> str | None:
+    """Return what is wrong with a database, if anything is.
+
+    It is opened to be read only: so nothing changes, and its write-ahead log stays.
+    """
+    if not path.exists():
+        return None
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER)
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            database.text_factory = text
+            return fault(header, database)
+    except sqlite3.DatabaseError as error:
+        if _primary_code(error) in _DAMAGED:
+            return str(error)
+        raise
+
+
+def _open(path: Path, files: Files) -> sqlite3.Connection:
+    files.close(files.open(path))  # it and the files beside it get its mode
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        database.text_factory = text
+        database.execute(f"PRAGMA page_size = {PAGE}")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA cell_size_check = ON")
+        database.executescript(SCHEMA)
+        # So that the next commit begins the write-ahead log anew, and nothing of before is left in it.
+        database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Say what to do if a database cannot be used at the moment."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        remedy = _REMEDIES.get(_primary_code(error), "see that it is a file that may be read and written")
+        raise FolderError(
+            f"{path}: the state of sessions cannot be used: {error}; it is left as it is: "
+            f"{remedy}, and start again"
+        ) from None
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,1 @@
+"""What every process of Pyrite needs: logging, TLS sockets, listening addresses, a fair queue."""

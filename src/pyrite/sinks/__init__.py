@@ -1,0 +1,1 @@
+"""Staging and the exactly-once commit of what Spark and Flight write."""

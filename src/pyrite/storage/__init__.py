@@ -1,0 +1,1 @@
+"""Arrow and Parquet on disk: segments, index, checksums, tiering, verification, range reads."""

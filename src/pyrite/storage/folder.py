@@ -1,0 +1,149 @@
+"""The data folder: its format, and its lock.
+
+DIR/format            which format this is
+DIR/lock              held by the broker that uses the folder
+DIR/boot              since which start of the machine a broker uses it that has not ended in good order
+DIR/state.sqlite      sessions, subscriptions, retained messages, ...
+DIR/streams/NAME/     the segments of a stream
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from pyrite.storage.files import OTHERS, Files, write_safely
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "pyrite data, format 3\n"
+_OLDER = "pyrite data, format 2\n"
+"""Has what consumers have not acknowledged elsewhere in the state; it is moved when a broker starts."""
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class FolderError(Exception):
+    """The data folder cannot be used; the message says why."""
+
+
+def check_format(path: Path) -> bool:
+    """Tell whether a folder says which format it has; if it is one that we cannot read, that is an error."""
+    try:
+        found = (path / "format").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return False
+    if found not in (FORMAT, _OLDER):
+        raise FolderError(f"{path}: holds {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}")
+    return True
+
+
+def is_in_use(path: Path) -> bool:
+    """Tell whether a broker uses a data folder."""
+    try:
+        with (path / "lock").open("rb") as lock:
+            if not lock.read(1):
+                return False  # who let go of it in good order left it empty
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+class DataFolder:
+    """A data folder that is ours alone until it is closed."""
+
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        self.path = path
+        self._files = files or Files()
+        try:
+            self._files.make_folder(path, parents=True)
+            self._lock = self._files.open(path / "lock")
+        except OSError as error:
+            raise FolderError(f"{path}: cannot be used for data: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(self._lock, 32).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise FolderError(
+                f"{path}: another process uses this folder"
+                + (f", a broker with process id {holder}" if holder else "")
+                + "; stop it, or use a folder of its own with --data"
+            ) from None
+        if path.stat().st_mode & OTHERS:
+            logger.warning("%s: everyone on this machine can get at the data in it; chmod o= closes it", path)
+        try:
+            self._note_holder()
+            self._make_format()
+            self._files.make_folder(self.streams)
+        except BaseException:
+            self.close()
+            raise
+
+    def _note_holder(self) -> None:
+        try:
+            self._files.truncate(self._lock, 0)
+            self._files.write(self._lock, [f"{os.getpid()}\n".encode()], 0)
+        except OSError as error:
+            raise FolderError(f"{self.path / 'lock'}: cannot be written: {error.strerror}") from None
+
+    def _make_format(self) -> None:
+        """Check which format the folder has; if it has none and is empty, it is ours.
+
+        An older one becomes ours before anything is written that older brokers would take for damage.
+        """
+        file = self.path / "format"
+        if check_format(self.path):
+            if file.read_text(encoding="utf-8") != FORMAT:
+                write_safely(self._files, file, FORMAT.encode())
+            return
+        ours = ("lock", "format.tmp", "lost+found")  # of a start that was cut short; or of a file system
+        others = [one.name for one in self.path.iterdir() if one.name not in ours]
+        if others:
+            raise FolderError(
+                f"{self.path}: is no data folder of Pyrite's, and is not empty (it holds {others[0]!r})"
+            )
+        write_safely(
+            self._files, file, FORMAT.encode()
+        )  # safe before there is data, which without it has no name
+
+    @property
+    def streams(self) -> Path:
+        """Where the streams are."""
+        return self.path / "streams"
+
+    @property
+    def state(self) -> Path:
+        """Where the state is."""
+        return self.path / "state.sqlite"
+
+    def note_boot(self) -> bool:
+        """Note which start of the machine this is; tell if a broker has died since an earlier one.
+
+        Then what it wrote and did not sync may be lost, though others have read it.
+        """
+        file = self.path / "boot"
+        try:
+            now = BOOT.read_text()
+        except OSError:  # a system without it
+            return False
+        before = file.read_text(errors="replace") if file.exists() else now
+        write_safely(self._files, file, now.encode())
+        return before != now
+
+    def forget_boot(self) -> None:
+        """Note that everything is safe."""
+        self._files.remove(self.path / "boot")
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        if self._lock >= 0:
+            try:
+                self._files.truncate(self._lock, 0)
+            finally:
+                self._files.close(self._lock)
+                self._lock = -1

@@ -1,0 +1,168 @@
+"""What is done to a stream's sealed segments in the background: Parquet, merging, retention."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyrite.storage import tiering
+from pyrite.storage.files import Files
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.roster import Roster
+from pyrite.storage.segment import ArrowSegment, Damage, is_sealed, size_of
+from pyrite.storage.stream import Segment, StreamReader, chosen
+
+logger = logging.getLogger(__name__)
+
+DAY = 86_400.0
+"""Seconds of messages that small segments are merged to, unless retention asks for less."""
+
+BACKLOG = 8
+"""Sealed segments of a stream that may wait for a quieter time."""
+
+
+def be_nice() -> None:
+    """Have the calling thread give way to the others of the process."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    except (AttributeError, OSError):
+        pass  # where threads have no priority of their own, it is done without
+
+
+class Upkeep:
+    """Looks after one stream. Whatever it does, readers find every message once."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        options: StreamOptions,
+        report: Callable[[Damage], None],
+        roster: Roster | None = None,
+    ) -> None:
+        self._files = files
+        self._roster = roster or Roster(folder, chosen)
+        self._ages = Ages()
+        self._options = options
+        self._report = report
+        self._reader = StreamReader(folder, self._roster)
+        self._failure = ""
+        """Why the last try failed, if it did."""
+
+    def work(self, wall: float, uptime: float, busy: bool = False) -> None:
+        """Do what is to be done now, or only what cannot wait; what fails is tried again, and told once."""
+        try:
+            self._retain(wall, uptime)
+            self._convert(BACKLOG if busy else 0)
+            if not busy:
+                self._merge()
+        except Exception as error:  # whatever it is, the other streams are to be looked after
+            self._failed(error)
+        else:
+            if self._failure and not busy:
+                logger.warning("stream %s: upkeep works again (before: %s)", self._reader.name, self._failure)
+                self._failure = ""
+        self._reader.forget_unused()
+
+    def _failed(self, error: Exception) -> None:
+        expected = isinstance(error, OSError)
+        failure = str(getattr(error, "strerror", None) or error) if expected else repr(error)
+        if failure != self._failure:
+            self._failure = failure
+            logger.warning(
+                "stream %s: upkeep: %s", self._reader.name, failure, exc_info=None if expected else error
+            )
+
+    def _sealed(self) -> list[Segment]:
+        """Return the segments that nothing more is written to."""
+        segments = self._reader.segments()
+        last = segments[-1:] if segments and not _is_over(segments[-1]) else []
+        return segments[: len(segments) - len(last)]
+
+    def _convert(self, leave: int) -> None:
+        """Make Parquet of sealed segments, the oldest first, and leave some of them."""
+        waiting = [segment for segment in self._sealed() if isinstance(segment, ArrowSegment)]
+        for segment in waiting[: max(0, len(waiting) - leave)]:
+            tiering.to_parquet(
+                self._files, segment.stream, segment.path, self._options.compression, self._report
+            )
+
+    def _merge(self) -> None:
+        options = self._options
+        span = options.retention_age / 4 if options.retention_age else DAY
+        for run in tiering.mergeable(self._reader.segments(), options.segment_bytes, span):
+            tiering.merge(self._files, run, options.compression, self._report)
+
+    def _retain(self, wall: float, uptime: float) -> None:
+        """Drop the oldest segments, as far as they are too old or too large together."""
+        options = self._options
+        sealed = self._sealed()
+        dropped: list[Segment] = []
+        if options.retention_age:
+            self._ages.look(self._reader.segments(), len(sealed), wall, uptime)
+            while sealed and self._ages.age(sealed[0], uptime) > options.retention_age:
+                dropped.append(sealed.pop(0))
+        if options.retention_bytes:
+            total = sum(size_of(segment.path) for segment in self._reader.segments()[len(dropped) :])
+            while sealed and total > options.retention_bytes:
+                total -= size_of(sealed[0].path)
+                dropped.append(sealed.pop(0))
+        if dropped:
+            left = self._reader.segments()[len(dropped) :]
+            self._roster.drop_before(left[0].base if left else dropped[-1].end())
+        for segment in dropped:
+            tiering.remove(self._files, segment.path)
+        if dropped:
+            last = dropped[-1].path.name
+            logger.info("stream %s: retention dropped all up to segment %s", self._reader.name, last)
+
+
+class Ages:
+    """How old sealed segments are, by a clock that no one sets.
+
+    The time of day says how old a segment is when it is first seen; but one that was still written while this
+    process ran is not older than that, whatever the time of day has become meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[int, float] | None = None
+        """By base, the uptime when a segment was first seen; None before the first look."""
+        self._ended: dict[int, float] = {}
+        """By base, the uptime at which the newest message of a sealed segment came."""
+
+    def look(self, segments: Sequence[Segment], sealed: int, wall: float, uptime: float) -> None:
+        """Note which segments there are, of which the first ones are sealed."""
+        begun = self._begun
+        for number, segment in enumerate(segments):
+            if number < sealed and segment.base not in self._ended:
+                age = max(0.0, wall - _latest(segment) / 1e6)
+                if begun is not None:
+                    age = min(age, uptime - begun.get(segment.base, uptime))
+                self._ended[segment.base] = uptime - age
+        known = begun or {}
+        self._begun = {one.base: known.get(one.base, uptime) for one in segments[sealed:]}
+        first = segments[0].base if segments else 0
+        self._ended = {base: at for base, at in self._ended.items() if base >= first}
+
+    def age(self, segment: Segment, uptime: float) -> float:
+        """Return for how many seconds no message has come to a sealed segment; it may have been merged."""
+        end = max(segment.end(), segment.base + 1)
+        return uptime - max(at for base, at in self._ended.items() if segment.base <= base < end)
+
+
+def boot_time() -> float:
+    """Return the seconds since the machine was started, those for which it slept included."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _is_over(segment: Segment) -> bool:
+    return not isinstance(segment, ArrowSegment) or is_sealed(segment.path)
+
+
+def _latest(segment: Segment) -> int:
+    records = segment.records()
+    return int(records["latest"].max()) if len(records) else 0
