@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.access import Accept, Access, Credentials, Refuse
-from pyrite.protocols.line.connection import _COMMANDS
+from pyrite.protocols.line.commands import COMMANDS
 from pyrite.protocols.line.datagrams import MAX_STRANGERS, Address, Datagrams
 from pyrite.protocols.line.options import LineOptions
 from tests.line.client import LineClient
@@ -111,7 +111,7 @@ def test_a_wrong_answer_proves_nothing(network: Network) -> None:
         | st.sampled_from([b"Publish a 1\nx\n", b"Subscribe a from=earliest\n", b"Pull a 9\n"])
         | st.builds(
             lambda command, rest: f"{command}{rest}\n".encode(),
-            st.sampled_from(sorted(_COMMANDS)),
+            st.sampled_from(sorted(COMMANDS)),
             st.sampled_from(["", " a", " #", " a #", " 0-9", " a user=b password=c"]),
         )
     )

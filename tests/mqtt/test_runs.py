@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrite.protocols.mqtt.packets import V5, V311, Publish
-from pyrite.protocols.runs import MANY, count_alike, words
+from pyrite.protocols.runs import MIN_COUNTED_RUN, count_alike, words
 from tests.support.core import Core
 
-LONG = 3 * MANY
+LONG = 3 * MIN_COUNTED_RUN
 
 
 @given(
@@ -34,7 +34,7 @@ def test_any_byte_that_differs_ends_a_run(data: st.DataObject, head: bytes, rest
     [(V311, True, False), (V5, True, False), (V5, False, True), (V5, True, True)],
 )
 @pytest.mark.parametrize("qos", [0, 1])
-@pytest.mark.parametrize("different", [0, 1, MANY, LONG - 1])
+@pytest.mark.parametrize("different", [0, 1, MIN_COUNTED_RUN, LONG - 1])
 def test_a_message_that_differs_among_many_keeps_what_is_its_own(
     core: Core, version: int, topic_differs: bool, property_differs: bool, qos: int, different: int
 ) -> None:

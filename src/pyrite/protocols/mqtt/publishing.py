@@ -22,7 +22,7 @@ from pyrite.protocols.mqtt.fields import Reader, check_utf8
 from pyrite.protocols.mqtt.packets import Ack
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, violation
 from pyrite.protocols.mqtt.requests import REQUESTS, Request
-from pyrite.protocols.runs import MANY, Word, count_alike, words
+from pyrite.protocols.runs import MIN_COUNTED_RUN, Word, count_alike, words
 from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def run_end(connection: Connection, shape: Shape, data: bytes, start: int) -> in
     longest = _longest_run(connection, shape)
     last = min(last, start + (longest - 1) * size)
     follows = shape.property_bytes
-    if last - at >= MANY * size:
+    if last - at >= MIN_COUNTED_RUN * size:
         if not shape.words:
             shape.words = [*words(prefix, 0), *words(follows, shape.id_at + 2)]
         return at + count_alike(data, at, size, shape.words, longest - 1) * size
