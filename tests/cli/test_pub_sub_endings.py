@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.server.test_authenticator import PLUGIN
 from tests.support.process import BrokerProcess
+from tests.support.waiting import let_pass
 
 from .harness import PYRITE, SECONDS, Commands
 
@@ -156,7 +156,7 @@ def test_a_slow_peer_gets_everything(commands_at: Callable[..., Commands], tmp_p
             connection.settimeout(SECONDS)
             connection.recv(1_000)
             connection.sendall(CONNACK)
-            time.sleep(3)  # longer than the client waits at its end
+            let_pass(3, "longer than the client waits for its connection to close")
             received = 0
             while received < len(content):
                 received += len(connection.recv(1_000_000))
