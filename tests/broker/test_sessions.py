@@ -1,38 +1,21 @@
-"""Sessions, wills, take-over and time (3.1, 4.1)."""
+"""Sessions: how long they last, takeover, expiry of messages, and limits (3.1, 4.1)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from pyrite.broker.limits import Limits
 from pyrite.protocols.mqtt.options import MqttOptions
-from pyrite.protocols.mqtt.packets import Connack, Connect, Disconnect, Publish, WillMessage
+from pyrite.protocols.mqtt.packets import Connack, Disconnect, Publish
 from pyrite.protocols.mqtt.reasons import Reason
 from tests.support.core import V5, V31, V311, Client, Core
 
 BOTH_VERSIONS = pytest.mark.parametrize("version", [V5, V311])
 
 
-def will(delay: int = 0, payload: bytes = b"gone", retain: bool = False, **properties: Any) -> WillMessage:
-    if delay:
-        properties["will_delay"] = delay
-    return WillMessage(b"w", payload, 1, retain, properties)
-
-
-def watcher(core: Core) -> Client:
-    client = core.connect("watcher")
-    client.subscribe("w", qos=1, retain_as_published=True)
-    return client
-
-
 def present(client: Client) -> bool:
     assert client.connack is not None
     return client.connack.session_present
-
-
-# Sessions
 
 
 def test_a_session_of_5_0_lasts_as_long_as_its_expiry(core: Core) -> None:
@@ -168,175 +151,6 @@ def test_what_a_client_sends_after_it_was_displaced_is_ignored(core: Core) -> No
     assert reader.received() == []
 
 
-# Wills
-
-
-def test_a_will_is_sent_when_the_connection_is_lost(core: Core) -> None:
-    """[MQTT-3.1.2-8]"""
-    reader = watcher(core)
-    core.connect("c", will=will()).drop()
-    assert reader.payloads() == [b"gone"]
-
-
-@BOTH_VERSIONS
-def test_a_will_is_not_sent_after_disconnect(core: Core, version: int) -> None:
-    """[MQTT-3.14.4-3]"""
-    reader = watcher(core)
-    core.connect("c", version, will=will()).disconnect()
-    core.tick(1_000)
-    assert reader.received() == []
-
-
-def test_a_will_is_sent_after_disconnect_with_will(core: Core) -> None:
-    reader = watcher(core)
-    core.connect("c", will=will()).disconnect(Reason.DISCONNECT_WITH_WILL)
-    assert reader.payloads() == [b"gone"]
-
-
-@pytest.mark.parametrize("data", [b"\x00\x00", b"\x30\x00"])
-def test_a_will_is_sent_when_the_broker_ends_the_connection(core: Core, data: bytes) -> None:
-    reader = watcher(core)
-    core.connect("c", will=will()).send(data)
-    assert reader.payloads() == [b"gone"]
-
-
-def test_a_will_is_sent_when_another_connection_takes_over(core: Core) -> None:
-    """3.1.4: the will of the old connection, if it has no delay."""
-    reader = watcher(core)
-    core.connect("c", will=will(), session_expiry=100)
-    core.connect("c", clean_start=False, session_expiry=100)
-    assert reader.payloads() == [b"gone"]
-
-
-def test_a_delayed_will_is_sent_after_the_delay(core: Core) -> None:
-    reader = watcher(core)
-    core.connect("c", will=will(delay=10), session_expiry=100).drop()
-    core.tick(9)
-    assert reader.received() == []
-    core.tick(2)
-    assert reader.payloads() == [b"gone"]
-    core.tick(1_000)
-    assert reader.received() == []
-
-
-def test_a_delayed_will_is_not_sent_if_the_client_is_back_in_time(core: Core) -> None:
-    """[MQTT-3.1.3-9]"""
-    reader = watcher(core)
-    core.connect("c", will=will(delay=10), session_expiry=100).drop()
-    core.tick(5)
-    client = core.connect("c", clean_start=False, session_expiry=100)
-    core.tick(50)
-    assert reader.received() == []
-    client.drop()
-    core.tick(50)
-    assert reader.received() == [], "the new connection has no will"
-
-
-def test_a_delayed_will_is_sent_when_the_session_ends_first(core: Core) -> None:
-    reader = watcher(core)
-    core.connect("c", will=will(delay=100), session_expiry=10).drop()
-    core.tick(9)
-    assert reader.received() == []
-    core.tick(2)
-    assert reader.payloads() == [b"gone"]
-    core.connect("d", will=will(delay=100)).drop()
-    assert reader.payloads() == [b"gone"], "a session without expiry ends at once"
-
-
-def test_a_delayed_will_is_sent_when_a_clean_start_ends_the_session(core: Core) -> None:
-    reader = watcher(core)
-    core.connect("c", will=will(delay=100), session_expiry=1_000).drop()
-    core.connect("c", clean_start=True)
-    assert reader.payloads() == [b"gone"]
-
-
-def test_a_will_may_be_retained_and_carries_its_properties(core: Core) -> None:
-    core.connect("c", will=will(retain=True, content_type="x", user_property=[("k", "v")])).drop()
-    message = watcher(core).only(Publish)
-    assert (message.payload, message.retain) == (b"gone", True)
-    assert message.properties == {"content_type": "x", "user_property": [("k", "v")]}
-
-
-def test_the_expiry_of_a_will_counts_from_when_it_is_sent(core: Core) -> None:
-    core.connect("c", will=will(delay=50, retain=True, message_expiry=20), session_expiry=100).drop()
-    core.tick(51)
-    core.tick(5)
-    message = watcher(core).only(Publish)
-    assert 14 <= message.properties["message_expiry"] <= 16
-
-
-# Time
-
-
-@BOTH_VERSIONS
-def test_a_client_that_is_silent_for_one_and_a_half_keep_alives_is_given_up(core: Core, version: int) -> None:
-    """[MQTT-3.1.2-22]"""
-    client = core.connect("c", version, keep_alive=10)
-    core.tick(14.5)
-    assert not client.closed
-    assert client.ping()
-    core.tick(14.5)
-    assert not client.closed
-    core.tick(1)
-    assert client.closed
-    if version == V5:
-        assert client.only(Disconnect).reason == Reason.KEEP_ALIVE_TIMEOUT
-
-
-def test_every_packet_that_came_whole_counts_for_the_keep_alive(core: Core) -> None:
-    """3.1.2.10: however the packets are cut; here each piece ends one and begins the next."""
-    client = core.connect("c", keep_alive=10)
-    client.send(b"\xc0")
-    for _ in range(10):
-        core.tick(5)
-        client.send(b"\x00\xc0")
-        assert not client.closed
-
-
-def test_a_packet_that_comes_by_drops_does_not_count_for_the_keep_alive(core: Core) -> None:
-    """3.1.2.10 asks for a control packet, not for a byte of one."""
-    client = core.connect("c", keep_alive=10)
-    packet = client.encoded(Publish(b"a", b"x" * 100))
-    for number in range(5):
-        client.feed(packet[number : number + 1])
-        core.tick(5)
-    assert client.closed
-
-
-def test_a_client_without_keep_alive_may_be_silent_for_ever(core: Core) -> None:
-    client = core.connect("c", keep_alive=0)
-    core.tick(1e6)
-    assert client.ping()
-
-
-def test_the_broker_may_shorten_the_keep_alive() -> None:
-    """[MQTT-3.2.2-21]"""
-    core = Core(options=MqttOptions(server_keep_alive=10))
-    for asked in (0, 100):
-        client = core.connect(f"c{asked}", keep_alive=asked)
-        assert client.connack is not None
-        assert client.connack.properties["server_keep_alive"] == 10
-        core.tick(16)
-        assert client.closed
-    client = core.connect("c", keep_alive=5)
-    assert client.connack is not None
-    assert "server_keep_alive" not in client.connack.properties
-
-
-def test_a_connection_must_send_its_connect_in_time() -> None:
-    core = Core(Limits(connect_timeout=5))
-    silent, slow, late = core.wire(), core.wire(), core.wire()
-    slow.send(slow.encoded(Connect("slow"))[:5])
-    core.tick(4)
-    assert late.connect("late").reason == 0
-    slow.send(slow.encoded(Connect("slow"))[5:6])
-    core.tick(2)
-    assert silent.closed
-    assert slow.closed
-    assert not late.closed
-    assert late.ping()
-
-
 def test_a_message_waits_no_longer_than_its_expiry(core: Core) -> None:
     """[MQTT-3.3.2-5], [MQTT-3.3.2-6]"""
     reader = core.connect("c", session_expiry=1_000)
@@ -366,9 +180,6 @@ def test_a_retained_message_stays_no_longer_than_its_expiry(core: Core) -> None:
     assert first.received() == []
 
 
-# The broker's limits
-
-
 def test_no_more_sessions_than_the_limit() -> None:
     core = Core(Limits(max_sessions=2))
     core.connect("a", session_expiry=100).drop()
@@ -380,33 +191,3 @@ def test_no_more_sessions_than_the_limit() -> None:
         )
         assert client.closed
     assert core.connect("a", clean_start=False)
-
-
-def test_a_client_that_is_turned_away_is_told_of_another_server() -> None:
-    core = Core(Limits(max_sessions=0), options=MqttOptions(server_reference="other:1883"))
-    connack = core.wire().connect("c")
-    assert connack.reason == Reason.USE_ANOTHER_SERVER
-    assert connack.properties["server_reference"] == "other:1883"
-
-
-def test_a_connack_that_the_client_cannot_take_is_not_sent_and_ends_the_connection(core: Core) -> None:
-    """[MQTT-3.1.2-24], [MQTT-3.2.0-1]: without a CONNACK there is no connection."""
-    client = core.wire()
-    client.send(Connect("c", properties={"maximum_packet_size": 2}))
-    assert client.received() == []
-    assert client.closed
-    client.drop()
-    assert "c" not in core.broker.sessions
-
-
-def test_a_connection_that_the_broker_ends_is_told_why_and_gets_nothing_more(core: Core) -> None:
-    reader = core.connect("c", session_expiry=100)
-    reader.subscribe("#", qos=1)
-    reader.connection.ended(Reason.SERVER_SHUTTING_DOWN)
-    assert reader.only(Disconnect).reason == Reason.SERVER_SHUTTING_DOWN
-    writer = core.connect("writer")
-    writer.publish("a", b"0", qos=0)
-    writer.publish("a", b"1", qos=1)
-    assert reader.received() == []
-    reader.drop()
-    assert core.connect("c", clean_start=False).payloads() == [b"1"]
