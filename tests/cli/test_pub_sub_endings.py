@@ -13,7 +13,6 @@ import pytest
 
 from tests.server.test_authenticator import PLUGIN
 from tests.support.process import BrokerProcess
-from tests.support.waiting import let_pass
 
 from .harness import PYRITE, SECONDS, Commands
 
