@@ -202,6 +202,20 @@ def test_the_receive_maximum_limits_messages_in_flight(core: Core, qos: int) -> 
     assert taken == [b"%d" % n for n in range(10)]
 
 
+@pytest.mark.parametrize(("wanted", "granted"), [(None, 3), (2, 2), (100, 3)])
+def test_the_broker_limits_messages_in_flight(wanted: int | None, granted: int) -> None:
+    core = Core(Limits(max_inflight=3))
+    reader = core.connect("reader", **({} if wanted is None else {"receive_maximum": wanted}))
+    reader.subscribe("a", qos=1)
+    writer = core.connect("writer")
+    for number in range(7):
+        writer.publish("a", b"%d" % number, qos=1)
+    first = reader.messages()
+    assert [one.payload for one in first] == [b"%d" % number for number in range(granted)]
+    reader.ack(fields.PUBACK, first[0].packet_id)
+    assert reader.payloads() == [b"%d" % granted]
+
+
 def test_qos_0_is_delivered_while_the_window_is_full(core: Core) -> None:
     """4.9: packets other than PUBLISH with QoS 1 and 2 are not held back."""
     reader = core.connect("reader", receive_maximum=1)

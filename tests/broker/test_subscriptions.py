@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyrite.broker.limits import Limits
-from pyrite.protocols.mqtt.packets import Disconnect, Publish
+from pyrite.protocols.mqtt.packets import Disconnect, Publish, WillMessage
 from pyrite.protocols.mqtt.reasons import Reason
 from tests.support.core import V311, Core
 
@@ -92,6 +92,9 @@ def test_subscriptions_are_limited() -> None:
     reader.unsubscribe("a")
     assert reader.subscribe("c") == [0]
     assert core.connect("old", V311).subscribe("a", "b", "c") == [0, 0, 0x80]
+    assert reader.subscribe("b", qos=1) == [1], "a subscription may be replaced"
+    core.connect("writer").publish("b", b"still there")
+    assert reader.payloads() == [b"still there"]
 
 
 def test_topic_levels_are_limited() -> None:
@@ -102,3 +105,4 @@ def test_topic_levels_are_limited() -> None:
     assert client.payloads() != []
     client.publish("a/b/c/d", b"x")
     assert client.only(Disconnect).reason == Reason.TOPIC_NAME_INVALID
+    assert core.wire().connect("w", will=WillMessage(b"a/b/c/d", b"")).reason == Reason.TOPIC_NAME_INVALID
