@@ -23,7 +23,7 @@ def core(guard: Guard) -> Core:
     return Core(access=guard)
 
 
-def test_a_client_may_not_publish_where_it_is_not_allowed(core: Core) -> None:
+def test_publishing_without_permission_is_refused(core: Core) -> None:
     reader = core.connect("reader")
     reader.subscribe("#")
     for version in (V5, V311):
@@ -37,12 +37,12 @@ def test_a_client_may_not_publish_where_it_is_not_allowed(core: Core) -> None:
         assert (ack.type, ack.reason) == (fields.PUBREC, 0x87 if version == V5 else 0)
         client.publish("open", b"y")
         assert not client.closed
-    assert core.broker.figures.messages_dropped == 6, "who cannot be told is at least counted"
+    assert core.broker.figures.messages_dropped == 6, "QoS 0 and 3.1.1 cannot be told, but are counted"
     assert reader.payloads() == [b"y", b"y"]
     assert len(core.broker.retained) == 0
 
 
-def test_what_is_taken_away_is_gone_with_the_next_message(core: Core, guard: Guard) -> None:
+def test_a_withdrawn_permission_applies_to_the_next_message(core: Core, guard: Guard) -> None:
     client = core.connect("c")
     for closed, reason in (("closed", 0x10), ("a", 0x87), ("closed", 0x10)):
         guard.closed = closed
@@ -50,7 +50,7 @@ def test_what_is_taken_away_is_gone_with_the_next_message(core: Core, guard: Gua
         assert client.only(Ack).reason == reason
 
 
-def test_what_is_not_allowed_by_its_topic_is_not_allowed_by_an_alias(core: Core) -> None:
+def test_a_topic_alias_does_not_bypass_authorization(core: Core) -> None:
     client = core.connect("c")
     client.publish("closed/x", b"x", qos=1, packet_id=1, topic_alias=1)
     assert client.only(Ack).reason == 0x87
@@ -58,8 +58,8 @@ def test_what_is_not_allowed_by_its_topic_is_not_allowed_by_an_alias(core: Core)
     assert client.only(Ack).reason == 0x87
 
 
-def test_the_id_of_a_refused_message_of_qos_2_is_free_again(core: Core) -> None:
-    """4.3.3: a PUBREC with a failure ends the exchange."""
+def test_the_packet_id_of_a_refused_qos_2_message_is_free_again(core: Core) -> None:
+    """4.3.3: a PUBREC with a failure code ends the exchange."""
     reader = core.connect("reader")
     reader.subscribe("#")
     client = core.connect("c")
@@ -68,7 +68,7 @@ def test_the_id_of_a_refused_message_of_qos_2_is_free_again(core: Core) -> None:
     assert reader.payloads() == [b"y"]
 
 
-def test_who_has_become_another_has_what_that_one_may_have(core: Core) -> None:
+def test_reauthentication_as_another_user_applies_that_users_permissions(core: Core) -> None:
     client, publisher = let_in(core), core.connect("publisher")
     assert client.subscribe("caller 1", "open") == [0, 0]
     client.send(answer(b"hello", 0x19), answer(b"2"))
@@ -78,8 +78,8 @@ def test_who_has_become_another_has_what_that_one_may_have(core: Core) -> None:
     assert client.payloads() == [b"y"]
 
 
-def test_retained_messages_end_with_the_right_to_them(guard: Guard) -> None:
-    core = Core(access=guard, clock=count().__next__)  # a turn is over whenever someone looks
+def test_delivery_of_retained_messages_ends_when_permission_is_withdrawn(guard: Guard) -> None:
+    core = Core(access=guard, clock=count().__next__)  # every look at the clock ends a turn
     core.connect("publisher").send(*(Publish(b"a/%d" % n, b"x", retain=True) for n in range(1_000)))
     while core.broker.has_interrupted:
         core.broker.take_turns()
@@ -95,19 +95,19 @@ def test_retained_messages_end_with_the_right_to_them(guard: Guard) -> None:
     assert client.payloads() == []
 
 
-def test_a_client_may_not_subscribe_where_it_is_not_allowed(core: Core) -> None:
+def test_subscribing_without_permission_is_refused(core: Core) -> None:
     client = core.connect("c")
     assert client.subscribe("closed/#", "open", "$share/g/closed/#") == [0x87, 0, 0x87]
     assert core.connect("old", V311).subscribe("closed/#", "open") == [0x80, 0]
 
 
-def test_a_will_where_its_client_may_not_publish_is_refused(core: Core) -> None:
+def test_a_will_on_a_topic_without_permission_is_refused(core: Core) -> None:
     assert core.wire().connect("c", will=WillMessage(b"closed/x", b"")).reason == 0x87
     assert core.wire(V311).connect("c", will=WillMessage(b"closed/x", b"")).reason == 5
     assert core.broker.sessions == {}
 
 
-def test_a_client_is_known_by_the_name_it_was_accepted_by(core: Core, guard: Guard) -> None:
+def test_permissions_belong_to_the_authenticated_user_name(core: Core, guard: Guard) -> None:
     client = let_in(core)
     client.publish("a", b"x")
     assert guard.published_by[-1] == "caller 1"
@@ -118,7 +118,7 @@ def test_a_client_is_known_by_the_name_it_was_accepted_by(core: Core, guard: Gua
 
 
 @pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "$SYS/x"])
-def test_no_one_publishes_on_sys(topic: str) -> None:
+def test_publishing_to_sys_topics_is_refused(topic: str) -> None:
     core = Core()
     reader = core.connect("reader")
     reader.subscribe("$SYS/#")

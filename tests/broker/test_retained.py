@@ -12,7 +12,7 @@ from pyrite.protocols.mqtt.reasons import Reason
 from tests.support.core import V5, V311, Core
 
 
-def test_a_new_subscriber_gets_what_was_retained(core: Core) -> None:
+def test_a_new_subscriber_gets_retained_messages(core: Core) -> None:
     """[MQTT-3.3.1-5], [MQTT-3.3.1-8]"""
     writer = core.connect("writer")
     writer.publish("a", b"old", retain=True)
@@ -26,7 +26,7 @@ def test_a_new_subscriber_gets_what_was_retained(core: Core) -> None:
         assert message.properties == ({"content_type": "x"} if version == V5 else {})
 
 
-def test_an_empty_message_removes_what_was_retained(core: Core) -> None:
+def test_an_empty_retained_message_removes_the_retained_message(core: Core) -> None:
     """[MQTT-3.3.1-6], [MQTT-3.3.1-7]"""
     live = core.connect("live")
     live.subscribe("a")
@@ -40,15 +40,15 @@ def test_an_empty_message_removes_what_was_retained(core: Core) -> None:
     assert len(core.broker.retained) == 0
 
 
-def test_retained_messages_of_topics_with_a_dollar_in_a_lower_level_are_found(core: Core) -> None:
-    """[MQTT-4.7.2-1] is about topics that begin with $."""
+def test_retained_messages_match_topics_with_a_dollar_in_a_lower_level(core: Core) -> None:
+    """[MQTT-4.7.2-1] excludes only topics that begin with $."""
     core.connect("writer").publish("a/$b", b"x", retain=True)
     reader = core.connect("reader")
     reader.subscribe("#")
     assert reader.payloads() == [b"x"]
 
 
-def test_a_subscriber_to_everything_gets_topics_with_a_dollar_in_a_lower_level(core: Core) -> None:
+def test_a_wildcard_matches_topics_with_a_dollar_in_a_lower_level(core: Core) -> None:
     writer = core.connect("writer")
     writer.publish("a/$b", b"before")
     reader = core.connect("reader")
@@ -58,7 +58,7 @@ def test_a_subscriber_to_everything_gets_topics_with_a_dollar_in_a_lower_level(c
 
 
 @pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
-def test_retain_handling_says_when_retained_messages_are_sent(
+def test_retain_handling_decides_when_retained_messages_are_sent(
     core: Core, handling: int, first: int, second: int
 ) -> None:
     """[MQTT-3.3.1-9] to [MQTT-3.3.1-11]"""
@@ -80,7 +80,7 @@ def test_retain_as_published_keeps_the_flag(core: Core, as_published: bool, reta
     assert reader.only(Publish).retain is (as_published and retained)
 
 
-def test_no_more_retained_messages_than_the_limit() -> None:
+def test_retained_messages_are_limited() -> None:
     core = Core(Limits(max_retained_messages=2))
     writer = core.connect("writer")
     for topic in ("a", "b", "c"):
@@ -98,8 +98,8 @@ def test_no_more_retained_messages_than_the_limit() -> None:
     assert writer.only(Ack).reason == Reason.SUCCESS
 
 
-def test_retained_messages_do_not_grow_with_those_who_ask_for_them(core: Core) -> None:
-    """Each asks with another identifier, so that each gets bytes of their own."""
+def test_memory_of_retained_messages_does_not_grow_with_their_subscribers(core: Core) -> None:
+    """Every subscription has another identifier, so every delivery has bytes of its own."""
     core.connect("writer").publish("a", b"x" * 50_000, retain=True, message_expiry=1_000)
     reader = core.connect("reader")
     tracemalloc.start()

@@ -33,7 +33,7 @@ def changes(draw: st.DrawFn) -> Change:
 
 
 def who(route: Route) -> tuple[set[Session], dict[tuple[str, frozenset[Session]], int]]:
-    """Return who gets the messages of a route: sessions, and the groups with their members."""
+    """Return the receivers of a route: sessions, and groups with their members."""
     groups: dict[tuple[str, frozenset[Session]], int] = {}
     for group in route.groups:
         key = (group.name, frozenset(member.session for member in group.members))
@@ -42,7 +42,7 @@ def who(route: Route) -> tuple[set[Session], dict[tuple[str, frozenset[Session]]
 
 
 @pytest.mark.parametrize("absent", [b"a/b/x", b"a/b", b"a/b/c/d", b"a/x", b"x"])
-def test_removing_what_is_not_there_removes_nothing(absent: bytes) -> None:
+def test_removing_an_absent_subscription_removes_nothing(absent: bytes) -> None:
     tree = SubscriptionTree()
     session = Session(Broker(), "c")
     there = Subscription(session, b"a/b/c", 1)
@@ -54,14 +54,14 @@ def test_removing_what_is_not_there_removes_nothing(absent: bytes) -> None:
 
 @pytest.mark.parametrize("topic_filter", [b"a/", b"a//", b"a/+", b"a/#", b"a/x", b"a/xy", b"a/x/", b"a"])
 @pytest.mark.parametrize("topic", [b"a", b"a/", b"a//", b"a/x", b"a/xy", b"a/x/", b"a/x/y"])
-def test_a_filter_alone_in_the_tree_gets_what_it_matches(topic_filter: bytes, topic: bytes) -> None:
+def test_a_single_filter_gets_exactly_the_topics_that_it_matches(topic_filter: bytes, topic: bytes) -> None:
     tree = SubscriptionTree()
     tree.add(Subscription(Session(Broker(), "c"), topic_filter, 1))
     assert bool(tree.route(topic).targets) is matches(topic_filter, topic)
 
 
-def test_a_filter_costs_what_it_is_long_whatever_its_levels() -> None:
-    """A thousand filters of a hundred levels each, no two of which have much in common."""
+def test_memory_of_a_filter_depends_on_its_length_not_its_levels() -> None:
+    """A thousand filters of a hundred levels each with few common prefixes."""
     chosen = random.Random(1)
     tree = SubscriptionTree()
     session = Session(Broker(), "c")
@@ -87,7 +87,7 @@ def test_a_filter_costs_what_it_is_long_whatever_its_levels() -> None:
     assert tree.route(topic).targets == ()
 
 
-def test_the_oldest_routes_make_room_for_new_ones() -> None:
+def test_the_oldest_routes_leave_the_cache_first() -> None:
     tree = SubscriptionTree()
     for number in range(MAX_CACHED_ROUTES + 20_000):
         tree.route(b"%d" % number)
@@ -98,7 +98,7 @@ def test_the_oldest_routes_make_room_for_new_ones() -> None:
     assert int(first) == MAX_CACHED_ROUTES + 20_000 - len(tree.routes)
 
 
-def test_routes_are_forgotten_when_few_messages_come() -> None:
+def test_the_route_cache_shrinks_when_traffic_is_low() -> None:
     broker = Broker()
     for number in range(20_000):
         broker.subscriptions.route(b"%d" % number)
@@ -116,8 +116,8 @@ def test_routes_are_forgotten_when_few_messages_come() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(changes(), min_size=1, max_size=15), st.lists(TOPICS, min_size=1, max_size=5))
-def test_routes_are_right_after_every_change(steps: list[Change], topics: list[bytes]) -> None:
-    """Every topic is routed after every change, so that each route is in the cache at the next one."""
+def test_cached_routes_are_right_after_every_change(steps: list[Change], topics: list[bytes]) -> None:
+    """Every topic is routed after every change, so each route is cached at the next change."""
     broker = Broker()
     tree = SubscriptionTree()
     sessions = [Session(broker, f"c{number}") for number in range(3)]

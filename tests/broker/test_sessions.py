@@ -18,7 +18,7 @@ def present(client: Client) -> bool:
     return client.connack.session_present
 
 
-def test_a_session_of_5_0_lasts_as_long_as_its_expiry(core: Core) -> None:
+def test_a_5_0_session_lasts_for_its_expiry_interval(core: Core) -> None:
     core.connect("c", session_expiry=10).drop()
     core.tick(9)
     client = core.connect("c", clean_start=False, session_expiry=10)
@@ -30,7 +30,7 @@ def test_a_session_of_5_0_lasts_as_long_as_its_expiry(core: Core) -> None:
     assert not present(core.connect("c", clean_start=False))
 
 
-def test_a_session_without_an_expiry_ends_with_its_connection(core: Core) -> None:
+def test_a_session_without_expiry_interval_ends_with_its_connection(core: Core) -> None:
     """[MQTT-3.1.2-23]"""
     client = core.connect("c")
     client.subscribe("a")
@@ -39,7 +39,7 @@ def test_a_session_without_an_expiry_ends_with_its_connection(core: Core) -> Non
     assert core.broker.subscriptions.count == 0
 
 
-def test_a_session_of_3_1_1_lasts_if_it_is_not_clean(core: Core) -> None:
+def test_a_3_1_1_session_lasts_unless_clean(core: Core) -> None:
     core.connect("c", V311, clean_start=False).drop()
     core.tick(1e9)
     client = core.connect("c", V311, clean_start=False)
@@ -51,13 +51,13 @@ def test_a_session_of_3_1_1_lasts_if_it_is_not_clean(core: Core) -> None:
     assert core.broker.sessions == {}
 
 
-def test_a_client_of_3_1_is_told_no_session_present(core: Core) -> None:
+def test_a_3_1_connack_has_no_session_present_flag(core: Core) -> None:
     core.connect("c", V31, clean_start=False).drop()
     client = core.connect("c", V31, clean_start=False)
     assert not present(client)
 
 
-def test_the_longest_expiry_is_bounded_and_told() -> None:
+def test_the_maximum_expiry_interval_is_enforced_and_announced() -> None:
     core = Core(options=MqttOptions(max_session_expiry=100))
     client = core.connect("c", session_expiry=1_000)
     assert client.connack is not None
@@ -68,7 +68,7 @@ def test_the_longest_expiry_is_bounded_and_told() -> None:
     assert core.broker.sessions == {}
 
 
-def test_disconnect_may_change_the_expiry(core: Core) -> None:
+def test_disconnect_may_change_the_expiry_interval(core: Core) -> None:
     core.connect("c", session_expiry=1_000).disconnect(session_expiry=0)
     assert core.broker.sessions == {}
     core.connect("c", session_expiry=10).disconnect(session_expiry=1_000)
@@ -76,7 +76,7 @@ def test_disconnect_may_change_the_expiry(core: Core) -> None:
     assert "c" in core.broker.sessions
 
 
-def test_disconnect_may_not_make_a_session_last_that_did_not(core: Core) -> None:
+def test_disconnect_cannot_add_an_expiry_interval(core: Core) -> None:
     """3.14.2.2.2"""
     client = core.connect("c")
     client.send(Disconnect(0, {"session_expiry": 10}))
@@ -84,7 +84,7 @@ def test_disconnect_may_not_make_a_session_last_that_did_not(core: Core) -> None
     assert core.broker.sessions == {}
 
 
-def test_a_clean_start_forgets_everything(core: Core) -> None:
+def test_a_clean_start_discards_the_session(core: Core) -> None:
     """[MQTT-3.1.2-4]"""
     client = core.connect("c", session_expiry=100)
     client.subscribe("a", qos=1)
@@ -98,7 +98,7 @@ def test_a_clean_start_forgets_everything(core: Core) -> None:
     assert core.broker.figures.messages_stored == 0
 
 
-def test_a_client_without_an_id_is_given_one(core: Core) -> None:
+def test_a_client_without_an_id_is_assigned_one(core: Core) -> None:
     """[MQTT-3.1.3-6], [MQTT-3.2.2-16]"""
     first, second = core.connect(""), core.connect("")
     assert first.connack is not None
@@ -110,7 +110,7 @@ def test_a_client_without_an_id_is_given_one(core: Core) -> None:
 
 
 @BOTH_VERSIONS
-def test_a_second_connection_takes_over(core: Core, version: int) -> None:
+def test_a_second_connection_takes_over_the_session(core: Core, version: int) -> None:
     """[MQTT-3.1.4-3]"""
     lasting = {"session_expiry": 100} if version == V5 else {}
     first = core.connect("c", version, clean_start=False, **lasting)
@@ -130,7 +130,7 @@ def test_a_second_connection_takes_over(core: Core, version: int) -> None:
 
 
 @BOTH_VERSIONS
-def test_a_session_that_ends_with_its_connection_ends_when_it_is_taken_over(core: Core, version: int) -> None:
+def test_a_takeover_ends_a_session_without_expiry_interval(core: Core, version: int) -> None:
     """3.1.2.11.2: it ends when the network connection is closed; and [MQTT-3.1.2-6] of 3.1.1: its state must
     not be reused in any subsequent session."""
     first = core.connect("c", version, clean_start=True)
@@ -141,7 +141,7 @@ def test_a_session_that_ends_with_its_connection_ends_when_it_is_taken_over(core
     assert second.received() == []
 
 
-def test_what_a_client_sends_after_it_was_displaced_is_ignored(core: Core) -> None:
+def test_packets_of_a_taken_over_connection_are_ignored(core: Core) -> None:
     first = core.connect("c")
     core.connect("c")
     reader = core.connect("reader")
@@ -151,7 +151,7 @@ def test_what_a_client_sends_after_it_was_displaced_is_ignored(core: Core) -> No
     assert reader.received() == []
 
 
-def test_a_message_waits_no_longer_than_its_expiry(core: Core) -> None:
+def test_a_queued_message_expires(core: Core) -> None:
     """[MQTT-3.3.2-5], [MQTT-3.3.2-6]"""
     reader = core.connect("c", session_expiry=1_000)
     reader.subscribe("a", qos=1)
@@ -167,7 +167,7 @@ def test_a_message_waits_no_longer_than_its_expiry(core: Core) -> None:
     assert messages[1].properties == {}
 
 
-def test_a_retained_message_stays_no_longer_than_its_expiry(core: Core) -> None:
+def test_a_retained_message_expires(core: Core) -> None:
     """[MQTT-3.3.2-5]"""
     writer = core.connect("writer")
     writer.publish("a", b"x", retain=True, message_expiry=10)
@@ -180,7 +180,7 @@ def test_a_retained_message_stays_no_longer_than_its_expiry(core: Core) -> None:
     assert first.received() == []
 
 
-def test_no_more_sessions_than_the_limit() -> None:
+def test_sessions_are_limited() -> None:
     core = Core(Limits(max_sessions=2))
     core.connect("a", session_expiry=100).drop()
     core.connect("b")

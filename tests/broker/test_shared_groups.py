@@ -19,7 +19,7 @@ def group(core: Core, count: int, qos: int = 1, **wishes: int) -> list[Client]:
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_goes_to_one_member_and_all_get_their_share(
+def test_each_message_goes_to_one_member_and_every_member_gets_some(
     core: Core, qos: int, together: bool
 ) -> None:
     """[MQTT-4.8.2-4]"""
@@ -37,7 +37,7 @@ def test_each_message_goes_to_one_member_and_all_get_their_share(
     assert all(share == sorted(share) for share in shares)
 
 
-def test_a_member_that_is_away_gets_nothing_while_others_are_here(core: Core) -> None:
+def test_a_disconnected_member_gets_nothing_while_others_are_connected(core: Core) -> None:
     members = group(core, 2, session_expiry=100)
     members[0].drop()
     writer = core.connect("writer")
@@ -47,7 +47,7 @@ def test_a_member_that_is_away_gets_nothing_while_others_are_here(core: Core) ->
     assert core.connect("member0", clean_start=False).messages() == []
 
 
-def test_messages_wait_for_a_group_that_is_all_away(core: Core) -> None:
+def test_messages_wait_for_a_group_without_connected_members(core: Core) -> None:
     for member in group(core, 2, session_expiry=100):
         member.drop()
     core.connect("writer").publish("a/b", b"x", qos=1)
@@ -59,7 +59,7 @@ def test_messages_wait_for_a_group_that_is_all_away(core: Core) -> None:
 
 @pytest.mark.parametrize("lasting", [True, False])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_unacknowledged_messages_of_a_member_that_leaves_go_to_another(
+def test_unacknowledged_messages_of_a_leaving_member_go_to_another(
     core: Core, lasting: bool, qos: int
 ) -> None:
     """[MQTT-4.8.2-5]: with QoS 2 the server waits for the client if its session lasts."""
@@ -84,7 +84,7 @@ def test_unacknowledged_messages_of_a_member_that_leaves_go_to_another(
         assert sorted(got + left) == [b"%d" % number for number in range(10)]
 
 
-def test_a_message_that_has_expired_is_not_handed_over(core: Core) -> None:
+def test_an_expired_message_does_not_go_to_another_member(core: Core) -> None:
     """[MQTT-3.3.2-5]"""
     members = group(core, 1, receive_maximum=1)
     writer = core.connect("writer")
@@ -97,7 +97,7 @@ def test_a_message_that_has_expired_is_not_handed_over(core: Core) -> None:
     assert other.payloads() == [b"first"]
 
 
-def test_a_shared_and_another_subscription_of_one_client_are_two(core: Core) -> None:
+def test_a_shared_and_an_ordinary_subscription_are_independent(core: Core) -> None:
     reader = core.connect("reader")
     reader.subscribe("a/b", "$share/g/a/b")
     core.connect("writer").publish("a/b", b"x")
@@ -111,7 +111,7 @@ def test_a_shared_subscription_gets_no_retained_messages(core: Core) -> None:
     assert reader.received() == []
 
 
-def test_groups_of_other_names_get_their_own_copies(core: Core) -> None:
+def test_every_group_gets_its_own_copy(core: Core) -> None:
     first, second = core.connect("first"), core.connect("second")
     first.subscribe("$share/g/a")
     second.subscribe("$share/h/a")

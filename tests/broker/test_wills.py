@@ -25,7 +25,7 @@ def watcher(core: Core) -> Client:
     return client
 
 
-def test_a_will_is_sent_when_the_connection_is_lost(core: Core) -> None:
+def test_a_will_is_published_when_the_connection_is_lost(core: Core) -> None:
     """[MQTT-3.1.2-8]"""
     reader = watcher(core)
     core.connect("c", will=will()).drop()
@@ -33,7 +33,7 @@ def test_a_will_is_sent_when_the_connection_is_lost(core: Core) -> None:
 
 
 @BOTH_VERSIONS
-def test_a_will_is_not_sent_after_disconnect(core: Core, version: int) -> None:
+def test_a_will_is_not_published_after_disconnect(core: Core, version: int) -> None:
     """[MQTT-3.14.4-3]"""
     reader = watcher(core)
     core.connect("c", version, will=will()).disconnect()
@@ -41,28 +41,28 @@ def test_a_will_is_not_sent_after_disconnect(core: Core, version: int) -> None:
     assert reader.received() == []
 
 
-def test_a_will_is_sent_after_disconnect_with_will(core: Core) -> None:
+def test_a_will_is_published_after_disconnect_with_will(core: Core) -> None:
     reader = watcher(core)
     core.connect("c", will=will()).disconnect(Reason.DISCONNECT_WITH_WILL)
     assert reader.payloads() == [b"gone"]
 
 
 @pytest.mark.parametrize("data", [b"\x00\x00", b"\x30\x00"])
-def test_a_will_is_sent_when_the_broker_ends_the_connection(core: Core, data: bytes) -> None:
+def test_a_will_is_published_when_the_broker_ends_the_connection(core: Core, data: bytes) -> None:
     reader = watcher(core)
     core.connect("c", will=will()).send(data)
     assert reader.payloads() == [b"gone"]
 
 
-def test_a_will_is_sent_when_another_connection_takes_over(core: Core) -> None:
-    """3.1.4: the will of the old connection, if it has no delay."""
+def test_a_will_is_published_at_a_takeover(core: Core) -> None:
+    """3.1.4: the will of the older connection, unless it has a delay."""
     reader = watcher(core)
     core.connect("c", will=will(), session_expiry=100)
     core.connect("c", clean_start=False, session_expiry=100)
     assert reader.payloads() == [b"gone"]
 
 
-def test_a_delayed_will_is_sent_after_the_delay(core: Core) -> None:
+def test_a_delayed_will_is_published_after_its_delay(core: Core) -> None:
     reader = watcher(core)
     core.connect("c", will=will(delay=10), session_expiry=100).drop()
     core.tick(9)
@@ -73,7 +73,7 @@ def test_a_delayed_will_is_sent_after_the_delay(core: Core) -> None:
     assert reader.received() == []
 
 
-def test_a_delayed_will_is_not_sent_if_the_client_is_back_in_time(core: Core) -> None:
+def test_a_delayed_will_is_withheld_if_the_client_reconnects_in_time(core: Core) -> None:
     """[MQTT-3.1.3-9]"""
     reader = watcher(core)
     core.connect("c", will=will(delay=10), session_expiry=100).drop()
@@ -86,7 +86,7 @@ def test_a_delayed_will_is_not_sent_if_the_client_is_back_in_time(core: Core) ->
     assert reader.received() == [], "the new connection has no will"
 
 
-def test_a_delayed_will_is_sent_when_the_session_ends_first(core: Core) -> None:
+def test_a_delayed_will_is_published_when_the_session_ends_first(core: Core) -> None:
     reader = watcher(core)
     core.connect("c", will=will(delay=100), session_expiry=10).drop()
     core.tick(9)
@@ -97,7 +97,7 @@ def test_a_delayed_will_is_sent_when_the_session_ends_first(core: Core) -> None:
     assert reader.payloads() == [b"gone"], "a session without expiry ends at once"
 
 
-def test_a_delayed_will_is_sent_when_a_clean_start_ends_the_session(core: Core) -> None:
+def test_a_delayed_will_is_published_when_a_clean_start_ends_the_session(core: Core) -> None:
     reader = watcher(core)
     core.connect("c", will=will(delay=100), session_expiry=1_000).drop()
     core.connect("c", clean_start=True)
@@ -111,7 +111,7 @@ def test_a_will_may_be_retained_and_carries_its_properties(core: Core) -> None:
     assert message.properties == {"content_type": "x", "user_property": [("k", "v")]}
 
 
-def test_the_expiry_of_a_will_counts_from_when_it_is_sent(core: Core) -> None:
+def test_the_expiry_of_a_will_starts_when_it_is_published(core: Core) -> None:
     core.connect("c", will=will(delay=50, retain=True, message_expiry=20), session_expiry=100).drop()
     core.tick(51)
     core.tick(5)

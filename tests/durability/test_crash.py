@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
+from tests.support.durable import examples
 from tests.support.waiting import let_pass
 
 from .broker import Broker
 from .peers import Peer, Publisher, Subscriber, drive, number_of
 
-ROUNDS = 25
+ROUNDS = examples(12)
 MESSAGES = 600
 """What each publisher sends at most in a round."""
 FINISH = 60.0

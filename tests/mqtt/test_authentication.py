@@ -23,7 +23,7 @@ def core(guard: Guard) -> Core:
 # In one step
 
 
-def test_a_client_is_asked_for_its_name_and_password(core: Core, guard: Guard) -> None:
+def test_the_plug_in_is_given_user_name_and_password(core: Core, guard: Guard) -> None:
     assert core.wire().connect("c", username="ann", password=b"secret").reason == 0
     asked = guard.asked[-1]
     assert (asked.client_id, asked.username, asked.password) == ("c", "ann", b"secret")
@@ -39,7 +39,7 @@ def test_a_client_with_a_wrong_password_is_refused(core: Core, version: int, cod
     assert core.broker.figures.connections_refused == 1
 
 
-def test_a_refused_client_does_not_disturb_the_one_of_that_id(core: Core) -> None:
+def test_a_refused_client_does_not_disconnect_a_client_with_the_same_id(core: Core) -> None:
     client = core.connect("c", username="ann", password=b"secret")
     core.wire().connect("c", username="ann", password=b"wrong")
     assert client.ping()
@@ -48,7 +48,7 @@ def test_a_refused_client_does_not_disturb_the_one_of_that_id(core: Core) -> Non
 # In several steps (4.12)
 
 
-def test_a_client_that_answers_the_challenge_is_let_in(core: Core) -> None:
+def test_a_client_that_answers_the_challenge_is_accepted(core: Core) -> None:
     client = core.wire()
     client.send(hello())
     assert client.only(Auth) == answer(b"1")
@@ -61,7 +61,7 @@ def test_a_client_that_answers_the_challenge_is_let_in(core: Core) -> None:
     assert client.ping()
 
 
-def test_a_challenge_may_be_followed_by_another(core: Core) -> None:
+def test_an_exchange_may_have_several_challenges(core: Core) -> None:
     client = core.wire()
     client.send(hello("twice"))
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_challenge_may_be_followed_by_another(core: Core) -> None:
     assert client.only(Connack).reason == 0
 
 
-def test_a_client_that_answers_wrongly_is_refused(core: Core) -> None:
+def test_a_wrong_answer_is_refused(core: Core) -> None:
     client = core.wire()
     client.send(hello())
     client.received()
@@ -79,14 +79,14 @@ def test_a_client_that_answers_wrongly_is_refused(core: Core) -> None:
     assert client.closed
 
 
-def test_a_client_may_be_refused_at_once(core: Core) -> None:
+def test_a_client_may_be_refused_without_a_challenge(core: Core) -> None:
     client = core.wire()
     client.send(hello(data=b"no"))
     connack = client.only(Connack)
     assert (connack.reason, connack.properties) == (0x87, {"reason_string": "it said no"})
 
 
-def test_a_method_that_there_is_not_is_refused(core: Core) -> None:
+def test_an_unknown_method_is_refused(core: Core) -> None:
     """[MQTT-4.12.0-1]"""
     client = core.wire()
     client.send(hello(method="ROT13"))
@@ -94,7 +94,7 @@ def test_a_method_that_there_is_not_is_refused(core: Core) -> None:
     assert client.closed
 
 
-def test_until_connack_nothing_but_auth_and_disconnect_may_come(core: Core) -> None:
+def test_only_auth_and_disconnect_are_allowed_before_connack(core: Core) -> None:
     """[MQTT-3.1.2-30]"""
     reader = core.connect("reader")
     reader.subscribe("#")
@@ -119,7 +119,7 @@ def test_until_connack_nothing_but_auth_and_disconnect_may_come(core: Core) -> N
     [answer(b"2", method="OTHER"), Auth(0x18, {}), answer(b"2", 0x19), answer(b"2", 0x00)],
     ids=["another method", "no method", "re-authenticate", "success"],
 )
-def test_a_wrong_auth_while_authenticating_is_a_protocol_error(core: Core, packet: Auth) -> None:
+def test_an_unexpected_auth_before_connack_is_a_protocol_error(core: Core, packet: Auth) -> None:
     client = core.wire()
     client.send(hello())
     client.received()
@@ -128,14 +128,14 @@ def test_a_wrong_auth_while_authenticating_is_a_protocol_error(core: Core, packe
     assert client.closed
 
 
-def test_a_client_that_does_not_go_on_authenticating_is_given_up(core: Core) -> None:
+def test_an_unfinished_exchange_times_out(core: Core) -> None:
     client = core.wire()
     client.send(hello())
     core.tick(20)
     assert client.closed
 
 
-def test_connect_and_the_answer_may_come_together(core: Core) -> None:
+def test_connect_and_auth_may_arrive_in_one_piece(core: Core) -> None:
     client = core.wire()
     client.send(hello(), answer(b"2"), Publish(b"a", b"x", 1, packet_id=1))
     auth, connack, puback = client.received()
@@ -144,7 +144,7 @@ def test_connect_and_the_answer_may_come_together(core: Core) -> None:
     assert isinstance(puback, Ack)
 
 
-def test_a_client_may_authenticate_again(core: Core) -> None:
+def test_a_connected_client_may_authenticate_again(core: Core) -> None:
     """4.12.1"""
     client = let_in(core)
     client.send(answer(b"hello", 0x19))
@@ -154,7 +154,7 @@ def test_a_client_may_authenticate_again(core: Core) -> None:
     assert client.only(Auth) == Auth(0, {"authentication_method": METHOD, "authentication_data": b"welcome"})
 
 
-def test_a_client_that_fails_to_authenticate_again_is_disconnected(core: Core) -> None:
+def test_a_failed_reauthentication_disconnects(core: Core) -> None:
     """[MQTT-4.12.1-2]"""
     reader = core.connect("reader")
     reader.subscribe("w")
@@ -173,14 +173,14 @@ def test_a_client_that_fails_to_authenticate_again_is_disconnected(core: Core) -
 
 
 @pytest.mark.parametrize("packet", [answer(b"hello", 0x19, "OTHER"), answer(b"2", 0x18), answer(b"2", 0x00)])
-def test_a_wrong_auth_of_a_client_that_is_let_in_is_a_protocol_error(core: Core, packet: Auth) -> None:
+def test_an_unexpected_auth_after_connack_is_a_protocol_error(core: Core, packet: Auth) -> None:
     """[MQTT-4.12.1-1]"""
     client = let_in(core)
     client.send(packet)
     assert client.only(Disconnect).reason == Reason.PROTOCOL_ERROR
 
 
-def test_a_client_without_a_method_may_not_send_auth(core: Core) -> None:
+def test_auth_from_a_client_without_a_method_is_a_protocol_error(core: Core) -> None:
     """[MQTT-4.12.0-6]"""
     client = core.connect("c")
     client.send(answer(b"hello", 0x19))

@@ -14,7 +14,7 @@ BOTH_VERSIONS = pytest.mark.parametrize("version", [V5, V311])
 
 
 @BOTH_VERSIONS
-def test_a_client_that_is_silent_for_one_and_a_half_keep_alives_is_given_up(core: Core, version: int) -> None:
+def test_a_client_that_is_silent_for_one_and_a_half_keep_alives_is_closed(core: Core, version: int) -> None:
     """[MQTT-3.1.2-22]"""
     client = core.connect("c", version, keep_alive=10)
     core.tick(14.5)
@@ -28,8 +28,8 @@ def test_a_client_that_is_silent_for_one_and_a_half_keep_alives_is_given_up(core
         assert client.only(Disconnect).reason == Reason.KEEP_ALIVE_TIMEOUT
 
 
-def test_every_packet_that_came_whole_counts_for_the_keep_alive(core: Core) -> None:
-    """3.1.2.10: however the packets are cut; here each piece ends one and begins the next."""
+def test_every_complete_packet_restarts_the_keep_alive(core: Core) -> None:
+    """3.1.2.10: each piece ends one packet and begins the next."""
     client = core.connect("c", keep_alive=10)
     client.send(b"\xc0")
     for _ in range(10):
@@ -38,8 +38,8 @@ def test_every_packet_that_came_whole_counts_for_the_keep_alive(core: Core) -> N
         assert not client.closed
 
 
-def test_a_packet_that_comes_by_drops_does_not_count_for_the_keep_alive(core: Core) -> None:
-    """3.1.2.10 asks for a control packet, not for a byte of one."""
+def test_single_bytes_of_a_packet_do_not_restart_the_keep_alive(core: Core) -> None:
+    """3.1.2.10 requires a control packet, not a part of one."""
     client = core.connect("c", keep_alive=10)
     packet = client.encoded(Publish(b"a", b"x" * 100))
     for number in range(5):
@@ -48,7 +48,7 @@ def test_a_packet_that_comes_by_drops_does_not_count_for_the_keep_alive(core: Co
     assert client.closed
 
 
-def test_a_client_without_keep_alive_may_be_silent_for_ever(core: Core) -> None:
+def test_a_client_without_keep_alive_may_stay_silent(core: Core) -> None:
     client = core.connect("c", keep_alive=0)
     core.tick(1e6)
     assert client.ping()
@@ -82,14 +82,14 @@ def test_a_connection_must_send_its_connect_in_time() -> None:
     assert late.ping()
 
 
-def test_a_client_that_is_turned_away_is_told_of_another_server() -> None:
+def test_a_refused_client_is_sent_the_server_reference() -> None:
     core = Core(Limits(max_sessions=0), options=MqttOptions(server_reference="other:1883"))
     connack = core.wire().connect("c")
     assert connack.reason == Reason.USE_ANOTHER_SERVER
     assert connack.properties["server_reference"] == "other:1883"
 
 
-def test_a_connack_that_the_client_cannot_take_is_not_sent_and_ends_the_connection(core: Core) -> None:
+def test_a_connack_larger_than_the_client_accepts_ends_the_connection(core: Core) -> None:
     """[MQTT-3.1.2-24], [MQTT-3.2.0-1]: without a CONNACK there is no connection."""
     client = core.wire()
     client.send(Connect("c", properties={"maximum_packet_size": 2}))
@@ -99,7 +99,7 @@ def test_a_connack_that_the_client_cannot_take_is_not_sent_and_ends_the_connecti
     assert "c" not in core.broker.sessions
 
 
-def test_a_connection_that_the_broker_ends_is_told_why_and_gets_nothing_more(core: Core) -> None:
+def test_nothing_follows_a_disconnect_from_the_broker(core: Core) -> None:
     reader = core.connect("c", session_expiry=100)
     reader.subscribe("#", qos=1)
     reader.connection.ended(Reason.SERVER_SHUTTING_DOWN)

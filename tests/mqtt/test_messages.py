@@ -14,8 +14,8 @@ from pyrite.protocols.mqtt.reasons import Reason
 from tests.support.core import V5, V311, Core
 
 
-def test_a_message_is_acknowledged_by_what_is_true_now_not_by_what_was_true_of_the_last_one() -> None:
-    """The way in remembers how the last packet looked; what else happens in between counts all the same."""
+def test_an_acknowledgement_does_not_repeat_the_reason_of_the_last_one() -> None:
+    """The connection caches the header of the last packet, but not the outcome of publishing it."""
     core = Core(Limits(max_retained_messages=1))
     core.connect("reader").subscribe("#")
     writer, other = core.connect("writer"), core.connect("other")
@@ -28,7 +28,7 @@ def test_a_message_is_acknowledged_by_what_is_true_now_not_by_what_was_true_of_t
     assert set(core.broker.retained.values) == {b"b"}
 
 
-def test_no_packet_is_larger_than_the_limit() -> None:
+def test_a_packet_larger_than_the_limit_ends_the_connection() -> None:
     core = Core(Limits(max_packet_size=100))
     for version in (V5, V311):
         client = core.connect("c", version)
@@ -40,7 +40,7 @@ def test_no_packet_is_larger_than_the_limit() -> None:
         assert client.closed
 
 
-def test_no_packet_in_a_run_is_larger_than_the_limit() -> None:
+def test_a_packet_in_a_run_larger_than_the_limit_ends_the_connection() -> None:
     core = Core(Limits(max_packet_size=100))
     client = core.connect("c")
     client.subscribe("a/#")
@@ -52,7 +52,7 @@ def test_no_packet_in_a_run_is_larger_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-def test_no_packet_in_a_run_of_alternating_sizes_is_larger_than_the_limit(version: int) -> None:
+def test_a_packet_larger_than_the_limit_among_sizes_that_alternate_ends_the_connection(version: int) -> None:
     core = Core(Limits(max_packet_size=100))
     reader = core.connect("reader")
     reader.subscribe("a/#")
@@ -102,7 +102,7 @@ def test_a_topic_alias_above_the_maximum_is_refused(alias: int) -> None:
     assert writer.only(Disconnect).reason == Reason.TOPIC_ALIAS_INVALID
 
 
-def test_the_broker_uses_topic_aliases_towards_a_client_that_allows_them(core: Core) -> None:
+def test_the_broker_uses_topic_aliases_if_the_client_allows_them(core: Core) -> None:
     """[MQTT-3.3.2-11], [MQTT-3.3.2-12]"""
     reader = core.connect("reader", topic_alias_maximum=2)
     reader.subscribe("#", qos=1)
@@ -120,7 +120,7 @@ def test_the_broker_uses_topic_aliases_towards_a_client_that_allows_them(core: C
 
 
 @pytest.mark.parametrize("maximum", [None, 0])
-def test_the_broker_uses_no_topic_aliases_towards_others(core: Core, maximum: int | None) -> None:
+def test_the_broker_uses_no_topic_aliases_unless_allowed(core: Core, maximum: int | None) -> None:
     reader = core.connect("reader", **({} if maximum is None else {"topic_alias_maximum": maximum}))
     reader.subscribe("#")
     writer = core.connect("writer")
@@ -129,7 +129,7 @@ def test_the_broker_uses_no_topic_aliases_towards_others(core: Core, maximum: in
     assert reader.messages() == [Publish(b"a", b"x")] * 2
 
 
-def test_all_properties_of_a_message_are_passed_on(core: Core) -> None:
+def test_all_properties_of_a_message_are_forwarded(core: Core) -> None:
     """[MQTT-3.3.2-4], [MQTT-3.3.2-15] to [MQTT-3.3.2-20]"""
     properties: dict[str, Any] = {
         "payload_format": 1,
@@ -153,20 +153,20 @@ def test_all_properties_of_a_message_are_passed_on(core: Core) -> None:
     assert low.only(Publish).properties == properties
 
 
-def test_a_subscriber_of_3_1_1_gets_a_message_of_5_0_without_properties(core: Core) -> None:
+def test_a_3_1_1_subscriber_gets_a_5_0_message_without_properties(core: Core) -> None:
     reader = core.connect("reader", V311)
     reader.subscribe("a", qos=1)
     core.connect("writer").publish("a", b"x", content_type="x", message_expiry=5)
     assert reader.only(Publish) == Publish(b"a", b"x")
 
 
-def test_several_wishes_in_one_subscribe_are_answered_in_their_order(core: Core) -> None:
+def test_suback_lists_reasons_in_the_order_of_the_filters(core: Core) -> None:
     """[MQTT-3.8.4-6]"""
     client = core.connect("c")
     assert client.subscribe(Wish(b"a", 2), Wish(b"b", 0), Wish(b"c", 1)) == [2, 0, 1]
 
 
-def test_the_answer_to_a_packet_comes_before_what_it_causes(core: Core) -> None:
+def test_suback_precedes_retained_messages(core: Core) -> None:
     client = core.connect("c")
     client.publish("a", b"x", retain=True)
     client.send(b"\x82\x07\x00\x05\x00\x00\x01a\x00")

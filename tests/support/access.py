@@ -13,7 +13,7 @@ METHOD = "ADD-ONE"
 
 
 class AddOne(Exchange):
-    """Asks for the number after the one it names; "no" is refused."""
+    """Challenges with a number and accepts the next number; refuses "no" at once."""
 
     def __init__(self, rounds: int, name: str) -> None:
         self.rounds = rounds
@@ -31,7 +31,7 @@ class AddOne(Exchange):
 
 
 class Guard(Access):
-    """Knows one user, one method, and who may do what."""
+    """Accepts one user and one method, and allows topics that do not begin with a closed prefix."""
 
     checks_topics = True
 

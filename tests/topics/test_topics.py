@@ -1,4 +1,4 @@
-"""Topics and filters: what is valid, what matches, and the two trees against the plain definition."""
+"""Topics and filters: validity, matching, and the ordered tree of topics, against a plain definition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.topics import TOPICS, filters
 
 
 def by_the_book(topic_filter: str, topic: str) -> bool:
-    """Section 4.7 as a regular expression, apart from the code under test."""
+    """Match by section 4.7 as a regular expression, independent of the code under test."""
     if topic.startswith("$") and topic_filter.startswith(("+", "#")):
         return False
     if topic_filter == "#":
@@ -27,7 +27,7 @@ def by_the_book(topic_filter: str, topic: str) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(filters(), TOPICS)
-def test_matching_is_as_the_specification_has_it(topic_filter: bytes, topic: bytes) -> None:
+def test_matching_agrees_with_the_specification(topic_filter: bytes, topic: bytes) -> None:
     assert matches(topic_filter, topic) is by_the_book(topic_filter.decode(), topic.decode())
 
 
@@ -53,7 +53,7 @@ def test_matching_is_as_the_specification_has_it(topic_filter: bytes, topic: byt
         ("ACCOUNTS", "Accounts", False),
     ],
 )
-def test_the_examples_of_the_specification(topic_filter: str, topic: str, expected: bool) -> None:
+def test_the_examples_of_the_specification_match(topic_filter: str, topic: str, expected: bool) -> None:
     assert matches(topic_filter.encode(), topic.encode()) is expected
     assert by_the_book(topic_filter, topic) is expected
 
@@ -82,7 +82,7 @@ def test_a_topic_tree_finds_the_topics_that_match(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(TOPICS, max_size=12), st.lists(TOPICS, max_size=12), filters())
-def test_a_walk_finds_in_order_what_matches_in_any_of_the_trees(
+def test_a_walk_over_several_trees_finds_matches_in_order(
     first: list[bytes], second: list[bytes], topic_filter: bytes
 ) -> None:
     trees: list[OrderedTopicTree[int]] = [OrderedTopicTree(), OrderedTopicTree()]
@@ -93,7 +93,7 @@ def test_a_walk_finds_in_order_what_matches_in_any_of_the_trees(
     assert found == sorted({topic for topic in first + second if matches(topic_filter, topic)})
 
 
-def test_a_walk_passes_over_what_cannot_match() -> None:
+def test_a_walk_skips_branches_that_cannot_match() -> None:
     tree: OrderedTopicTree[int] = OrderedTopicTree()
     for device in range(50):
         for name in range(100):
@@ -103,7 +103,7 @@ def test_a_walk_passes_over_what_cannot_match() -> None:
 
 
 @pytest.mark.parametrize("change", ["remove", "add"])
-def test_a_walk_goes_on_while_topics_come_and_go(change: str) -> None:
+def test_a_walk_continues_while_topics_come_and_go(change: str) -> None:
     tree: OrderedTopicTree[int] = OrderedTopicTree()
     for number in range(1_000):
         tree[b"a/%03d" % number] = 1
@@ -119,8 +119,8 @@ def test_a_walk_goes_on_while_topics_come_and_go(change: str) -> None:
     assert found == sorted(set(found))
 
 
-def test_a_topic_costs_what_it_is_long_whatever_its_levels() -> None:
-    """A thousand topics of a hundred levels each, no two of which have much in common."""
+def test_memory_of_a_topic_depends_on_its_length_not_its_levels() -> None:
+    """A thousand topics of a hundred levels each with few common prefixes."""
     chosen = random.Random(1)
     topics = [b"/".join(chosen.choices([b"a", b"b", b"c"], k=100)) for _ in range(1_000)]
     tracemalloc.start()
@@ -138,38 +138,38 @@ def test_a_topic_costs_what_it_is_long_whatever_its_levels() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "+", "a/+", "#", "a#", "a\0b", "a/b/c/d"])
-def test_a_wrong_topic_is_refused(topic: str) -> None:
+def test_an_invalid_topic_is_refused(topic: str) -> None:
     with pytest.raises(InvalidTopic):
         check_topic(topic.encode(), 3)
 
 
 @pytest.mark.parametrize("topic", ["a", "/", " ", "a//b", "$SYS/x"])
-def test_a_right_topic_passes(topic: str) -> None:
+def test_a_valid_topic_is_accepted(topic: str) -> None:
     check_topic(topic.encode(), 3)
 
 
 @pytest.mark.parametrize(
     "topic_filter", ["", "a+", "a/b+/c", "#/a", "a/#/b", "a#", "##", "a/++", "\0", "a/b/c/#"]
 )
-def test_a_wrong_filter_is_refused(topic_filter: str) -> None:
+def test_an_invalid_filter_is_refused(topic_filter: str) -> None:
     with pytest.raises(InvalidTopic):
         check_filter(topic_filter.encode(), 3)
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "+", "+/+/#", "/", "a//b", "$SYS/#"])
-def test_a_right_filter_passes(topic_filter: str) -> None:
+def test_a_valid_filter_is_accepted(topic_filter: str) -> None:
     check_filter(topic_filter.encode(), 3)
 
 
 @pytest.mark.parametrize(
     "topic_filter", ["$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a", "$share/#/a"]
 )
-def test_a_wrong_shared_filter_is_refused(topic_filter: str) -> None:
+def test_an_invalid_shared_filter_is_refused(topic_filter: str) -> None:
     with pytest.raises(InvalidTopic):
         split_shared(topic_filter.encode())
 
 
-def test_a_shared_filter_is_a_group_and_a_filter() -> None:
+def test_a_shared_filter_consists_of_group_and_filter() -> None:
     assert split_shared(b"$share/g/a/#") == ("g", b"a/#")
     assert split_shared(b"$share/g//") == ("g", b"/")
     assert split_shared(b"$shared/g/a") == (None, b"$shared/g/a")
