@@ -28,6 +28,7 @@ from pyrite.server.config import ConfigError, load
 from pyrite.storage.query import Query, QueryError
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 CONFIG = """
 [tls]
@@ -429,10 +430,7 @@ def test_a_wrong_password_is_counted_and_told(broker: BrokerProcess, scheme: str
     finally:
         del NAMES[name]
     assert refused() > before
-    until = time.monotonic() + 20
-    while not any("refused" in line and name in line for line in broker.log):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: any("refused" in line and name in line for line in broker.log), "a line in the log")
 
 
 # Starting

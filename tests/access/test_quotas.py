@@ -16,10 +16,11 @@ from pyrite.access.users import User, write_users
 from pyrite.client import BlockingClient, ConnectError, FlightLog, PublishError
 from pyrite.client.line import LineClient, LineError
 from pyrite.storage.query import QueryError
-from tests.access.test_reload import hang_up_and_wait, wait_until
+from tests.access.test_reload import hang_up_and_wait
 from tests.access.test_sinks import rows, stage
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 SCHEMES = ("mqtt", "line", "udp", "http", "flight")
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES]

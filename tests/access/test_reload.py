@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import socket
 import ssl
@@ -37,6 +38,7 @@ from tests.conformance.wire import PUBLISH, PUBREL, Will, connect_packet
 from tests.support.core import RecordingTransport
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
+from tests.support.waiting import let_pass, wait_until
 
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line", "udp")]
 
@@ -57,13 +59,6 @@ def hang_up_and_wait(broker: BrokerProcess, said: str) -> None:
     seen = sum(said in line for line in broker.log)
     broker.process.send_signal(signal.SIGHUP)
     wait_until(lambda: sum(said in line for line in broker.log) > seen)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_users_and_rules(tmp_path: Path) -> None:
@@ -213,13 +208,13 @@ def test_all_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_told_while_it_starts_reads_them_when_it_has(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
     (tmp_path / "slow.py").write_text(
-        "import os, sys, time\n"
+        "import sys\n"
         "from pyrite.broker.access import Access\n"
         "def make():\n"
         "    print('starting', file=sys.stderr, flush=True)\n"
-        "    while not os.path.exists('go'):\n"
-        "        time.sleep(0.01)\n"
+        "    open('go').close()\n"  # a pipe: it opens when the test opens the other end
         "    return Access()\n"
     )
     (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'slow:make'\n")
@@ -227,7 +222,7 @@ def test_a_broker_that_is_told_while_it_starts_reads_them_when_it_has(tmp_path: 
     with BrokerProcess(*arguments, cwd=tmp_path, wait=False) as broker:
         wait_until(lambda: "starting" in broker.log)
         broker.process.send_signal(signal.SIGHUP)
-        (tmp_path / "go").touch()
+        (tmp_path / "go").open("w").close()
         broker.wait_until_ready()
         wait_until(lambda: any("were read again" in line for line in broker.log))
         assert broker.stop() == 0
@@ -326,7 +321,7 @@ def test_a_read_with_flight_ends_with_the_right_to_it(tmp_path: Path, how: str) 
             found = log.read(Query())
             read = next(found).num_rows
             if how == "token":
-                wait_until(lambda: time.time() > until + LEEWAY + 0.5)
+                let_pass(until + LEEWAY + 0.5 - time.time(), "the token expires")
             else:
                 if how == "user":
                     users(tmp_path, "bob")

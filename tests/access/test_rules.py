@@ -126,10 +126,9 @@ def test_the_file_of_users(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert read_users(path) == {"ann": ann, "bob": bob}
     assert "secret" not in path.read_text()
-    assert verify(ann, b"secret")
-    assert not verify(ann, b"Secret")
-    assert not verify(None, b"")
-    assert not verify(User("x", "$argon2id$broken"), b"")
+    assert verify(ann.hashed, b"secret")
+    assert not verify(ann.hashed, b"Secret")
+    assert not verify("$argon2id$broken", b"")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,11 @@ def test_failed_log_ins_by_address() -> None:
     assert attempts.wait("a", "x") == 0
     attempts.failed("a", None)
     assert attempts.wait("a", "x") == 2 * FIRST
-    for _ in range(2_000):
+    for number in range(20):
+        attempts.failed("a", f"name {number}")
+        assert attempts.wait("a", "x") == 2 * FIRST, "a lock does not grow by what it refuses"
+    for _ in range(20):
+        now += attempts.wait("a", "x")
         attempts.failed("a", None)
     assert attempts.wait("a", "x") == LONGEST
     now += FORGET + 1
@@ -193,6 +196,17 @@ def test_an_account_of_ones_own_does_not_help_to_guess_others() -> None:
     for _ in range(FREE):
         attempts.failed("here", "eve")
     assert attempts.wait("here", "eve") == FIRST, "but counts for himself"
+
+
+def test_failures_under_ones_own_name_while_locked_undo_no_failures_under_others() -> None:
+    attempts = Attempts(lambda: 0.0)
+    attempts.succeeded("here", "eve")
+    for number in range(FREE):
+        attempts.failed("here", f"name {number}")
+    for _ in range(FREE - 1):
+        attempts.failed("here", "eve")
+    attempts.succeeded("here", "eve")
+    assert attempts.wait("here", "ann") == FIRST
 
 
 def test_what_failed_before_the_right_password_came_is_forgotten() -> None:

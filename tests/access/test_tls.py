@@ -11,7 +11,6 @@ import ssl
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +27,7 @@ from pyrite.storage.query import Query
 from tests.conformance.wire import connect_packet
 from tests.support.children import children
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 HTTPS, FLIGHTS, MQTTS, HTTP = range(4)
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("https", "flights", "mqtts", "http")]
@@ -106,13 +106,6 @@ def serial_of(one: ssl.SSLSocket) -> object:
     return shown["serialNumber"]
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     """A broker that asks clients for no certificate."""
@@ -186,9 +179,7 @@ def test_a_change_of_certificates_refuses_no_one(place: Place, at: int) -> None:
         before = place.serial(at)  # and so the one that came earlier was accepted
         place.certify()
         place.broker.process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 30
-        while place.serial(at) == before:
-            assert time.monotonic() < until
+        wait_until(lambda: place.serial(at) != before, "the new certificate is shown")
         assert len({place.serial(at) for _ in range(20)} | {before}) == 2
         with place.context().wrap_socket(early, server_hostname="127.0.0.1") as one:
             assert serial_of(one) == before, "it came before the change"

@@ -21,6 +21,7 @@ from pyrite.client.line import LineClient
 from pyrite.storage.query import Query
 from tests.conformance.wire import connect_packet
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 SECRET = "0123456789abcdef" * 4
 RSA_KEY = rsa.generate_private_key(65_537, 2_048)
@@ -173,8 +174,5 @@ def test_who_came_with_a_token_goes_when_it_expires(tmp_path: Path) -> None:
                 assert over_mqtt.recv(1_000)[0] == 0x20
                 assert over_mqtt.recv(1_000)[:3:2] == b"\xe0\x87", "DISCONNECT, not authorized"
                 assert over_mqtt.recv(1_000) == b""
-            until = time.monotonic() + 20
-            while not gone.closed and time.monotonic() < until:
-                time.sleep(0.05)
-            assert gone.closed
+            wait_until(lambda: gone.closed, "the line connection is closed")
             there.subscribe("a")

@@ -35,8 +35,8 @@ def test_passwd_adds_changes_lists_and_deletes_users(tmp_path: Path) -> None:
     assert run(str(path), "ann", "--stdin", given="new\n").stdout == "Changed user ann.\n"
     assert run(str(path), "--list").stdout == "ann\tdev, ops\nbob\n"
     users = read_users(path)
-    assert verify(users["ann"], b"new")
-    assert not verify(users["ann"], b"one")
+    assert verify(users["ann"].hashed, b"new")
+    assert not verify(users["ann"].hashed, b"one")
     assert users["ann"].groups == {"ops", "dev"}
     assert run(str(path), "bob", "--delete").stdout == "Removed user bob.\n"
     assert set(read_users(path)) == {"ann"}

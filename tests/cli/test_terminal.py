@@ -58,7 +58,7 @@ def on_terminal(command: list[str]) -> str:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=os.environ | {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"},
+            env=os.environ | {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "LINES": "50"},
         )
     finally:
         os.close(theirs)

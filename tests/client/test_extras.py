@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from pyrite.client import Client, ConnectError, PublishError, RequestError, SubscribeError, Topic
 from pyrite.client.trace import Trace
 from pyrite.protocols.mqtt.packets import V5, Auth, Connect, encode
+from tests.support.waiting import until
 
 from .conftest import Durable, free_port
 
@@ -88,6 +90,14 @@ async def test_a_consumer_needs_a_broker_with_a_log(url: str) -> None:
             await client.consumer("name", "a")
 
 
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 @pytest.fixture
 async def mosquitto(tmp_path: Path) -> AsyncIterator[str]:
     program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
@@ -100,16 +110,7 @@ async def mosquitto(tmp_path: Path) -> AsyncIterator[str]:
         program, "-c", str(config), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    await asyncio.sleep(0.02)
-                    continue
-                writer.close()
-                await writer.wait_closed()
-                break
+        await until(lambda: listens(port), "mosquitto listens")
         yield f"mqtt://127.0.0.1:{port}"
     finally:
         process.terminate()

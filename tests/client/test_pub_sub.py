@@ -9,8 +9,9 @@ import pytest
 from pyrite.client import Client, ClientError, ConnectError, Message, SubscribeError, Will
 from pyrite.filters import levels_of, matches
 from tests.server.conftest import Certificates
+from tests.support.waiting import until
 
-from .conftest import SCHEMES, until
+from .conftest import SCHEMES
 
 
 @pytest.mark.parametrize("version", [4, 5])

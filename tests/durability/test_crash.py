@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from random import Random
 
 import pytest
+
+from tests.support.waiting import let_pass
 
 from .broker import Broker
 from .peers import Peer, Publisher, Subscriber, drive, number_of
@@ -62,7 +63,7 @@ def some(numbers: set[int]) -> str:
 def cut_short(broker: Broker, source: Random) -> None:
     """Kill the broker while it starts."""
     broker.start(wait=False)
-    time.sleep(source.uniform(0.3, 0.8))
+    let_pass(source.uniform(0.3, 0.8), "the start is interrupted at a random moment")
     broker.kill()
 
 

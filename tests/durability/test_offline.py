@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 
 import pytest
 
 from tests.conformance.reader import Packet
 from tests.conformance.wire import CONNACK, PUBACK, PUBLISH, ack_packet, connect_packet, publish_packet
+from tests.support.waiting import let_pass
 
 from . import bulk
 from .broker import LONG, ONE_SEGMENT, THREE_STREAMS, Broker, receive_until
@@ -72,7 +72,7 @@ def test_expired_messages_do_not_come(broker: Broker) -> None:
     publisher = broker.client()
     for number in range(100):
         publisher.publish("a", b"%d" % number, qos=1, message_expiry_interval=1 if number % 2 else 1_000)
-    time.sleep(1.2)
+    let_pass(1.2, "half of the messages expire")
     publisher.publish("a", b"end", qos=1)
     messages = receive_until(broker.returning("ann"), b"end")
     assert [one.payload for one in messages] == [b"%d" % number for number in range(0, 100, 2)] + [b"end"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyrite.flight.inspection import MAX_MESSAGE, Inspection, Refused, check_met
 from pyrite.storage.query import Query, QueryError
 from tests.support.children import children
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 CONFIG = """
 [access]
@@ -91,10 +91,8 @@ def test_compressed_batches_are_refused_before_they_are_unpacked(broker: BrokerP
         send()
     client.close()
     assert resident(process) - before < 100 * 1024 * 1024
-    until = time.monotonic() + 30
-    while not any("compressed buffers: send them without compression" in line for line in broker.log):
-        assert time.monotonic() < until
-        time.sleep(0.01)  # the log is read by a thread
+    said = "compressed buffers: send them without compression"
+    wait_until(lambda: any(said in line for line in broker.log), "a line in the log")
     broker.log.clear()
     assert children(broker) == [process]
     other, given = client_of(broker, "ann")

@@ -23,6 +23,7 @@ from tests.durability.disk import CannotMount, SmallDisk
 from tests.server.test_authenticator import PLUGIN
 from tests.support.children import assert_it_ends_with_its_broker, children
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 from .conftest import HTTP, LISTEN
 
@@ -52,13 +53,15 @@ connect_timeout = 0.5
 def until_it_answers(api: httpx.Client, patience: float = 30.0) -> float:
     """Return how long it took until the API answered."""
     began = time.monotonic()
-    while time.monotonic() - began < patience:
+
+    def answers() -> bool:
         try:
-            if api.get("/health").status_code == 200:
-                return time.monotonic() - began
+            return api.get("/health").status_code == 200
         except httpx.TransportError:
-            time.sleep(0.05)
-    raise AssertionError("the API does not answer")
+            return False
+
+    wait_until(answers, "the API answers", patience)
+    return time.monotonic() - began
 
 
 @pytest.fixture(scope="module")
@@ -200,12 +203,10 @@ def test_users_who_are_gone_are_not_let_in_any_more(tmp_path: Path) -> None:
         assert api.get("/api/v1/broker", auth=("bob", "word-of-bob")).json()["user"] == "bob"
         write_users(tmp_path / "users", [User("ann", hash_password("word-of-ann"))])
         broker.process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 5  # far less than the time for which someone is known
-        while time.monotonic() < until:
-            if api.get("/api/v1/broker", auth=("bob", "word-of-bob")).status_code == 401:
-                break
-            time.sleep(0.05)
-        assert api.get("/api/v1/broker", auth=("bob", "word-of-bob")).status_code == 401
+        wait_until(
+            lambda: api.get("/api/v1/broker", auth=("bob", "word-of-bob")).status_code == 401,
+            "bob is not known any more",
+        )
         assert api.get("/api/v1/broker", auth=("ann", "word-of-ann")).json()["user"] == "ann"
 
 
@@ -285,7 +286,7 @@ def test_who_is_too_slow_is_closed(guarded: BrokerProcess) -> None:
     for begun in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
         began = time.monotonic()
         assert raw(guarded, begun) == b""
-        assert 0.4 < time.monotonic() - began < 5
+        assert 0.4 < time.monotonic() - began < 9
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", guarded.port(HTTP)), timeout=10) as one:
         healthy(one)
@@ -367,10 +368,11 @@ def test_the_broker_stops_soon_while_requests_wait(tmp_path: Path) -> None:
                 b"POST /api/v1/consumers/c/pull HTTP/1.1\r\nHost: localhost\r\n"
                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
             )
-            time.sleep(0.3)
+            metrics = f"{broker.urls[HTTP]}/metrics"
+            wait_until(lambda: "pyrite_consumers 1" in httpx.get(metrics).text, "the pull waits")
             began = time.monotonic()
             assert broker.stop() == 0
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15, "the pull would wait for 30 s"
         assert not any("Traceback" in line for line in broker.log)
 
 
@@ -398,11 +400,7 @@ def test_tls_and_certificates_that_are_new(tmp_path: Path) -> None:
         before = _serial(broker.port(0), context)
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(server))
         broker.process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 20
-        serial = before
-        while serial == before and time.monotonic() < until:
-            serial = _serial(broker.port(0), context)
-        assert serial != before
+        wait_until(lambda: _serial(broker.port(0), context) != before, "the new certificate is shown")
 
 
 def _serial(port: int, context: ssl.SSLContext) -> object:
@@ -464,14 +462,11 @@ def test_answers_that_no_one_reads_are_bounded(tmp_path: Path) -> None:
         finally:
             for one in sockets:
                 one.close()
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            answer = api.get("/api/v1/streams/default/messages")
-            if answer.status_code == 200:
-                break
-            time.sleep(0.1)
-        assert answer.status_code == 200, "who has gone holds nothing"
-        assert answer.json()["messages"][0]["payload"] == payload
+
+        def messages() -> list[dict[str, str]]:
+            return list(api.get("/api/v1/streams/default/messages").json().get("messages", []))
+
+        assert wait_until(messages, "connections that are gone hold nothing")[0]["payload"] == payload
 
 
 def test_what_is_not_kept_any_longer_is_left_out_and_said_once(tmp_path: Path) -> None:
@@ -485,10 +480,9 @@ def test_what_is_not_kept_any_longer_is_left_out_and_said_once(tmp_path: Path) -
         payload = base64.b64encode(os.urandom(40_000)).decode()
         for _ in range(12):
             api.post("/api/v1/publish", json={"topic": "a", "payload_base64": payload}).raise_for_status()
-        end = time.monotonic() + 30
-        while api.get("/api/v1/streams").json()["streams"][0]["first"] < 5:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        wait_until(
+            lambda: api.get("/api/v1/streams").json()["streams"][0]["first"] >= 5, "messages are dropped"
+        )
         found = api.get("/api/v1/streams/default/messages", params={"from": 0, "limit": 1}).json()
         first = found["messages"][0]["offset"]
         said = f"stream default: offsets 0 to {first - 1} are not kept any longer"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyrite.protocols.mqtt.packets import V5, V311, Publish, encode
 from tests.mqtt.packet_strategies import packets
 from tests.support.core import Core
-from tests.wire_cases import CASES, TO_CLIENT
+from tests.support.wire_cases import CASES, TO_CLIENT
 
 FROM_CLIENTS = [case.data for case in CASES if case.direction != TO_CLIENT and len(case.data) < 1_000]
 

@@ -7,7 +7,7 @@ import pytest
 from pyrite.protocols.mqtt.packets import Packet, decode, encode
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason
 from tests.support.core import split
-from tests.wire_cases import CASES, VALID, WRONG, Case
+from tests.support.wire_cases import CASES, VALID, WRONG, Case
 
 
 def decoded(case: Case) -> Packet:

@@ -7,7 +7,7 @@ import pytest
 from pyrite.protocols.mqtt.packets import V5, Connack, Disconnect
 from pyrite.protocols.mqtt.reasons import Reason, return_code
 from tests.support.core import Client, Core
-from tests.wire_cases import PUBLISHES, TO_CLIENT, VALID, WRONG_CONNECTS, WRONG_FROM_CLIENTS, Case
+from tests.support.wire_cases import PUBLISHES, TO_CLIENT, VALID, WRONG_CONNECTS, WRONG_FROM_CLIENTS, Case
 
 WRONG_LATER = [case for case in WRONG_FROM_CLIENTS if case not in WRONG_CONNECTS]
 VALID_LATER = [case for case in VALID if case.direction != TO_CLIENT and case.data[0] not in (0x10, 0xF0)]

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,6 @@ _numbers = itertools.count()
 def unique(label: str) -> str:
     """Make a name for a topic or a client that no other test uses."""
     return f"{label}-{os.getpid()}-{next(_numbers)}"
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = TIMEOUT) -> None:
-    """Wait for something that nobody announces; fail if it does not come about in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class Stream:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.wire import CONNACK, Will, connect_packet
+from tests.support.waiting import wait_until
 
 from .conftest import Serve
-from .peers import SCHEMES, Server, run_serve, wait_until
+from .peers import SCHEMES, Server, run_serve
 
 PLUGIN = '''\
 """Lets in whoever knows the password, and keeps everyone but ann off topics that begin with private/."""

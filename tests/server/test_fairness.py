@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.client import Client
 from tests.conformance.wire import publish_packet, subscribe_packet
+from tests.support.waiting import let_pass
 
 from .conftest import Serve
 from .peers import SCHEMES, Server, WebSocket, endpoint_of
@@ -62,7 +63,7 @@ def latencies(publisher: Client, subscriber: Client, topic: str, qos: int) -> li
         assert subscriber.receive(30.0).payload == b"%d" % number
         found.append(time.monotonic() - began)
         number += 1
-        time.sleep(0.01)  # the pair is well-behaved: about 100 messages a second
+        let_pass(0.01, "the pair is well-behaved: about 100 messages a second")
     return found
 
 

@@ -12,9 +12,10 @@ import pytest
 from tests.conformance.client import Client, Closed
 from tests.conformance.wire import CONNACK, PUBACK, PUBLISH, Will, ack_packet, connect_packet, publish_packet
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 from .conftest import Serve
-from .peers import MIB, SCHEMES, Server, endpoint_of, wait_until
+from .peers import MIB, SCHEMES, Server, endpoint_of
 
 # Packet size
 
@@ -131,9 +132,8 @@ def test_an_encrypted_connection_too_many_is_closed_and_the_others_stay(serve: S
 def test_a_connection_that_ends_makes_room_for_another(serve: Serve, scheme: str) -> None:
     server = serve("[limits]\nmax_connections = 1\nmax_connections_per_address = 1\n", scheme)
     for leave in (Client.disconnect, Client.close, Client.disconnect):
-        deadline = time.monotonic() + 5
-        while (client := try_to_connect(server, scheme)) is None:
-            assert time.monotonic() < deadline, "the place is not free"
+        client = wait_until(lambda: try_to_connect(server, scheme), "the place is free")
+        assert client is not None
         leave(client)
 
 

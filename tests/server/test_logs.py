@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from pyrite.client.line import LineClient
 from pyrite.process.logs import JsonFormatter, LogHandler, TextFormatter, parse_levels, part_of
 from pyrite.protocols.events import Events
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=ws://127.0.0.1:0/mqtt", "--listen=line://127.0.0.1:0")
 PASSWORD = "open-sesame"
@@ -38,13 +39,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     )
     with BrokerProcess("--config=pyrite.toml", "--ephemeral", *LISTEN, cwd=tmp_path) as broker:
         yield broker
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < until, "it did not come true"
-        time.sleep(0.02)
 
 
 def lines(broker: BrokerProcess, event: str, count: int = 1) -> list[dict[str, object]]:

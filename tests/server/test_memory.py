@@ -17,6 +17,7 @@ from pyrite.server.config import Config
 from pyrite.server.memory import Memory
 from pyrite.server.server import Server
 from tests.conformance.wire import connect_packet
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -114,9 +115,7 @@ def test_a_connection_that_is_over_is_gone_without_a_search(collections: list[in
             places = {id(one) for one in server.connections}
             assert connections() & places
             writer.close()
-            async with asyncio.timeout(10):
-                while server.connections:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: not server.connections, "the broker has closed the connection")
             return connections().isdisjoint(places)
         finally:
             await server.stop()

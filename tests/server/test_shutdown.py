@@ -14,6 +14,7 @@ import pytest
 from tests.conformance.client import Client
 from tests.conformance.wire import PUBLISH, connect_packet, publish_packet
 from tests.support.process import BrokerProcess
+from tests.support.waiting import let_pass
 
 from .conftest import Serve
 from .peers import MIB, SCHEMES, Server, WebSocket, endpoint_of
@@ -138,7 +139,7 @@ def test_a_broker_that_ends_is_not_killed_by_being_told_to_read_its_users_again(
             server.signal(signal.SIGHUP)
             if server.process.process.poll() is not None:
                 break
-            time.sleep(0.000_5)
+            let_pass(0.000_5, "the broker gets to handle the signal")
     assert server.wait() == 0
 
 

@@ -17,8 +17,9 @@ from tests.conformance.wire import (
     publish_packet,
     subscribe_packet,
 )
+from tests.support.waiting import wait_until
 
-from .peers import Server, Stream, WebSocket, dial, endpoint_of, unique, wait_until
+from .peers import Server, Stream, WebSocket, dial, endpoint_of, unique
 
 PINGREQ_PACKET = b"\xc0\x00"
 

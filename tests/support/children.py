@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 
 def children(broker: BrokerProcess) -> list[int]:
@@ -20,7 +20,4 @@ def assert_it_ends_with_its_broker(broker: BrokerProcess) -> None:
     """Kill a broker with one process beside it, and require that this ends, too."""
     (child,) = children(broker)
     assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
-    until = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "the process beside the broker ends")

@@ -39,7 +39,8 @@ class Proxy:
         server.close()
         for writer in list(self._writers):
             writer.transport.abort()
-        await asyncio.sleep(0.1)  # for the event loop to close them
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
