@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from pyrite.cli.errors import CommandError, UsageError, reason_of
 from pyrite.client import Address
-from pyrite.client.wire import PORTS, shown
+from pyrite.client.address import PORTS, shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pyrite.cli.errors import CommandError, UsageError, describe, reason_of
 from pyrite.cli.properties import properties_of
 from pyrite.cli.session_options import add_session_options, session_of
 from pyrite.client import Client, ClientError, ConnectError, ConnectionLost, SubscribeError
-from pyrite.client.wire import shown
+from pyrite.client.address import shown
 from pyrite.process.terminal import printable
 from pyrite.protocols.mqtt.packets import V5
 from pyrite.protocols.mqtt.reasons import Reason
