@@ -41,6 +41,8 @@ FIRST_NUMBER = 65_536
 MAX_NUMBERED = 100_000
 """Messages of a connection with such numbers that may wait for their Ack."""
 LOOKS_AT_CLOCK = 8
+SHORT_LINE = 1_024
+"""Bytes of a line that is never too long: the least that `limits.before_login` may be."""
 ESCAPED_A_STEP = 8 * 1024
 """Bytes of a retained value that are escaped for a List in one step."""
 FORM = 256
@@ -183,8 +185,12 @@ class LineConnection(Conversation):
             shape = self._shape
             if shape is None or not data.startswith(shape.prefix, at):
                 stop = data.find(b"\n", at)
-                if (end if stop < 0 else stop) - at > MAX_LINE:
-                    raise FrameError("too-long", f"a line has at most {MAX_LINE} bytes", ends=True)
+                size = (end if stop < 0 else stop) - at
+                if size > SHORT_LINE and size > self._longest_line:
+                    when = "" if self.session else " before the log-in"
+                    raise FrameError(
+                        "too-long", f"a line has at most {self._longest_line} bytes{when}", ends=True
+                    )
                 if stop < 0:
                     self.keep(data, at, 1)
                     return
@@ -244,6 +250,13 @@ class LineConnection(Conversation):
             if self.broker.journal.full:
                 self.wait_for_room(data, at)
                 return
+
+    @property
+    def _longest_line(self) -> int:
+        """Bytes that a line may have now."""
+        if self.session is not None or self.broker.access.lets_everyone_in:
+            return MAX_LINE
+        return min(MAX_LINE, self.broker.limits.before_login)
 
     def _came(self) -> None:
         """Note that the client is there."""
@@ -406,6 +419,7 @@ class LineConnection(Conversation):
         except FrameError as wrong:
             # The payload comes whatever is wrong, and is not to be taken for commands.
             raise FrameError(wrong.code, str(wrong), ends=True) from None
+        self._opened()  # before the payload comes, which may be large
         size = len(prefix) + length + 1
         qos = 0 if "noack" in options else 1
         plain = prefix == line("Publish", topic, length, noack=True)
