@@ -162,6 +162,25 @@ def test_ping_does_not_extend_the_time_to_log_in() -> None:
     assert not known.transport.closed
 
 
+def test_a_line_before_the_log_in_is_bounded_before_it_is_whole() -> None:
+    core = Core(Limits(before_login=5_000), access=Guarded())
+    stranger, known = LineClient(core), LineClient(core)
+    assert stranger.send(b"Ping " + b"x" * 4_000) == []
+    (refused,) = texts(stranger.send(b"x" * 1_000))
+    assert refused == "Error too-long a line has at most 5000 bytes before the log-in"
+    assert stranger.transport.closed
+    known.say("Connect ann user=ann password=secret")
+    assert texts(known.say("Ping " + "x" * 100_000)) == ["Pong " + "x" * 100_000]
+
+
+def test_the_payload_of_a_publish_before_the_log_in_is_not_waited_for() -> None:
+    core = Core(access=Guarded())
+    stranger = LineClient(core)
+    (refused,) = texts(stranger.send(b"Publish a 1000000\n"))
+    assert refused.startswith("Error not-authorized")
+    assert stranger.transport.closed
+
+
 def test_ping_over_udp_does_not_extend_the_time_to_log_in() -> None:
     core = Core(Limits(connect_timeout=5), access=Guarded())
     network = Network(core)

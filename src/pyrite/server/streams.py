@@ -18,7 +18,7 @@ HIGH_WATER = 64 * 1024
 LARGE_READ = 64 * 1024
 """Bytes after which others have their turn; uvloop would go on reading, up to 8 MiB from one client."""
 MAX_HELD = 1024 * 1024
-"""Bytes that may come from a TLS client while it waits for its turn."""
+"""Bytes that may come from a TLS client that has logged in, while it waits for its turn."""
 
 
 def is_encrypted(transport: Transport) -> bool:
@@ -69,6 +69,7 @@ class StreamProtocol(asyncio.Protocol):
         where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else address
         self.connection = self.server.connection(self._listener, self, address, where)
         if self._tls:
+            transport.set_read_buffer_limits(limits.before_login)  # type: ignore[attr-defined]
             named_in = self.server.config.tls.certificate_user
             self.connection.credentials.certificate = certificate_user(transport, named_in)
         self.server.connections.add(self.connection)
@@ -89,9 +90,14 @@ class StreamProtocol(asyncio.Protocol):
                 self.server.read_later(connection)
         elif connection.interrupted:
             self._held += size
-            bound = MAX_HELD if connection.session is not None else self.server.config.limits.before_login
-            if self._held > bound:
+            if self._held > self._most_held:
                 self._pause()
+
+    @property
+    def _most_held(self) -> int:
+        """Bytes that may come from a TLS client while it waits for its turn."""
+        known = self.connection is not None and self.connection.session is not None
+        return MAX_HELD if known else self.server.config.limits.before_login
 
     def eof_received(self) -> bool:
         """The client sends nothing more. TLS ends both ways then; otherwise the connection decides."""

@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 from pyrite.broker.timers import TURN
 from pyrite.process.endpoints import is_loopback, origin_of
 from pyrite.server.listeners import Listener
-from pyrite.server.streams import MAX_HELD, StreamProtocol
+from pyrite.server.streams import StreamProtocol
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -106,7 +106,7 @@ class WebSocketProtocol(StreamProtocol):
 
     def _pause_if_full(self) -> None:
         """Pause reading; of TLS only where the input would grow without bound."""
-        if not self._tls or len(self._rest) > MAX_HELD:
+        if not self._tls or len(self._rest) > self._most_held:
             self._pause()
 
     def _input_waits(self) -> bool:

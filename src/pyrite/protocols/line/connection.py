@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 FRAMES_PER_CLOCK = 8
 """Frames that are handled between two looks at the clock."""
+MIN_MAX_LINE = 1_024
+"""The least that `limits.before_login` may be: a line of up to so many bytes is never too long."""
 _LF = 10
 
 
@@ -122,8 +124,12 @@ class LineConnection(LineDelivery):
             shape = self._shape
             if shape is None or not data.startswith(shape.prefix, at):
                 stop = data.find(b"\n", at)
-                if (end if stop < 0 else stop) - at > MAX_LINE:
-                    raise FrameError("too-long", f"a line has at most {MAX_LINE} bytes", ends=True)
+                size = (end if stop < 0 else stop) - at
+                if size > MIN_MAX_LINE and size > self._max_line:
+                    when = "" if self.session else " before the log-in"
+                    raise FrameError(
+                        "too-long", f"a line has at most {self._max_line} bytes{when}", ends=True
+                    )
                 if stop < 0:
                     self.keep(data, at, 1)
                     return
@@ -183,6 +189,13 @@ class LineConnection(LineDelivery):
             if self.broker.journal.full:
                 self.wait_for_room(data, at)
                 return
+
+    @property
+    def _max_line(self) -> int:
+        """The most bytes of a line, which are fewer before the log-in."""
+        if self.session is not None or self.broker.access.lets_everyone_in:
+            return MAX_LINE
+        return min(MAX_LINE, self.broker.limits.before_login)
 
     # The session
 

@@ -52,6 +52,7 @@ def read_shape(connection: LineConnection, asked: Line, prefix: bytes) -> Shape:
     except FrameError as wrong:
         # The payload follows whatever is wrong, and must not be read as commands.
         raise FrameError(wrong.code, str(wrong), ends=True) from None
+    connection.ensure_session()  # refuses a stranger before the payload comes, which may be large
     size = len(prefix) + length + 1
     qos = 0 if "noack" in options else 1
     plain = prefix == line("Publish", topic, length, noack=True)
