@@ -20,7 +20,6 @@ from pyrite.broker.journal import Fault
 from pyrite.broker.link import Transport
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import Place
-from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import SENT_TOGETHER, Session, WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.conversation import Conversation, Term
@@ -29,6 +28,7 @@ from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.line.ranges import among, merge, within
 from pyrite.protocols.runs import MANY, count_alike, words
 from pyrite.protocols.states import CLOSED, CONNECTED
+from pyrite.storage.positions import Position, parse_position
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic, split_shared
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyrite.broker.access import Exchange
 from pyrite.broker.core import TURN
 from pyrite.broker.link import Transport
-from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.session import WrongAcknowledgement
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.mqtt import fields, handshake, publishing
@@ -38,6 +37,7 @@ from pyrite.protocols.mqtt.packets import (
 )
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, return_code, violation
 from pyrite.protocols.states import AUTHENTICATING, CLOSED, CONNECTED, WAITING
+from pyrite.storage.positions import Position, parse_position
 from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, split_shared
 
 if TYPE_CHECKING:
