@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.wire_cases import BOTH, CASES, CONNECTS, FRAMES, PUBLISHES, TO_CLIENT, VALID, Case  # noqa: E402
+from tests.support.wire_cases import BOTH, CASES, CONNECTS, FRAMES, PUBLISHES, TO_CLIENT, VALID, Case  # noqa: E402
 
 from pyrite.protocols.mqtt.packets import V5  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""The name in a client's certificate is the user's."""
+"""The name in a client certificate is the user name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pull = ["users/%u"]
 
 
 def make_files(folder: Path, **tls: object) -> None:
-    """Write what a broker needs that takes names from certificates, and Ann's certificate."""
+    """Write the configuration of a broker that takes user names from certificates, and Ann's certificate."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     chain = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
@@ -41,7 +41,7 @@ def make_files(folder: Path, **tls: object) -> None:
 
 
 @pytest.mark.parametrize(("where", "name"), [("san", "ann@example.org"), ("subject", "Ann")])
-def test_a_certificate_is_a_user(tmp_path: Path, where: str, name: str) -> None:
+def test_a_certificate_identifies_a_user(tmp_path: Path, where: str, name: str) -> None:
     make_files(tmp_path, certificate_user=f"'{where}'")
     listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtts", "wss", "https")]
     with BrokerProcess("--config", "pyrite.toml", *listen, "--ephemeral", cwd=tmp_path) as broker:
@@ -76,7 +76,7 @@ def publish(http: httpx.Client, topic: str, **given: Any) -> int:
     return http.post("/api/v1/publish", json={"topic": topic, "payload": "x"}, **given).status_code
 
 
-def test_a_certificate_is_a_user_of_flight(tmp_path: Path) -> None:
+def test_a_certificate_identifies_a_user_of_flight(tmp_path: Path) -> None:
     make_files(tmp_path, certificate_user="'san'", require_client_certificate=True)
     listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtts", "flights")]
     authority, ann = str(tmp_path / "ca.pem"), str(tmp_path / "ann.pem")
@@ -106,7 +106,7 @@ def test_a_certificate_is_a_user_of_flight(tmp_path: Path) -> None:
     "tls",
     [{"certificate_user": "'subject'", "require_client_certificate": True}, {"certificate_user": "'san'"}],
 )
-def test_flight_takes_no_name_that_it_cannot_be_sure_of(tmp_path: Path, tls: dict[str, object]) -> None:
+def test_flight_refuses_names_that_it_cannot_verify(tmp_path: Path, tls: dict[str, object]) -> None:
     make_files(tmp_path, **tls)
     authority, ann = str(tmp_path / "ca.pem"), str(tmp_path / "ann.pem")
     options = ("--config", "pyrite.toml", "--listen=flights://127.0.0.1:0", "--data", "data")

@@ -1,4 +1,4 @@
-"""A browser shows its user's certificate for the page of any site: the listener asks whose page it is."""
+"""A browser sends its user's certificate for pages of any site, so the listener checks the origin."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broker(folder: Path) -> Iterator[BrokerProcess]:
 
 
 def status(broker: BrokerProcess, folder: Path, host: str, origin: str | None) -> int:
-    """Ask for a WebSocket as a page would, with the certificate of Ann; return the status."""
+    """Request a WebSocket as a page would, with Ann's certificate, and return the status."""
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     context.load_cert_chain(str(folder / "ann.pem"))
     head = (
@@ -74,5 +74,5 @@ def test_a_page_of_another_origin_cannot_use_a_certificate(
 
 
 @pytest.mark.parametrize("host", ["", "[", "a b", "127.0.0.1:99999"])
-def test_a_host_that_is_none_is_not_believed(broker: BrokerProcess, folder: Path, host: str) -> None:
+def test_an_invalid_host_header_is_refused(broker: BrokerProcess, folder: Path, host: str) -> None:
     assert status(broker, folder, host, "https://elsewhere.example") in (400, 403)

@@ -1,4 +1,4 @@
-"""One access list for all protocols: every user, every action, every topic, on a real broker."""
+"""One set of access rules for all protocols: every user, action and topic, on a real broker."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from pyrite.server.config import ConfigError, load
 from pyrite.storage.query import Query, QueryError
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 CONFIG = """
 [tls]
@@ -282,7 +283,7 @@ ANSWERS = ("list", "pull", "admin")
 
 
 def code_of(error: BaseException) -> object:
-    """Return the code of a refusal, as its protocol has it; None where it has only words."""
+    """Return the code of a refusal in its protocol; None if the protocol has text alone."""
     if isinstance(error, PermissionError):
         return error.errno
     return error.code if isinstance(error, LineError) else getattr(error, "reason", None)
@@ -292,7 +293,7 @@ def code_of(error: BaseException) -> object:
     ("scheme", "name"),
     [(scheme, name) for scheme in SCHEMES for name in NAMES] + [(scheme, CAT) for scheme in ENCRYPTED],
 )
-def test_who_may_do_what(broker: BrokerProcess, scheme: str, name: str | None) -> None:
+def test_every_user_may_do_what_the_rules_allow(broker: BrokerProcess, scheme: str, name: str | None) -> None:
     url, spoken = broker.urls[[*SCHEMES, *ENCRYPTED].index(scheme)], ENCRYPTED.get(scheme, scheme)
     do = partial(WAYS[spoken], broker, url, name)
     do("come in", "")  # so what is refused below is not who it is
@@ -312,7 +313,7 @@ def test_who_may_do_what(broker: BrokerProcess, scheme: str, name: str | None) -
 
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
-def test_who_may_see_and_disconnect_others(broker: BrokerProcess, name: str | None) -> None:
+def test_listing_and_disconnecting_clients_needs_permission(broker: BrokerProcess, name: str | None) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"} if NAMES[name] == TOKEN else {}
     auth = None if name is None or headers else (name, NAMES[name] or "")
     with (
@@ -333,7 +334,7 @@ def test_who_may_see_and_disconnect_others(broker: BrokerProcess, name: str | No
 @pytest.mark.parametrize("name", ["zoe", "mallory"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_wrong_password_is_refused(broker: BrokerProcess, scheme: str, name: str) -> None:
-    """Whether there is such a user, as zoe, or not. Later ones are not heard, for there were too many."""
+    """The answer does not tell whether the user exists; after too many guesses, none is checked."""
     url = broker.urls[SCHEMES.index(scheme)]
     NAMES[name] = "guess-of-anyone"
     try:
@@ -347,7 +348,7 @@ def test_a_wrong_password_is_refused(broker: BrokerProcess, scheme: str, name: s
     WAYS[scheme](broker, url, "ann", "publish", "public/news")  # who has been here before, and is let in
 
 
-def test_who_was_refused_over_udp_is_no_one_until_he_is_let_in(broker: BrokerProcess) -> None:
+def test_a_client_refused_over_udp_has_no_identity_until_accepted(broker: BrokerProcess) -> None:
     def refused(client: LineClient) -> None:
         # After failures of other tests, an unknown name would not be checked, so no name is told it is wrong.
         with pytest.raises(LineError, match=r"wrong|too many failed log-ins"):
@@ -368,8 +369,8 @@ def test_who_was_refused_over_udp_is_no_one_until_he_is_let_in(broker: BrokerPro
     assert not [line for line in broker.log if "internal error" in line]
 
 
-def test_checking_passwords_does_not_stop_others(broker: BrokerProcess) -> None:
-    """Many who log in at once, and a client that is served meanwhile; and none of them is mixed up."""
+def test_password_checks_do_not_block_other_clients(broker: BrokerProcess) -> None:
+    """Many clients log in at once while another is served; no identities are mixed up."""
     sockets: list[socket.socket] = []
     try:
         for number in range(20):
@@ -413,7 +414,7 @@ def test_a_client_that_leaves_while_its_password_is_checked(broker: BrokerProces
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_wrong_password_is_counted_and_told(broker: BrokerProcess, scheme: str) -> None:
+def test_a_wrong_password_is_counted_and_logged(broker: BrokerProcess, scheme: str) -> None:
     def refused() -> int:
         with httpx.Client(base_url=broker.urls[5], auth=("ann", "word-of-ann")) as client:
             found = re.search(r"^pyrite_connections_refused_total (\d+)", client.get("/metrics").text, re.M)
@@ -429,16 +430,13 @@ def test_a_wrong_password_is_counted_and_told(broker: BrokerProcess, scheme: str
     finally:
         del NAMES[name]
     assert refused() > before
-    until = time.monotonic() + 20
-    while not any("refused" in line and name in line for line in broker.log):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: any("refused" in line and name in line for line in broker.log), "a line in the log")
 
 
 # Starting
 
 
-def test_others_are_not_let_in_by_accident(tmp_path: Path) -> None:
+def test_a_broker_reachable_from_other_machines_needs_users(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         BrokerProcess("--listen=mqtt://0.0.0.0:0", "--data", str(tmp_path / "data"))
     assert "other machines could reach it, and there are no users" in str(caught.value)
@@ -461,7 +459,7 @@ def test_others_are_not_let_in_by_accident(tmp_path: Path) -> None:
         ("[access]\nrule = 3\n", "access.rule = 3: expected tables, [[access.rule]]"),
     ],
 )
-def test_settings_that_are_wrong(tmp_path: Path, config: str, wrong: str) -> None:
+def test_invalid_access_settings_are_errors(tmp_path: Path, config: str, wrong: str) -> None:
     (tmp_path / "broken").write_text("x\n")
     (tmp_path / "pyrite.toml").write_text(config)
     with pytest.raises(RuntimeError) as caught:
@@ -492,7 +490,7 @@ EMPTY = "listen = ['mqtts://0.0.0.0:0']\n[tls]\ncertificate = 'server.pem'\n"
         ("[access]\njwt_keys = 'lstn-secret'\n", "access.jwt_keys = (not shown): expected a file"),
     ],
 )
-def test_settings_for_a_network(tmp_path: Path, config: str, wrong: str | None) -> None:
+def test_a_broker_for_a_network_needs_users(tmp_path: Path, config: str, wrong: str | None) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     chain = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem

@@ -1,4 +1,4 @@
-"""Quotas on a real broker: over every protocol, in the API, and as they change."""
+"""Quotas on a real broker: over every protocol, in the API, and after a reload."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pyrite.access.users import User, write_users
 from pyrite.client import BlockingClient, ConnectError, FlightLog, PublishError
 from pyrite.client.line import LineClient, LineError
 from pyrite.storage.query import QueryError
-from tests.access.test_reload import hang_up_and_wait, wait_until
+from tests.access.test_reload import hang_up_and_wait
 from tests.access.test_sinks import rows, stage
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 SCHEMES = ("mqtt", "line", "udp", "http", "flight")
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in SCHEMES]
@@ -126,7 +127,7 @@ concurrent_reads = 0
         assert "pyrite_quota_refused_total" in root.get("/metrics").text
 
 
-def test_a_rate_is_kept_to_over_every_protocol(tmp_path: Path) -> None:
+def test_the_rate_is_limited_over_every_protocol(tmp_path: Path) -> None:
     quotas = "[quotas.user.ann]\nmessage_rate = 20\n[quotas.user.bob]\nmessage_rate = 0.01\n"
     with running(tmp_path, quotas) as broker:
         began = time.monotonic()
@@ -146,7 +147,7 @@ def test_a_rate_is_kept_to_over_every_protocol(tmp_path: Path) -> None:
             assert "pyrite_publishers_throttled_total 0" not in text
 
 
-def test_a_rate_is_kept_to_over_udp(tmp_path: Path) -> None:
+def test_the_rate_is_limited_over_udp(tmp_path: Path) -> None:
     quotas = "[quotas.user.ann]\nmessage_rate = 10\n"
     with running(tmp_path, quotas) as broker, line(broker, "ann", "datagrams", UDP) as ann:
         began = time.monotonic()
@@ -155,7 +156,7 @@ def test_a_rate_is_kept_to_over_udp(tmp_path: Path) -> None:
         assert time.monotonic() - began > 1.0, "25 messages at 10 a second, after a burst of 10"
 
 
-def test_quotas_that_are_read_again_hold_for_who_is_connected(tmp_path: Path) -> None:
+def test_reloaded_quotas_apply_to_connected_clients(tmp_path: Path) -> None:
     with running(tmp_path, "") as broker, mqtt(broker, "ann", client_id="one") as ann:
         ann.publish("t", bytes(20_000), qos=1)
         (tmp_path / "pyrite.toml").write_text(

@@ -1,4 +1,4 @@
-"""Whose a sink is: what one user has staged and committed, no other can touch. On a real broker."""
+"""Ownership of sinks on a real broker: one user cannot touch what another staged or committed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def published(broker: BrokerProcess, topic: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["bob", "carl", None], ids=str)
-def test_no_one_touches_what_another_has_staged(broker: BrokerProcess, name: str | None) -> None:
+def test_staged_data_belongs_to_its_user(broker: BrokerProcess, name: str | None) -> None:
     sink = f"anns-{name}"
     before = published(broker, "t/ann")
     with enter(broker, "ann") as ann, enter(broker, name) as other:
@@ -99,9 +99,7 @@ def test_no_one_touches_what_another_has_staged(broker: BrokerProcess, name: str
 
 
 @pytest.mark.parametrize("name", ["bob", None], ids=str)
-def test_who_may_publish_nothing_stages_nothing(
-    broker: BrokerProcess, folder: Path, name: str | None
-) -> None:
+def test_staging_needs_the_right_to_publish(broker: BrokerProcess, folder: Path, name: str | None) -> None:
     sink = f"none-{name}"
     with enter(broker, name) as log:
         for refused in (
@@ -119,7 +117,7 @@ def test_who_may_publish_nothing_stages_nothing(
         carl.abort(sink)
 
 
-def test_a_publisher_stages_nothing_for_topics_of_others(broker: BrokerProcess, folder: Path) -> None:
+def test_staging_needs_the_right_to_publish_to_every_topic(broker: BrokerProcess, folder: Path) -> None:
     with enter(broker, "ann") as ann:
         with pytest.raises(PermissionError, match="topic 't/carl': not authorized"):
             stage(ann, "for-carl", rows("t/carl", 1_000, 20_000))
@@ -131,7 +129,7 @@ def test_a_publisher_stages_nothing_for_topics_of_others(broker: BrokerProcess, 
     assert not (folder / "data" / "staging" / "for-carl").exists()
 
 
-def test_what_one_may_stage_is_bounded(broker: BrokerProcess, folder: Path) -> None:
+def test_staged_data_is_limited(broker: BrokerProcess, folder: Path) -> None:
     piece = rows("t/carl", 100, 90_000)
     with enter(broker, "carl") as carl, enter(broker, "ann") as ann:
         stage(carl, "first", piece)
@@ -147,7 +145,7 @@ def test_what_one_may_stage_is_bounded(broker: BrokerProcess, folder: Path) -> N
     assert [path for path in (folder / "data" / "staging").rglob("*") if path.is_file()] == []
 
 
-def test_a_restart_changes_nothing_of_it(tmp_path: Path, folder: Path) -> None:
+def test_ownership_survives_a_restart(tmp_path: Path, folder: Path) -> None:
     for name in ("users", "pyrite.toml"):
         (tmp_path / name).write_text((folder / name).read_text())
     with running(tmp_path) as broker, enter(broker, "ann") as ann:
@@ -159,7 +157,7 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, folder: Path) -> None:
         assert ann.commit("anns", 1, parts)
 
 
-def test_a_name_is_not_taken_by_who_commits_nothing(broker: BrokerProcess, folder: Path) -> None:
+def test_a_sink_name_is_not_owned_without_a_commit(broker: BrokerProcess, folder: Path) -> None:
     before = published(broker, "t/ann"), published(broker, "t/carl")
     with enter(broker, "ann") as ann, enter(broker, "carl") as carl:
         carls = stage(carl, "nightly", rows("t/carl"))
@@ -178,7 +176,7 @@ def test_a_name_is_not_taken_by_who_commits_nothing(broker: BrokerProcess, folde
     assert not (folder / "data" / "staging" / "nightly").exists()
 
 
-def test_who_gave_up_a_name_keeps_no_one_else_from_it(broker: BrokerProcess) -> None:
+def test_an_abandoned_sink_name_is_free(broker: BrokerProcess) -> None:
     with enter(broker, "ann") as ann, enter(broker, "carl") as carl:
         stage(carl, "weekly", rows("t/carl"))
         carl.abort("weekly")

@@ -1,4 +1,4 @@
-"""TLS, of the broker and of the processes beside it: whom it turns away, and certificates that change."""
+"""TLS of the broker and its child processes: refused clients, and certificates that change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import ssl
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +27,7 @@ from pyrite.storage.query import Query
 from tests.conformance.wire import connect_packet
 from tests.support.children import children
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 HTTPS, FLIGHTS, MQTTS, HTTP = range(4)
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("https", "flights", "mqtts", "http")]
@@ -37,7 +37,7 @@ FIRST = {HTTPS: b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", FLIGHTS: b""
 
 
 class Place:
-    """A folder with certificates, and a broker that has them; `tls` is the rest of its [tls] table."""
+    """A folder with certificates, and a broker that uses them; `tls` is the rest of its [tls] table."""
 
     def __init__(self, folder: Path, tls: str = "") -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Place:
         self.broker = BrokerProcess("--config", "pyrite.toml", *LISTEN, "--data", "data", cwd=folder)
 
     def certify(self) -> None:
-        """Give the broker another certificate."""
+        """Replace the broker's certificate."""
         chain = self.authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
         chain.write_to_path(str(self.folder / "server.pem"))
 
@@ -61,7 +61,7 @@ class Place:
         return context
 
     def dial(self, at: int) -> socket.socket:
-        """Connect, without a handshake as yet."""
+        """Connect without a TLS handshake."""
         return socket.create_connection(("127.0.0.1", self.broker.port(at)), timeout=20)
 
     def shake_hands(self, at: int, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
@@ -69,12 +69,12 @@ class Place:
         return (context or self.context()).wrap_socket(self.dial(at), server_hostname="127.0.0.1")
 
     def serial(self, at: int) -> object:
-        """Return the number of the certificate that the broker shows."""
+        """Return the serial number of the broker's certificate."""
         with self.shake_hands(at) as one:
             return serial_of(one)
 
     def is_refused(self, at: int, context: ssl.SSLContext) -> bool:
-        """Tell whether a client is turned away; with TLS 1.3 it learns that at its first read."""
+        """Whether a client is refused; with TLS 1.3 it learns that at its first read."""
         try:
             with self.shake_hands(at, context) as one:
                 one.settimeout(20)
@@ -84,17 +84,17 @@ class Place:
             return True
 
     def refusals(self) -> list[str]:
-        """Return the lines in the log about clients that were turned away."""
+        """Return the log lines about refused clients."""
         return [line for line in self.broker.log if " refused " in line]
 
     def count(self) -> int:
-        """Return how many there were, as the broker counts them."""
+        """Return the number of refused clients as the broker counts it."""
         text = httpx.get(f"{self.broker.urls[HTTP]}/metrics").text
         (line,) = [one for one in text.splitlines() if one.startswith("pyrite_connections_refused_total ")]
         return int(float(line.split()[1]))
 
     def hang_up(self) -> None:
-        """Have certificates read again."""
+        """Reload the certificates."""
         said = sum("were read again" in line for line in self.broker.log)
         self.broker.process.send_signal(signal.SIGHUP)
         wait_until(lambda: sum("were read again" in line for line in self.broker.log) > said)
@@ -106,16 +106,9 @@ def serial_of(one: ssl.SSLSocket) -> object:
     return shown["serialNumber"]
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A broker that asks clients for no certificate."""
+    """A broker without client certificates."""
     found = Place(tmp_path)
     with found.broker:
         yield found
@@ -126,7 +119,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A broker that wants a certificate, and TLS 1.3."""
+    """A broker that requires a client certificate and TLS 1.3."""
     folder = tmp_path_factory.mktemp("strict")
     more = "client_ca = 'authority.pem'\nrequire_client_certificate = true\nminimum_version = '1.3'\n"
     found = Place(folder, more)
@@ -160,7 +153,7 @@ def strangers(place: Place) -> ssl.SSLContext:
     ],
     ids=["none", "a stranger's", "an old one", "an old version"],
 )
-def test_who_is_refused_has_a_line_and_is_counted(
+def test_a_refused_client_is_logged_and_counted(
     strict: Place, at: int, who: Callable[[Place], ssl.SSLContext], part: str, reason: str
 ) -> None:
     lines, count = strict.refusals(), strict.count()
@@ -172,7 +165,7 @@ def test_who_is_refused_has_a_line_and_is_counted(
 
 
 @ENCRYPTED
-def test_who_shows_the_right_certificate_is_let_in(strict: Place, at: int) -> None:
+def test_a_client_with_a_valid_certificate_is_accepted(strict: Place, at: int) -> None:
     assert not strict.is_refused(at, strict.context(strict.authority.issue_cert("ann@example.org")))
 
 
@@ -180,15 +173,13 @@ def test_who_shows_the_right_certificate_is_let_in(strict: Place, at: int) -> No
 
 
 @ENCRYPTED
-def test_a_change_of_certificates_refuses_no_one(place: Place, at: int) -> None:
+def test_a_change_of_certificates_refuses_no_client(place: Place, at: int) -> None:
     processes = children(place.broker)
     with place.dial(at) as early:
         before = place.serial(at)  # and so the one that came earlier was accepted
         place.certify()
         place.broker.process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 30
-        while place.serial(at) == before:
-            assert time.monotonic() < until
+        wait_until(lambda: place.serial(at) != before, "the new certificate is shown")
         assert len({place.serial(at) for _ in range(20)} | {before}) == 2
         with place.context().wrap_socket(early, server_hostname="127.0.0.1") as one:
             assert serial_of(one) == before, "it came before the change"
@@ -196,7 +187,7 @@ def test_a_change_of_certificates_refuses_no_one(place: Place, at: int) -> None:
     assert not [line for line in place.broker.log if "ERROR" in line]
 
 
-def test_a_request_goes_on_while_certificates_change(place: Place) -> None:
+def test_a_request_continues_while_certificates_change(place: Place) -> None:
     body = json.dumps({"topic": "a", "payload": "x" * 1_000}).encode()
     head = f"POST /api/v1/publish HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
     with place.shake_hands(HTTPS) as one:
@@ -208,7 +199,7 @@ def test_a_request_goes_on_while_certificates_change(place: Place) -> None:
         assert one.recv(10_000).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_read_goes_on_while_certificates_change(place: Place) -> None:
+def test_a_read_continues_while_certificates_change(place: Place) -> None:
     rows, batches = 40, 20  # more than the sockets on the way hold
     columns = {"topic": ["a"] * rows, "payload": [bytes(100_000)] * rows}
     batch = pa.record_batch(columns, pa.schema([("topic", pa.string()), ("payload", pa.binary())]))
@@ -227,7 +218,7 @@ def test_a_read_goes_on_while_certificates_change(place: Place) -> None:
 
 
 @ENCRYPTED
-def test_who_came_with_a_certificate_has_to_come_again_if_others_are_taken(tmp_path: Path, at: int) -> None:
+def test_a_change_of_authorities_closes_connections_with_certificates(tmp_path: Path, at: int) -> None:
     first, second = trustme.CA(), trustme.CA()
     first.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     slow = "[limits]\nconnect_timeout = 60\n"  # who says nothing is not closed for that
@@ -247,7 +238,7 @@ def test_who_came_with_a_certificate_has_to_come_again_if_others_are_taken(tmp_p
         assert children(place.broker) == processes
 
 
-def test_a_process_that_cannot_read_other_certificates_ends(tmp_path: Path) -> None:
+def test_a_child_that_cannot_load_new_certificates_ends(tmp_path: Path) -> None:
     tls = {"minimum_version": "1.2", "certificate": str(tmp_path / "gone.pem"), "key": ""}
     code = f"from pyrite.process.tls import context_or_end; context_or_end({tls!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -275,7 +266,7 @@ def test_connections_leave_nothing_behind(place: Place) -> None:
     wait_until(lambda: sum(descriptors()) <= sum(before))
 
 
-def test_no_one_comes_past_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_socket_behind_tls_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with TemporaryDirectory() as short:  # a socket's path has to be
         folder = Path(short) / "a %20 b"
         folder.mkdir()
@@ -298,7 +289,7 @@ def _no_one_comes_past(place: Place, folder: Path) -> None:
         wait_until(lambda: not private.exists())
 
 
-def test_a_path_that_is_too_long_for_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_path_that_is_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))

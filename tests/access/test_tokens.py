@@ -1,4 +1,4 @@
-"""Tokens in place of passwords."""
+"""JSON Web Tokens instead of passwords."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pyrite.client.line import LineClient
 from pyrite.storage.query import Query
 from tests.conformance.wire import connect_packet
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 SECRET = "0123456789abcdef" * 4
 RSA_KEY = rsa.generate_private_key(65_537, 2_048)
@@ -56,7 +57,7 @@ def checker(path: Path, audience: str = "", issuer: str = "") -> Tokens:
 
 
 @pytest.mark.parametrize("key", SIGNING)
-def test_good_tokens(tmp_path: Path, key: str) -> None:
+def test_valid_tokens_are_accepted(tmp_path: Path, key: str) -> None:
     tokens = checker(keys(tmp_path / "keys", "hs", "rs", "es"), "pyrite", "me")
     good = token(key, aud="pyrite", iss="me", exp=2_000_000_000)
     bearer = tokens.check(good.encode())
@@ -65,7 +66,7 @@ def test_good_tokens(tmp_path: Path, key: str) -> None:
     assert bearer == Bearer("ann", frozenset({"ops"}), 2_000_000_000 + LEEWAY, bearer.proof)
 
 
-def test_bad_tokens(tmp_path: Path) -> None:
+def test_invalid_tokens_are_refused(tmp_path: Path) -> None:
     tokens = checker(keys(tmp_path / "keys", "hs", "rs"), "pyrite", "me")
     fine = {"aud": "pyrite", "iss": "me"}
     unsigned = jwt.encode({"sub": "ann", "exp": time.time() + 60, **fine}, "", "none", {"kid": "rs"})
@@ -94,7 +95,7 @@ def test_bad_tokens(tmp_path: Path) -> None:
     assert tokens.check(b"\xff\xfe") is None
 
 
-def test_files_that_are_no_keys(tmp_path: Path) -> None:
+def test_an_invalid_key_file_is_an_error(tmp_path: Path) -> None:
     a_key = '{"kty": "oct", "k": "MDEyMzQ1Njc4OWFiY2RlZg", "kid": []}'
     for text in (
         "",
@@ -114,7 +115,7 @@ def test_files_that_are_no_keys(tmp_path: Path) -> None:
         checker(tmp_path / "none")
 
 
-def test_a_secret_that_could_be_guessed_is_an_error(tmp_path: Path) -> None:
+def test_a_short_secret_is_an_error(tmp_path: Path) -> None:
     for algorithm, least in (("HS256", 32), ("HS384", 48), ("HS512", 64)):
         for size in (least - 1, least):
             secret = jwt.utils.base64url_encode(b"x" * size).decode()
@@ -127,7 +128,7 @@ def test_a_secret_that_could_be_guessed_is_an_error(tmp_path: Path) -> None:
                 checker(tmp_path / "keys")
 
 
-def test_keys_that_no_token_could_name(tmp_path: Path) -> None:
+def test_keys_without_unique_names_are_an_error(tmp_path: Path) -> None:
     path = keys(tmp_path / "keys", "hs", "es")
     for wrong in (path.read_text().replace("kid", "id"), path.read_text().replace('"hs"', '"es"')):
         path.write_text(wrong)
@@ -135,7 +136,7 @@ def test_keys_that_no_token_could_name(tmp_path: Path) -> None:
             checker(path)
 
 
-def test_tokens_at_a_broker(tmp_path: Path) -> None:
+def test_a_broker_accepts_tokens_over_mqtt_and_flight(tmp_path: Path) -> None:
     keys(tmp_path / "keys", "es")
     rule = "[[access.rule]]\ngroups = ['ops']\npublish = ['users/%u']\npull = ['users/%u']\n"
     (tmp_path / "pyrite.toml").write_text("[access]\njwt_keys = 'keys'\n" + rule)
@@ -154,7 +155,7 @@ def test_tokens_at_a_broker(tmp_path: Path) -> None:
                 log.table(Query(topics=("users/#",)))
 
 
-def test_who_came_with_a_token_goes_when_it_expires(tmp_path: Path) -> None:
+def test_a_connection_ends_when_its_token_expires(tmp_path: Path) -> None:
     keys(tmp_path / "keys.json", "hs")
     (tmp_path / "pyrite.toml").write_text(
         "[access]\njwt_keys = 'keys.json'\n[[access.rule]]\nusers = ['*']\nsubscribe = ['#']\n"
@@ -173,8 +174,5 @@ def test_who_came_with_a_token_goes_when_it_expires(tmp_path: Path) -> None:
                 assert over_mqtt.recv(1_000)[0] == 0x20
                 assert over_mqtt.recv(1_000)[:3:2] == b"\xe0\x87", "DISCONNECT, not authorized"
                 assert over_mqtt.recv(1_000) == b""
-            until = time.monotonic() + 20
-            while not gone.closed and time.monotonic() < until:
-                time.sleep(0.05)
-            assert gone.closed
+            wait_until(lambda: gone.closed, "the line connection is closed")
             there.subscribe("a")

@@ -1,4 +1,4 @@
-"""Every test here fails on an internal error of the broker, which catches and logs its own."""
+"""Fixtures. Every test here fails if the broker logs an internal error."""
 
 from __future__ import annotations
 

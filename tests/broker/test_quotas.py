@@ -1,4 +1,4 @@
-"""Quotas: what one user may take of what all share, and what others have left."""
+"""Quotas: what one user may use, and what is left for the others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def let_in(core: Core, user: str, client_id: str, version: int = 5, **wishes: An
 
 
 def settle(core: Core) -> None:
-    """Let everyone who was interrupted go on."""
+    """Give interrupted clients turns until none is left."""
     while core.broker.has_interrupted:
         core.broker.take_turns()
         core.broker.flush()
@@ -53,7 +53,7 @@ def folder() -> Iterator[Path]:
 # Sessions and connections
 
 
-def test_one_user_cannot_take_all_sessions() -> None:
+def test_sessions_of_one_user_are_limited() -> None:
     core = Core(Limits(max_sessions=4), Named())
     for number in range(2):
         let_in(core, "ann", f"ann-{number}").disconnect()
@@ -68,7 +68,7 @@ def test_one_user_cannot_take_all_sessions() -> None:
     let_in(core, "ann", "ann-0")  # her own session is there already
 
 
-def test_one_user_cannot_take_all_connections() -> None:
+def test_connections_of_one_user_are_limited() -> None:
     core = Core(Limits(max_connections=4), Named())
     first = let_in(core, "ann", "ann-0")
     let_in(core, "ann", "ann-1")
@@ -79,13 +79,13 @@ def test_one_user_cannot_take_all_connections() -> None:
     let_in(core, "ann", "ann-2")
 
 
-def test_a_client_of_3_1_1_is_refused_as_the_server_is_unavailable() -> None:
+def test_a_3_1_1_client_over_its_quota_is_refused_as_server_unavailable() -> None:
     core = Core(Limits(max_sessions=2), Named())
     let_in(core, "ann", "ann-0", V311)
     assert connect(core, "ann", "ann-1", V311)[1] == 3
 
 
-def test_who_takes_over_a_session_has_it_counted() -> None:
+def test_a_takeover_moves_the_session_to_the_new_users_quota() -> None:
     core = Core(access=Named(), quotas=quotas(bob=Quota(sessions=1, subscriptions=1)))
     ann = let_in(core, "ann", "shared")
     ann.subscribe("a", "b")
@@ -97,7 +97,7 @@ def test_who_takes_over_a_session_has_it_counted() -> None:
     assert (used["user:bob"]["sessions"], used["user:bob"]["subscriptions"]) == (1, 1)
 
 
-def test_clients_without_a_name_are_counted_by_address_but_for_this_machine() -> None:
+def test_anonymous_clients_are_counted_by_address_except_on_this_machine() -> None:
     core = Core(Limits(max_sessions=4))
     for number in range(2):
         assert core.wire().connect(f"far-{number}").reason == 0
@@ -116,7 +116,7 @@ def test_clients_without_a_name_are_counted_by_address_but_for_this_machine() ->
 # Subscriptions, consumers, retained messages
 
 
-def test_subscriptions_of_all_sessions_count() -> None:
+def test_subscriptions_of_all_sessions_of_a_user_are_counted() -> None:
     core = Core(access=Named(), quotas=quotas(Quota(subscriptions=3)))
     one, other = let_in(core, "ann", "one"), let_in(core, "ann", "other")
     assert one.subscribe("a", "b") == [0, 0]
@@ -135,7 +135,7 @@ def ask(client: Client, name: str, action: str, payload: bytes = b"") -> dict[st
     return dict(client.messages()[-1].properties["user_property"])
 
 
-def test_one_user_cannot_take_all_consumers(folder: Path) -> None:
+def test_consumers_of_one_user_are_limited(folder: Path) -> None:
     machine = Machine(folder, access=Named(), quotas=quotas(ann=Quota(consumers=2)))
     ann, bob = let_in(machine.core, "ann", "a"), let_in(machine.core, "bob", "b")
     assert [ask(ann, f"ann-{number}", "create").get("pyrite-error") for number in range(3)] == [
@@ -154,7 +154,7 @@ def test_one_user_cannot_take_all_consumers(folder: Path) -> None:
     machine.abandon()
 
 
-def test_retained_messages_are_limited_by_bytes_in_all() -> None:
+def test_the_total_bytes_of_retained_messages_are_limited() -> None:
     core = Core(Limits(retained_bytes=1_000))
     client = core.connect("c")
 
@@ -223,7 +223,7 @@ def test_a_publisher_over_its_rate_waits_and_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_average_is_the_rate(qos: int) -> None:
+def test_the_average_rate_is_the_configured_rate(qos: int) -> None:
     core = Core(access=Named(), quotas=quotas(ann=Quota(byte_rate=1_000)))
     ann = let_in(core, "ann", "a")
     packet = Publish(b"t", bytes(100), qos, packet_id=1 if qos else 0)
@@ -240,7 +240,7 @@ def test_the_average_is_the_rate(qos: int) -> None:
     assert 10 * 1_000 <= taken <= 11 * 1_000 + 2 * size
 
 
-def test_a_message_larger_than_the_budget_passes_and_is_waited_for() -> None:
+def test_a_message_larger_than_the_burst_is_accepted_and_delays_the_next() -> None:
     core = Core(access=Named(), quotas=quotas(ann=Quota(byte_rate=100)))
     ann = let_in(core, "ann", "a", keep_alive=1)
     ann.send(Publish(b"t", bytes(1_000), 1, packet_id=1), Publish(b"t", b"next", 1, packet_id=2))
@@ -256,7 +256,7 @@ def test_a_message_larger_than_the_budget_passes_and_is_waited_for() -> None:
     assert [one.packet_id for one in ann.received() if isinstance(one, Ack)] == [2]
 
 
-def test_who_leaves_and_comes_back_has_no_new_budget() -> None:
+def test_reconnecting_does_not_renew_the_rate_budget() -> None:
     core = Core(access=Named(), quotas=quotas(ann=Quota(message_rate=5)))
     for number in range(10):
         client = let_in(core, "ann", f"a-{number}", session_expiry=0)
@@ -266,7 +266,7 @@ def test_who_leaves_and_comes_back_has_no_new_budget() -> None:
     assert core.broker.figures.publish_received == 5
 
 
-def test_who_acknowledges_is_heard_while_the_budget_is_spent() -> None:
+def test_acknowledgements_are_read_while_the_publisher_is_over_its_rate() -> None:
     core = Core(access=Named(), quotas=quotas(ann=Quota(message_rate=1)))
     ann = let_in(core, "ann", "a")
     ann.send(Publish(b"t", b"1"))
@@ -288,13 +288,13 @@ def stored(machine: Machine, user: str) -> int:
 
 
 def tell(client: Client, payload: bytes, qos: int = 1) -> list[int]:
-    """Publish a message; return the reasons of the acknowledgements that came."""
+    """Publish a message and return the reason codes of its acknowledgements."""
     client.publish("t", payload, qos=qos)
     client.core.flush()
     return [one.reason for one in client.received() if isinstance(one, Ack)]
 
 
-def test_what_does_not_fit_into_the_log_of_a_user_is_refused_or_dropped_and_counted(folder: Path) -> None:
+def test_messages_beyond_the_stored_bytes_of_a_user_are_refused_or_dropped(folder: Path) -> None:
     machine = Machine(folder, STREAMS, access=Named(), quotas=quotas(ann=Quota(stored_bytes=1_000)))
     core = machine.core
     ann, old = let_in(core, "ann", "a"), let_in(core, "ann", "old", V311)
@@ -314,7 +314,7 @@ def test_what_does_not_fit_into_the_log_of_a_user_is_refused_or_dropped_and_coun
 
 
 @pytest.mark.parametrize("end", ["stops", "is killed", "loses its power"])
-def test_stored_bytes_are_known_again_after_a_restart(folder: Path, end: str) -> None:
+def test_stored_bytes_survive_a_restart(folder: Path, end: str) -> None:
     machine = Machine(folder, STREAMS, access=Named(), quotas=quotas(ann=Quota(stored_bytes=10_000)))
     ann = let_in(machine.core, "ann", "a")
     brief = let_in(machine.core, "ann", "brief", session_expiry=0)
@@ -333,7 +333,7 @@ def test_stored_bytes_are_known_again_after_a_restart(folder: Path, end: str) ->
     machine.abandon()
 
 
-def test_stored_bytes_are_free_again_when_the_log_drops_them(folder: Path) -> None:
+def test_stored_bytes_are_freed_by_retention(folder: Path) -> None:
     machine = Machine(folder, STREAMS, access=Named(), quotas=quotas(ann=Quota(stored_bytes=1_000)))
     ann = let_in(machine.core, "ann", "a")
     assert tell(ann, bytes(999)) == [0x10]
@@ -348,7 +348,7 @@ def test_stored_bytes_are_free_again_when_the_log_drops_them(folder: Path) -> No
     machine.abandon()
 
 
-def test_a_ledger_of_many_messages_stays_small(folder: Path) -> None:
+def test_accounting_of_many_messages_takes_little_memory(folder: Path) -> None:
     machine = Machine(folder, STREAMS, access=Named(), quotas=quotas(Quota(stored_bytes=10**9)))
     account = machine.core.broker.quotas.account_of(Credentials("", "ann", None, ""))
     (stream,) = machine.journal.streams
@@ -363,7 +363,7 @@ def test_a_ledger_of_many_messages_stays_small(folder: Path) -> None:
 # Which quota applies
 
 
-def test_the_most_specific_quota_wins_key_by_key() -> None:
+def test_the_most_specific_quota_wins_for_each_key() -> None:
     options = QuotaOptions(
         Quota(sessions=1, connections=2, subscriptions=3),
         {"ann": Quota(sessions=inf)},
@@ -380,7 +380,7 @@ def test_the_most_specific_quota_wins_key_by_key() -> None:
     assert limits("bob") == [1, 2, 3, 5_000]
 
 
-def test_other_quotas_are_in_force_at_once_for_who_is_connected() -> None:
+def test_new_quotas_apply_to_connected_clients_at_once() -> None:
     core = Core(access=Named())
     ann = let_in(core, "ann", "a")
     ann.send(*[Publish(b"t", b"x")] * 50)
@@ -397,7 +397,7 @@ def test_other_quotas_are_in_force_at_once_for_who_is_connected() -> None:
     assert ann.subscribe("a", "b") == [0, 0]
 
 
-def test_an_account_that_uses_nothing_is_forgotten() -> None:
+def test_an_unused_account_is_forgotten() -> None:
     core = Core(access=Named(), quotas=quotas(Quota(message_rate=10)))
     for number in range(20):
         client = let_in(core, f"user-{number}", f"c-{number}", session_expiry=0)
@@ -412,15 +412,15 @@ def test_an_account_that_uses_nothing_is_forgotten() -> None:
 
 
 class Clumsy(Access):
-    """Lets everyone in by name; what is in no group."""
+    """Accepts every user name; no user is in a group."""
 
     def authenticate(self, credentials: Credentials) -> Accept:
         return Accept(username=credentials.username)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_usage_is_what_a_recount_finds(folder: Path, seed: int) -> None:
-    """After anything that clients do, and after restarts and crashes."""
+def test_usage_equals_a_recount(folder: Path, seed: int) -> None:
+    """The accounts agree with a recount after random actions, restarts and crashes."""
     random = Random(seed)
     limit = Quota(sessions=4, subscriptions=6, consumers=2, retained_bytes=900, stored_bytes=20_000)
     machine = Machine(folder, access=Clumsy(), quotas=quotas(limit))

@@ -1,4 +1,4 @@
-"""$SYS: the broker's figures as messages."""
+"""$SYS: the broker's metrics as messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def watched() -> tuple[Core, Client]:
 
 
 def figures(watcher: Client) -> dict[str, str]:
-    """Return all figures as a new subscriber gets them."""
+    """Return all metrics as a new subscriber gets them."""
     watcher.received()
     watcher.subscribe("$SYS/#")
     messages = watcher.messages()
@@ -30,11 +30,11 @@ def figures(watcher: Client) -> dict[str, str]:
     }
 
 
-def test_the_version_is_told_at_once(watched: tuple[Core, Client]) -> None:
+def test_the_version_is_published_at_once(watched: tuple[Core, Client]) -> None:
     assert figures(watched[1])["version"] == "pyrite version 1.2.3"
 
 
-def test_a_subscriber_to_everything_gets_none_of_it(watched: tuple[Core, Client]) -> None:
+def test_a_wildcard_does_not_match_sys_topics(watched: tuple[Core, Client]) -> None:
     """[MQTT-4.7.2-1]"""
     core, watcher = watched
     watcher.subscribe("#", "+/broker/uptime")
@@ -42,7 +42,7 @@ def test_a_subscriber_to_everything_gets_none_of_it(watched: tuple[Core, Client]
     assert watcher.received() == []
 
 
-def test_the_uptime_goes_on_at_every_interval(watched: tuple[Core, Client]) -> None:
+def test_the_uptime_is_published_at_every_interval(watched: tuple[Core, Client]) -> None:
     core, watcher = watched
     watcher.subscribe("$SYS/broker/uptime")
     watcher.received()
@@ -51,7 +51,7 @@ def test_the_uptime_goes_on_at_every_interval(watched: tuple[Core, Client]) -> N
         assert watcher.payloads() == [b"%d seconds" % (number * 10)]
 
 
-def test_a_figure_that_has_not_changed_is_not_sent_again(watched: tuple[Core, Client]) -> None:
+def test_an_unchanged_metric_is_not_published_again(watched: tuple[Core, Client]) -> None:
     core, watcher = watched
     watcher.subscribe("$SYS/broker/clients/total")
     core.tick(INTERVAL)
@@ -114,7 +114,7 @@ def test_dropped_messages_are_counted() -> None:
     assert figures(core.connect("watcher"))["publish/messages/dropped"] == "1"
 
 
-def test_loads_are_averages_of_a_minute(watched: tuple[Core, Client]) -> None:
+def test_loads_are_averages_over_a_minute(watched: tuple[Core, Client]) -> None:
     core, watcher = watched
     writer = core.connect("writer")
     for _ in range(180):
@@ -131,7 +131,7 @@ def test_loads_are_averages_of_a_minute(watched: tuple[Core, Client]) -> None:
     assert float(told["load/publish/received/15min"]) > 20
 
 
-def test_the_load_of_messages_sent_counts_what_messages_sent_counts(watched: tuple[Core, Client]) -> None:
+def test_the_load_of_sent_messages_agrees_with_their_count(watched: tuple[Core, Client]) -> None:
     core, watcher = watched
     reader = core.connect("reader")
     reader.subscribe("a")

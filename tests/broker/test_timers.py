@@ -1,4 +1,4 @@
-"""The wheel of timers."""
+"""The timer wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyrite.broker.timers import NO_SLOT, Timers
 
 
 class Bell:
-    """Something that is due, and notes when it was."""
+    """A timer that records when it was due."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -30,7 +30,7 @@ class Clock:
         self.timers.advance(to)
 
 
-def test_a_thing_is_due_once_at_its_time_and_not_before() -> None:
+def test_a_timer_is_due_once_and_not_early() -> None:
     clock = Clock()
     bell = Bell(clock)
     clock.timers.set(bell, 5.0)
@@ -41,7 +41,7 @@ def test_a_thing_is_due_once_at_its_time_and_not_before() -> None:
     assert bell.rung == [5.0]
 
 
-def test_a_thing_that_is_set_again_is_due_at_the_new_time_only() -> None:
+def test_a_timer_that_is_set_again_is_due_at_the_new_time_only() -> None:
     clock = Clock()
     bell = Bell(clock)
     clock.timers.set(bell, 5.0)
@@ -52,7 +52,7 @@ def test_a_thing_that_is_set_again_is_due_at_the_new_time_only() -> None:
     assert bell.rung == [7.0]
 
 
-def test_a_thing_that_is_taken_out_is_not_due() -> None:
+def test_a_removed_timer_is_not_due() -> None:
     clock = Clock()
     bell = Bell(clock)
     clock.timers.set(bell, 5.0)
@@ -61,7 +61,7 @@ def test_a_thing_that_is_taken_out_is_not_due() -> None:
     assert bell.rung == []
 
 
-def test_a_time_in_the_past_is_due_at_the_next_moment() -> None:
+def test_a_timer_in_the_past_is_due_at_once() -> None:
     clock = Clock()
     clock.advance(100.0)
     bell = Bell(clock)
@@ -76,7 +76,7 @@ def test_a_time_in_the_past_is_due_at_the_next_moment() -> None:
         st.tuples(st.integers(0, 4), st.none() | st.floats(0, 50), st.floats(0, 20)), min_size=1, max_size=20
     )
 )
-def test_each_is_due_once_within_a_tenth_of_a_second_of_the_first_look(
+def test_every_timer_is_due_once_within_a_tenth_of_a_second(
     steps: list[tuple[int, float | None, float]],
 ) -> None:
     clock = Clock()
@@ -102,7 +102,7 @@ def test_each_is_due_once_within_a_tenth_of_a_second_of_the_first_look(
                 assert max(due_at, clock.now - pause) + 0.2 > clock.now, "late"
 
 
-def test_what_is_enough_is_left_for_the_next_time_and_may_be_taken_out_until_then() -> None:
+def test_timers_left_over_by_a_turn_are_due_next_and_can_be_removed() -> None:
     clock = Clock()
     bells = [Bell(clock) for _ in range(40)]
     for number, bell in enumerate(bells):

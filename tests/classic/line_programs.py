@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import socket
-import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from tests.classic.programs import Program, Start
+from tests.support.waiting import wait_until
 
 
 class ClassicServer:
@@ -148,11 +148,14 @@ def unused_ports(count: int) -> list[int]:
 
 def dial_when_open(port: int, program: Program) -> socket.socket:
     """Connect as soon as a program listens."""
-    until = time.monotonic() + 60
-    while True:
+
+    def dial() -> socket.socket | None:
+        assert program.process.poll() is None
         try:
             return socket.create_connection(("127.0.0.1", port), timeout=20)
         except ConnectionRefusedError:
-            assert program.process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
+            return None
+
+    connection = wait_until(dial, f"something listens on port {port}")
+    assert connection is not None
+    return connection

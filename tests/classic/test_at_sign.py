@@ -21,6 +21,7 @@ import pytest
 
 from tests.classic.line_programs import dial_when_open
 from tests.classic.programs import CLASSIC, Program
+from tests.support.waiting import let_pass
 
 PROMPT = "enter with format <type@topic@contents@flag>: "
 DATABASE = (
@@ -343,7 +344,7 @@ def test_lines_in_pieces_and_lines_together(server: Server) -> None:
     with server.dial() as one:
         for piece in (b"conn", b"ect\r", b"\nCONNECT"):
             one.sendall(piece)
-            time.sleep(0.05)
+            let_pass(0.05, "the server reads the piece; no answer tells when it has")
         expect(one, "CONNACK\n")
         ask(one, "", "CONNACK\n")
         one.sendall(b"publish@pieces@x\n" * 3_000 + b"disconnect\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.client.line import PING, LineClient
+from pyrite.client.line import DEFAULT_PING_INTERVAL, LineClient
 from pyrite.protocols.line.options import LineOptions
 from tests.classic.line_programs import (
     ClassicServer,
@@ -212,7 +212,7 @@ def test_the_client_answers_ping_with_pong(start: Start) -> None:
 
 def test_the_client_sends_ping_every_10_s(start: Start) -> None:
     client_pings(start, "dallal")
-    assert PING == 10
+    assert DEFAULT_PING_INTERVAL == 10
 
 
 def test_over_udp_a_client_says_that_pong_stays_away_and_recovers(start: Start) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from queue import Empty
 
 import pytest
@@ -20,6 +21,7 @@ from pyrite.classic.newsroom import newsroom as newsroom_program
 from pyrite.classic.newsroom.client import Client
 from pyrite.classic.newsroom.server import MAX_AGE, Server
 from tests.classic.programs import CLASSIC, Start
+from tests.support.waiting import wait_until
 
 AGE = 6.0
 """Instead of 30 s: what was just published must not grow older than this before it is sent, however busy
@@ -169,12 +171,12 @@ def test_a_subscriber_that_comes_back_is_sent_what_it_missed_unless_too_old(agin
     subscriber.disconnect()
     publisher.publish("NEWS", "old")
     assert [row[2] for row in server.offline_queue] == ["old"]
-    server.clean_queue()
-    until = time.monotonic() + 60
-    while server.offline_queue:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+
+    def is_clean() -> bool:
         server.clean_queue()
+        return not server.offline_queue
+
+    wait_until(is_clean, "the message is too old")
     publisher.publish("NEWS", "fresh")
     assert subscriber.reconnect() == "CON_ACK"
     assert subscriber.wait_for(2) == [("NEWS", "first"), ("NEWS", "fresh")]
@@ -211,10 +213,7 @@ def test_a_subscriber_that_is_cut_off_is_away(fresh: Running) -> None:
     with socket.create_connection(("127.0.0.1", fresh.port), timeout=30) as other:
         other.sendall(b"Subscriber 2|SUB|NEWS\n")
         lines(other, "CONN_ACK", "Subscriber 2|SUB|NEWS", "SUB_ACK")
-    until = time.monotonic() + 30
-    while not fresh.server.offline_subscribers:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: fresh.server.offline_subscribers, "the subscriber is away")
     assert fresh.server.offline_subscribers == {"Subscriber 2": ["NEWS"]}
     publisher.publish("NEWS", "n")
     assert [row[:3] for row in fresh.server.offline_queue] == [("Subscriber 2", "NEWS", "n")]
@@ -241,6 +240,10 @@ def test_a_server_that_was_never_started_can_be_stopped() -> None:
     server.start()
 
 
+def has_received(client: Client, message: tuple[str, str]) -> bool:
+    return message in client.wait_for(len(client.received) + 1, 0.2)
+
+
 def test_many_subscribers_and_many_messages(newsroom: Running) -> None:
     publisher = newsroom.client("p", "many")
     with socket.create_connection(("127.0.0.1", newsroom.port), timeout=30) as flood:
@@ -251,10 +254,7 @@ def test_many_subscribers_and_many_messages(newsroom: Running) -> None:
         one.subscribe("NEWS")
     publisher.publish("NEWS", "the end")
     for one in subscribers:
-        until = time.monotonic() + 30
-        while ("NEWS", "the end") not in one.received:
-            assert time.monotonic() < until
-            one.wait_for(len(one.received) + 1, 0.2)
+        wait_until(partial(has_received, one, ("NEWS", "the end")), "the last message")
         came = [content for _, content in one.received if content.startswith("flood")]
         assert came == [f"flood {number}" for number in range(300)]
         one.disconnect()

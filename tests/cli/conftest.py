@@ -1,4 +1,4 @@
-"""Brokers to talk to, and the commands pointed at them."""
+"""Brokers, and the commands with options that connect to them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def broker() -> Iterator[int]:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic of the test's own."""
+    """A topic used by one test only."""
     return f"test/{uuid.uuid4().hex}"
 
 
 @pytest.fixture
 def commands(broker: int) -> Iterator[Commands]:
-    """The commands, pointed at the shared broker."""
+    """The commands, connecting to the shared broker."""
     commands = Commands("-h", "127.0.0.1", "-p", str(broker))
     yield commands
     commands.close()
@@ -37,7 +37,7 @@ def commands(broker: int) -> Iterator[Commands]:
 
 @pytest.fixture
 def commands_at() -> Iterator[Callable[..., Commands]]:
-    """A way to point the commands elsewhere."""
+    """Factory of commands with other options."""
     made: list[Commands] = []
 
     def make(*options: str) -> Commands:
@@ -51,7 +51,7 @@ def commands_at() -> Iterator[Callable[..., Commands]]:
 
 @pytest.fixture(scope="session")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
-    """A mosquitto with every transport, because it is not we who wrote it."""
+    """A mosquitto with every transport, as an independent implementation."""
     if not shutil.which("mosquitto"):
         pytest.skip("mosquitto is not installed")
     directory = tmp_path_factory.mktemp("mosquitto")
@@ -70,7 +70,9 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
         free_port(), free_port(), free_port(), directory / "mosquitto.sock", directory / "ca.pem"
     )
     configuration = directory / "mosquitto.conf"
-    account = "user root\n" if os.geteuid() == 0 else ""  # else it changes to one that cannot read the key
+    account = (
+        "user root\n" if os.geteuid() == 0 else ""
+    )  # else it switches to a user that cannot read the key
     configuration.write_text(
         f"{account}allow_anonymous false\npassword_file {passwords}\nacl_file {directory / 'acl'}\n"
         f"listener {where.plain} 127.0.0.1\n"

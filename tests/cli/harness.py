@@ -1,4 +1,4 @@
-"""What the tests run: the commands as a person would run them, and brokers for them to talk to."""
+"""Runs the commands as a user would, and brokers for them to connect to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYRITE = (sys.executable, "-m", "pyrite")
 
 
 class Running:
-    """A process whose output is gathered line by line while it runs."""
+    """A process whose output is read line by line while it runs."""
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
@@ -42,7 +42,7 @@ class Running:
         self._lines[name].put(None)
 
     def wait_for(self, text: str, stream: str = "stderr") -> str:
-        """Wait for a line with this text, and return it."""
+        """Wait for a line that contains this text, and return it."""
         deadline = time.monotonic() + SECONDS
         while True:
             line = self._lines[stream].get(timeout=max(0.0, deadline - time.monotonic()))
@@ -52,7 +52,7 @@ class Running:
                 return line.decode().strip()
 
     def output(self, stream: str = "stdout") -> bytes:
-        """Wait for the end, and return all that was written."""
+        """Wait for the process to exit, and return all of its output."""
         self.process.wait(SECONDS)
         while (line := self._lines[stream].get(timeout=SECONDS)) is not None:
             self._seen[stream] += line
@@ -83,7 +83,7 @@ class Running:
 
 @contextmanager
 def serving(port: int = 0) -> Iterator[tuple[Running, int]]:
-    """Run a Pyrite broker, and tell its port."""
+    """Run a Pyrite broker; yields the process and its port."""
     broker = Running(*PYRITE, "serve", "--ephemeral", "--listen", f"mqtt://127.0.0.1:{port}")
     try:
         line = broker.wait_for("listening on mqtt://", "stdout")
@@ -96,7 +96,7 @@ def serving(port: int = 0) -> Iterator[tuple[Running, int]]:
 
 
 class Commands:
-    """`pyrite pub` and `pyrite sub` with the options that lead to one broker."""
+    """Runs subcommands with the options that connect to one broker."""
 
     def __init__(self, *options: str) -> None:
         self.options = options
@@ -116,7 +116,7 @@ class Commands:
         return running
 
     def subscribe(self, *arguments: str) -> Running:
-        """Start `pyrite sub`, and wait until the broker has confirmed the subscription."""
+        """Start `pyrite sub` and wait for SUBACK."""
         running = self.start("sub", "-d", *arguments)
         running.wait_for("subscribed to")
         return running
@@ -134,7 +134,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Mosquitto:
-    """Where a mosquitto listens that asks for passwords, and lets ann publish below allowed/ only."""
+    """Ports and paths of a mosquitto with passwords, which lets ann use allowed/# only."""
 
     plain: int
     tls: int

@@ -1,4 +1,4 @@
-"""`pyrite log`, as a person runs it."""
+"""`pyrite log`, run as a user would."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_ls_lists_segments(log: Log, data: Path) -> None:
     assert len(log("ls", "-l")[1].splitlines()) == 4
 
 
-def test_ls_beside_a_broker_that_makes_parquet_meanwhile(
+def test_ls_is_right_while_a_broker_converts_a_segment(
     log: Log, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = [line.split("\t")[:7] for line in log("ls")[1].splitlines()]
@@ -145,13 +145,15 @@ def test_ls_beside_a_broker_that_makes_parquet_meanwhile(
     assert [line.split("\t")[:7] for line in output.splitlines()] == expected
 
 
-def test_ls_of_a_folder_without_streams_is_empty(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ls_of_a_folder_without_streams_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     DataFolder(tmp_path / "new").close()
     assert main(["log", "ls", "--data", str(tmp_path / "new")]) == 0
     assert capfd.readouterr() == ("", "")
 
 
-def test_ls_makes_a_table_for_a_terminal(data: Path) -> None:
+def test_ls_prints_a_table_on_a_terminal(data: Path) -> None:
     controller, terminal = os.openpty()
     command = [*PYRITE, "log", "ls", "default", "--data", str(data)]
     environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
@@ -181,7 +183,7 @@ def test_cat_prints_time_topic_and_payload(log: Log) -> None:
     assert lines[11] == "2027-01-15T09:00:00.000001Z sensors/1 11"
 
 
-def test_cat_is_exact_about_payloads(data: Path) -> None:
+def test_cat_prints_the_exact_bytes_of_a_payload(data: Path) -> None:
     command = [*PYRITE, "log", "cat", "orders", "--data", str(data)]
     result = subprocess.run(command, capture_output=True, timeout=60, check=True)
     assert result.stdout == b"2027-01-15T08:00:00.000000Z orders/\xc3\xa9 \xfe\n"
@@ -210,14 +212,16 @@ def test_cat_is_exact_about_payloads(data: Path) -> None:
         (["default", "--from", "29"], [29]),
     ],
 )
-def test_cat_selects(log: Log, arguments: list[str], payloads: list[int]) -> None:
+def test_cat_selects_by_position_filter_and_count(
+    log: Log, arguments: list[str], payloads: list[int]
+) -> None:
     exit_code, output, _ = log("cat", *arguments)
     assert exit_code == 0
     assert [int(line.rpartition(" ")[2]) for line in output.splitlines()] == payloads
 
 
 @pytest.mark.parametrize("ago", ["-90m", "-1h30m", "-5400s", "-0.0625d"])
-def test_cat_counts_back_from_now(log: Log, monkeypatch: pytest.MonkeyPatch, ago: str) -> None:
+def test_cat_accepts_a_time_ago(log: Log, monkeypatch: pytest.MonkeyPatch, ago: str) -> None:
     monkeypatch.setattr("time.time_ns", lambda: (START + 2 * HOUR) * 1000)
     output = log("cat", "--from", ago)[1]
     assert [int(line.rpartition(" ")[2]) for line in output.splitlines()] == list(range(10, 30))
@@ -251,7 +255,7 @@ def test_cat_prints_json(log: Log) -> None:
     }
 
 
-def test_cat_shows_what_is_good_and_tells_of_what_is_damaged(log: Log, data: Path) -> None:
+def test_cat_prints_intact_messages_and_reports_damage(log: Log, data: Path) -> None:
     path, first, last = damage(data)
     exit_code, output, errors = log("cat")
     assert exit_code == 1
@@ -289,7 +293,7 @@ def append(data: Path, payload: bytes, when: int = START + 3 * HOUR, stream: str
     writer.close()
 
 
-def test_cat_follows_what_is_added_until_it_is_interrupted(
+def test_cat_follow_prints_new_messages_until_interrupted(
     data: Path, following: Callable[..., Running]
 ) -> None:
     cat = following("--from", "29", "--follow")
@@ -302,7 +306,7 @@ def test_cat_follows_what_is_added_until_it_is_interrupted(
     assert cat.output("stderr") == b""
 
 
-def test_cat_follows_from_now_on_until_it_has_enough(data: Path, following: Callable[..., Running]) -> None:
+def test_cat_follow_stops_after_count_messages(data: Path, following: Callable[..., Running]) -> None:
     cat = following("--from", "latest", "--follow", "-n", "2", "--json")
     number = 29
     while cat.process.poll() is None:
@@ -314,7 +318,7 @@ def test_cat_follows_from_now_on_until_it_has_enough(data: Path, following: Call
     assert cat.exit_code() == 0
 
 
-def test_cat_follows_until_a_time_that_is_to_come(data: Path, following: Callable[..., Running]) -> None:
+def test_cat_follow_stops_at_a_time_in_the_future(data: Path, following: Callable[..., Running]) -> None:
     until = time.time_ns() // 1_000 + 2_000_000
     write(data / "streams" / "fresh", [[entry("a", b"before", until - 9_000_000)]], 0)
     cat = following("fresh", "--follow", "--to", datetime.fromtimestamp(until / 1e6, UTC).isoformat())
@@ -327,7 +331,7 @@ def test_cat_follows_until_a_time_that_is_to_come(data: Path, following: Callabl
     assert b"too late" not in cat.output("stdout")
 
 
-def test_cat_ends_when_its_reader_is_gone(data: Path) -> None:
+def test_cat_exits_when_the_reader_of_its_output_is_gone(data: Path) -> None:
     folder = data / "streams" / "many"
     write(folder, [[entry("a", bytes(100), START) for _ in range(1_000)] for _ in range(10)], 0)
     for options in ("", "--follow"):
@@ -337,7 +341,7 @@ def test_cat_ends_when_its_reader_is_gone(data: Path) -> None:
         assert (result.returncode, result.stdout.strip(), result.stderr) == (0, b"1", b"")
 
 
-def test_cat_that_follows_ends_when_its_reader_is_gone_though_nothing_comes(data: Path) -> None:
+def test_cat_follow_exits_when_the_reader_is_gone_though_no_message_arrives(data: Path) -> None:
     command = [*PYRITE, "log", "cat", "-f", "--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -349,14 +353,14 @@ def test_cat_that_follows_ends_when_its_reader_is_gone_though_nothing_comes(data
 # verify
 
 
-def test_verify_finds_nothing_wrong(log: Log) -> None:
+def test_verify_reports_no_damage(log: Log) -> None:
     exit_code, output, errors = log("verify")
     assert (exit_code, errors) == (0, "")
     assert output.startswith("2 streams, ")
     assert output.endswith(" bytes: no damage\n")
 
 
-def test_verify_tells_what_is_damaged(log: Log, data: Path) -> None:
+def test_verify_reports_each_damage(log: Log, data: Path) -> None:
     path, first, last = damage(data)
     flip(index_of(data / "streams" / "orders" / f"{0:020d}.arrow"), 70)
     exit_code, output, _ = log("verify")
@@ -377,7 +381,7 @@ def test_verify_tells_what_is_damaged(log: Log, data: Path) -> None:
 # export
 
 
-def test_export_to_parquet(log: Log, tmp_path: Path) -> None:
+def test_export_writes_parquet(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     exit_code, output, errors = log("export", str(file), "--filter", "sensors/3", "--from", "10")
     assert (exit_code, output, errors) == (0, "", f"2 messages written to {file}\n")
@@ -386,7 +390,7 @@ def test_export_to_parquet(log: Log, tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir() if each.name != "data"] == ["x.parquet"]
 
 
-def test_export_to_csv(log: Log, tmp_path: Path) -> None:
+def test_export_writes_csv(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     assert log("export", "orders", str(file))[0] == 0
     with file.open(newline="") as lines:
@@ -409,21 +413,21 @@ def test_export_to_csv(log: Log, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl", "NDJSON"])
-def test_export_to_json(log: Log, tmp_path: Path, ending: str) -> None:
+def test_export_writes_json(log: Log, tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"x.{ending}"
     assert log("export", str(file), "--to", "3")[0] == 0
     assert file.read_text() == log("cat", "--json", "--to", "3")[1]
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_options_of_export_stand_anywhere(log: Log, tmp_path: Path, at: int) -> None:
+def test_export_takes_options_in_any_place(log: Log, tmp_path: Path, at: int) -> None:
     words = ["orders", str(tmp_path / "x.json")]
     words[at:at] = ["--from", "-9999d", "--force"]
     exit_code, _, errors = log("export", *words)
     assert (exit_code, errors) == (0, f"1 messages written to {tmp_path / 'x.json'}\n")
 
 
-def test_what_a_command_does_not_know_is_said_with_its_usage(
+def test_an_unknown_argument_is_reported_with_the_usage_of_the_command(
     log: Log, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -434,32 +438,34 @@ def test_what_a_command_does_not_know_is_said_with_its_usage(
     assert errors.endswith("pyrite log export: error: unrecognized arguments: y.csv\n")
 
 
-def test_export_to_standard_output(log: Log) -> None:
+def test_export_writes_to_standard_output(log: Log) -> None:
     exit_code, output, errors = log("export", "--format", "json", "-")
     assert (exit_code, errors) == (0, "30 messages written to standard output\n")
     assert output == log("cat", "--json")[1]
 
 
-def test_export_of_nothing_is_a_file_too(log: Log, tmp_path: Path) -> None:
+def test_export_of_no_messages_writes_a_file(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     assert log("export", str(file), "--from", "latest")[0] == 0
     assert pq.read_table(file).num_rows == 0
 
 
-def test_export_replaces_nothing_unless_forced(log: Log, tmp_path: Path) -> None:
+def test_export_replaces_a_file_only_with_force(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text("mine")
     assert log("export", str(file)) == (
         1,
         "",
-        f"pyrite log export: {file} is there already; --force replaces it\n",
+        f"pyrite log export: {file} already exists: pass --force to replace it\n",
     )
     assert file.read_text() == "mine"
     assert log("export", str(file), "--force")[0] == 0
     assert file.read_text() != "mine"
 
 
-def test_export_leaves_nothing_half_done(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_export_leaves_no_file(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(_batch: object) -> Iterator[bytes]:
         yield b"half"
         raise KeyboardInterrupt
@@ -469,7 +475,7 @@ def test_export_leaves_nothing_half_done(log: Log, tmp_path: Path, monkeypatch: 
     assert [each.name for each in tmp_path.iterdir()] == ["data"]
 
 
-def test_export_leaves_out_what_is_damaged_and_says_so(log: Log, data: Path, tmp_path: Path) -> None:
+def test_export_reports_and_leaves_out_damaged_messages(log: Log, data: Path, tmp_path: Path) -> None:
     _, first, last = damage(data)
     file = tmp_path / "x.parquet"
     exit_code, _, errors = log("export", str(file))
@@ -482,11 +488,11 @@ def test_export_leaves_out_what_is_damaged_and_says_so(log: Log, data: Path, tmp
 # compact
 
 
-def test_compact_makes_one_parquet_file(log: Log, data: Path) -> None:
+def test_compact_merges_a_stream_into_one_parquet_file(log: Log, data: Path) -> None:
     before = log("cat", "--json")[1]
     exit_code, output, errors = log("compact")
     assert (exit_code, errors) == (0, "")
-    assert output.splitlines()[0].startswith("default: 3 to Parquet, 3 merged; ")
+    assert output.splitlines()[0].startswith("default: 3 converted to Parquet, 3 merged; ")
     assert log("cat", "--json")[1] == before
     rows = [line.split("\t") for line in log("ls", "-l")[1].splitlines()]
     assert [row[1:6] for row in rows] == [
@@ -494,19 +500,19 @@ def test_compact_makes_one_parquet_file(log: Log, data: Path) -> None:
         [f"{0:020d}.parquet", "parquet", "0", "0", "1"],
     ]
     assert log("verify")[0] == 0
-    assert log("compact", "default")[1].startswith("default: 0 to Parquet, 0 merged; ")
+    assert log("compact", "default")[1].startswith("default: 0 converted to Parquet, 0 merged; ")
 
 
-def test_compact_of_one_stream(log: Log, data: Path) -> None:
+def test_compact_can_be_limited_to_one_stream(log: Log, data: Path) -> None:
     assert log("compact", "orders", "--compression", "none")[0] == 0
     assert [row.split("\t")[2] for row in log("ls", "-l")[1].splitlines()] == ["arrow"] * 3 + ["parquet"]
 
 
-def test_compact_merges_up_to_a_size(log: Log) -> None:
+def test_compact_merges_up_to_the_segment_size(log: Log) -> None:
     assert ", 0 merged" in log("compact", "default", "--segment-bytes", "1000")[1]
 
 
-def test_compact_seals_what_a_crash_left(log: Log, data: Path) -> None:
+def test_compact_seals_the_segment_a_crash_left(log: Log, data: Path) -> None:
     before = log("cat", "--json")[1]
     last = data / "streams" / "default" / f"{20:020d}.arrow"
     with last.open("ab") as file:
@@ -516,13 +522,13 @@ def test_compact_seals_what_a_crash_left(log: Log, data: Path) -> None:
     assert log("verify")[0] == 0
 
 
-def test_compact_leaves_an_empty_segment(log: Log, data: Path) -> None:
+def test_compact_leaves_an_empty_segment_alone(log: Log, data: Path) -> None:
     write(data / "streams" / "default", [], 30, seal=False)
     assert log("compact")[0] == 0
     assert [row.split("\t")[2] for row in log("ls", "default")[1].splitlines()] == ["arrow", "parquet"][::-1]
 
 
-def test_compact_keeps_what_is_damaged(log: Log, data: Path) -> None:
+def test_compact_keeps_a_damaged_segment(log: Log, data: Path) -> None:
     path, first, last = damage(data)
     exit_code, _, errors = log("compact")
     assert exit_code == 1
@@ -531,7 +537,7 @@ def test_compact_keeps_what_is_damaged(log: Log, data: Path) -> None:
     assert log("verify")[0] == 1
 
 
-def test_compact_refuses_while_a_broker_uses_the_folder(log: Log, data: Path) -> None:
+def test_compact_is_refused_while_a_broker_uses_the_folder(log: Log, data: Path) -> None:
     with closing(DataFolder(data)):
         before = sorted((data / "streams" / "default").iterdir())
         exit_code, output, errors = log("compact")
@@ -544,23 +550,23 @@ def test_compact_refuses_while_a_broker_uses_the_folder(log: Log, data: Path) ->
 # Mistakes
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_data_folder_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for command in ("ls", "cat", "verify", "compact"):
         assert main(["log", command, "--data", str(tmp_path / "nowhere")]) == 1
         assert capfd.readouterr().err.startswith(
-            f"pyrite log {command}: there is no folder {tmp_path / 'nowhere'}"
+            f"pyrite log {command}: no data folder {tmp_path / 'nowhere'}"
         )
         assert main(["log", command, "--data", str(tmp_path)]) == 1
-        assert "is no data folder of Pyrite's" in capfd.readouterr().err
+        assert "is not a Pyrite data folder" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [["ls"], ["cat"], ["verify"], ["compact"], ["export", "x.csv"]])
-def test_a_stream_that_is_not_there(log: Log, data: Path, command: list[str]) -> None:
+def test_a_missing_stream_is_reported(log: Log, data: Path, command: list[str]) -> None:
     exit_code, output, errors = log(command[0], "nope", *command[1:])
     assert (exit_code, output) == (1, "")
     assert errors == (
-        f"pyrite log {command[0]}: there is no stream 'nope' in {data}; there are: default, orders\n"
+        f"pyrite log {command[0]}: no stream 'nope' in {data}; existing streams: default, orders\n"
     )
 
 
@@ -571,14 +577,14 @@ def test_a_stream_that_is_not_there(log: Log, data: Path, command: list[str]) ->
         (["cat", "--to", "-5x"], "'-5x' is not a position"),
         (["cat", "--filter", "a/#/b"], "'a/#/b': '#' stands alone, in the last level"),
         (["cat", "--filter", ""], "a topic filter has at least one character"),
-        (["cat", "--filter", "$share/g/a"], "'$share/g/a': nothing is shared here; write the filter alone"),
-        (["cat", "-n", "0"], "'0' is not a number from 1 on"),
+        (["cat", "--filter", "$share/g/a"], "'$share/g/a': a shared subscription has no meaning here"),
+        (["cat", "-n", "0"], "expected a number above 0, not '0'"),
         (["compact", "--compression", "best"], "invalid choice: 'best'"),
         (["export"], "the following arguments are required: FILE"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )
-def test_options_that_are_wrong(
+def test_wrong_options_are_explained(
     capfd: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -588,7 +594,7 @@ def test_options_that_are_wrong(
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "verify", "export -", "compact"])
-def test_another_format_is_refused_and_left_alone(log: Log, data: Path, command: str) -> None:
+def test_an_unknown_data_format_is_refused_and_left_alone(log: Log, data: Path, command: str) -> None:
     (data / "format").write_text("pyrite data, format 7\n")
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
     arguments = command.split()
@@ -598,27 +604,28 @@ def test_another_format_is_refused_and_left_alone(log: Log, data: Path, command:
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
 
 
-def test_a_file_whose_ending_tells_nothing(log: Log, tmp_path: Path) -> None:
+def test_an_unknown_file_extension_is_refused(log: Log, tmp_path: Path) -> None:
     exit_code, _, errors = log("export", str(tmp_path / "x.txt"))
     assert exit_code == 2
-    assert "its ending tells no format" in errors
+    assert "unknown file extension; expected one of .parquet, .csv" in errors
 
 
-def test_a_file_that_cannot_be_written(log: Log, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "nowhere" / "x.csv"
     assert log("export", str(file)) == (1, "", f"pyrite log export: {file}: No such file or directory\n")
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]])
-def test_what_is_no_file_is_not_replaced(log: Log, tmp_path: Path, force: list[str]) -> None:
-    """Else /dev/null would be a file from then on, for everyone."""
+def test_export_never_replaces_a_device_or_a_folder(log: Log, tmp_path: Path, force: list[str]) -> None:
+    """Else an export to /dev/null would turn it into a regular file."""
     pipe, folder = tmp_path / "pipe.csv", tmp_path / "folder.csv"
     os.mkfifo(pipe)
     folder.mkdir()
     for path in (pipe, folder):
         exit_code, _, errors = log("export", str(path), *force)
         assert exit_code == 1
-        assert errors == f"pyrite log export: {path} is no file; name one, or - for standard output\n"
+        expected = "is not a regular file: give another name, or - for standard output"
+        assert errors == f"pyrite log export: {path} {expected}\n"
     assert pipe.is_fifo()
 
 

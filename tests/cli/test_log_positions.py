@@ -1,4 +1,4 @@
-"""Positions in a stream, as people write them."""
+"""Parsing of positions in a stream."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pyrite.storage.positions import Ago, Earliest, Latest, Offset, Position, Ti
         ("1969-12-31T23:59:59Z", Time(-1_000_000)),
     ],
 )
-def test_positions(text: str, position: Position) -> None:
+def test_a_position_is_parsed(text: str, position: Position) -> None:
     assert parse_position(text) == position
 
 
@@ -57,24 +57,24 @@ def test_positions(text: str, position: Position) -> None:
         "-1.2.3s",
     ],
 )
-def test_what_is_no_position_is_explained(text: str) -> None:
+def test_an_invalid_position_is_explained(text: str) -> None:
     with pytest.raises(ValueError, match="is not a position: expected an offset"):
         parse_position(text)
 
 
 @pytest.mark.parametrize("text", [str(2**63), "9" * 5_000])
-def test_an_offset_has_63_bits(text: str) -> None:
+def test_an_offset_beyond_63_bits_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is too large for an offset"):
         parse_position(text)
 
 
-def test_the_world_is_not_that_old() -> None:
+def test_a_time_too_long_ago_is_refused() -> None:
     with pytest.raises(ValueError, match="is too long ago"):
         parse_position(f"-{'9' * 400}d")
 
 
 @given(st.text())
-def test_nothing_else_is_raised(text: str) -> None:
+def test_any_text_parses_or_raises_value_error(text: str) -> None:
     with suppress(ValueError):
         parse_position(text)
 

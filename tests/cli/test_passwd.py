@@ -1,4 +1,4 @@
-"""`pyrite passwd`, run as a person would."""
+"""`pyrite passwd`, run as a user would."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         errors="surrogateescape",
-        start_new_session=True,  # without a terminal to ask on
+        start_new_session=True,  # without a terminal to prompt on
     )
 
 
-def test_add_change_list_and_delete(tmp_path: Path) -> None:
+def test_passwd_adds_changes_lists_and_deletes_users(tmp_path: Path) -> None:
     path = tmp_path / "users"
     done = run(str(path), "ann", "--stdin", "--group", "ops", "--group", "dev", given="one\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ann is added\n", "")
-    assert run(str(path), "bob", "--stdin", given="two").stdout == "bob is added\n"
-    assert run(str(path), "ann", "--stdin", given="new\n").stdout == "ann is changed\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Added user ann.\n", "")
+    assert run(str(path), "bob", "--stdin", given="two").stdout == "Added user bob.\n"
+    assert run(str(path), "ann", "--stdin", given="new\n").stdout == "Changed user ann.\n"
     assert run(str(path), "--list").stdout == "ann\tdev, ops\nbob\n"
     users = read_users(path)
-    assert verify(users["ann"], b"new")
-    assert not verify(users["ann"], b"one")
+    assert verify(users["ann"].hashed, b"new")
+    assert not verify(users["ann"].hashed, b"one")
     assert users["ann"].groups == {"ops", "dev"}
-    assert run(str(path), "bob", "--delete").stdout == "bob is removed\n"
+    assert run(str(path), "bob", "--delete").stdout == "Removed user bob.\n"
     assert set(read_users(path)) == {"ann"}
 
 
@@ -47,15 +47,17 @@ def test_add_change_list_and_delete(tmp_path: Path) -> None:
     [
         (("a b", "--stdin"), "x", "user 'a b': expected up to 128 characters"),
         (("ann", "--stdin", "--group", "a/b"), "x", "group 'a/b': expected"),
-        (("ann", "--stdin"), "", "a password has at least one character; nothing was changed"),
+        (("ann", "--stdin"), "", "the password is empty; nothing was changed"),
         (("ann", "--delete"), "", "No such file"),
         (("--list",), "", "No such file"),
-        ((), "", "expected the name of a user, or --list"),
-        (("ann", "--stdin"), "sec\udcffret", "the password is not UTF-8 text; nothing was changed"),
-        (("ann",), "secret\nsecret\n", "there is no terminal to ask on: give the password with --stdin"),
+        ((), "", "expected a user name or --list"),
+        (("ann", "--stdin"), "sec\udcffret", "the password is not valid UTF-8; nothing was changed"),
+        (("ann",), "secret\nsecret\n", "no terminal to prompt on; pass the password with --stdin"),
     ],
 )
-def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], given: str, wrong: str) -> None:
+def test_a_mistake_is_explained_and_changes_nothing(
+    tmp_path: Path, arguments: tuple[str, ...], given: str, wrong: str
+) -> None:
     path = tmp_path / "users"
     done = run(str(path), *arguments, given=given)
     assert done.returncode == 1
@@ -64,13 +66,13 @@ def test_mistakes(tmp_path: Path, arguments: tuple[str, ...], given: str, wrong:
     assert not path.exists()
 
 
-def test_several_at_once(tmp_path: Path) -> None:
+def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "users"
     names = [f"user{number}" for number in range(8)]
     several = [
         subprocess.Popen([*COMMAND, str(path), name, "--stdin"], stdin=subprocess.PIPE) for name in names
     ]
-    for one in several:  # all wait for their password, and then write at one time
+    for one in several:  # all wait for their password, then write at once
         assert one.stdin is not None
         one.stdin.write(b"secret\n")
         one.stdin.close()
@@ -79,7 +81,7 @@ def test_several_at_once(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["users"]
 
 
-def test_remarks_in_the_file_stay(tmp_path: Path) -> None:
+def test_comments_in_the_file_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "users"
     run(str(path), "ann", "--stdin", given="secret")
     path.write_text(f"# of the first floor\n\n{path.read_text()}# of the second\n")
@@ -93,7 +95,7 @@ def test_remarks_in_the_file_stay(tmp_path: Path) -> None:
     assert path.read_text().splitlines() == [first, empty, second, bob]
 
 
-def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+def test_a_symbolic_link_loop_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.symlink_to(path)
     done = run(str(path), "ann", "--stdin", given="secret")
@@ -104,15 +106,15 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "said"), [("secret", "ann is added"), ("Secret", "the two passwords differ")]
+    ("second", "said"), [("secret", "Added user ann."), ("Secret", "the passwords do not match")]
 )
-def test_the_password_is_asked_for_and_not_shown(tmp_path: Path, second: str, said: str) -> None:
+def test_the_password_is_prompted_for_without_echo(tmp_path: Path, second: str, said: str) -> None:
     path = tmp_path / "users"
     process, terminal = pty.fork()
     if not process:
         os.execv(sys.executable, [*COMMAND, str(path), "ann"])
     seen = b""
-    for question, answer in ((b"password of ann: ", "secret"), (b"once more: ", second)):
+    for question, answer in ((b"Password for ann: ", "secret"), (b"Repeat password: ", second)):
         while question not in seen:
             seen += os.read(terminal, 1_000)
         os.write(terminal, answer.encode() + b"\n")
@@ -120,7 +122,7 @@ def test_the_password_is_asked_for_and_not_shown(tmp_path: Path, second: str, sa
         while piece := os.read(terminal, 1_000):
             seen += piece
     except OSError:
-        pass  # how the end of a terminal is told
+        pass  # end of file on a terminal
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     os.close(terminal)
     assert said in seen.decode()
@@ -128,8 +130,8 @@ def test_the_password_is_asked_for_and_not_shown(tmp_path: Path, second: str, sa
     assert (code == 0) == path.exists() == (second == "secret")
 
 
-def test_the_owner_and_the_mode_of_the_file_stay(tmp_path: Path) -> None:
-    """The service that reads it may be another user than the one who changes it."""
+def test_owner_and_mode_of_the_file_are_kept(tmp_path: Path) -> None:
+    """The broker may run as another user than the one who edits the file."""
     path, link = tmp_path / "users", tmp_path / "link"
     run(str(path), "ann", "--stdin", given="secret")
     assert path.stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,4 @@
-"""`pyrite pub` and `pyrite sub` with mosquitto's broker and mosquitto's clients as the other side."""
+"""`pyrite pub` and `pyrite sub` against mosquitto's broker and clients."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_pyrite_sub_receives_what_mosquitto_pub_publishes(
 
 @pytest.fixture(params=["tcp", "unix", "tls", "ws"])
 def way(request: pytest.FixtureRequest, mosquitto: Mosquitto) -> tuple[str, ...]:
-    """The options that lead to mosquitto by each transport."""
+    """Options that connect to mosquitto over each transport."""
     return {
         "tcp": ("-h", "127.0.0.1", "-p", str(mosquitto.plain)),
         "unix": ("--unix", str(mosquitto.unix)),
@@ -79,7 +79,7 @@ def test_a_large_message_is_published_through_every_transport(
 ) -> None:
     content = os.urandom(5_000_000)
     (tmp_path / "file").write_bytes(content)
-    # Not by every transport back as well: mosquitto's WebSockets deliver 4 KiB every tenth of a second.
+    # Received over TCP only: mosquitto's WebSockets deliver 4 KiB every 100 ms.
     directly = commands_at(*ANN, "-h", "127.0.0.1", "-p", str(mosquitto.plain))
     subscriber = directly.subscribe("-t", "allowed/large", "-q", "1", "-C", "1", "-N")
     commands_at(*ANN, *way).publish("-t", "allowed/large", "-q", "1", "-f", str(tmp_path / "file"))

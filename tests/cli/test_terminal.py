@@ -1,4 +1,4 @@
-"""What others wrote into topics and payloads is shown on a terminal, and not obeyed by it."""
+"""Control characters in topics and payloads are escaped on a terminal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def commands(broker: BrokerProcess, data: Path) -> dict[str, list[str]]:
 
 
 def on_terminal(command: list[str]) -> str:
-    """Run a command on a terminal, and return what it wrote there."""
+    """Run a command on a terminal and return its output."""
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(
@@ -58,7 +58,7 @@ def on_terminal(command: list[str]) -> str:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=os.environ | {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"},
+            env=os.environ | {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "LINES": "50"},
         )
     finally:
         os.close(theirs)
@@ -95,7 +95,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_that_a_terminal_would_obey_is_written_to_one(
+def test_commands_escape_control_characters_on_a_terminal(
     broker: BrokerProcess, data: Path, name: str
 ) -> None:
     shown = on_terminal(commands(broker, data)[name])
@@ -108,7 +108,7 @@ def test_nothing_that_a_terminal_would_obey_is_written_to_one(
 
 
 @pytest.mark.parametrize("name", ["sub", "log cat"])
-def test_what_is_piped_is_unaltered(broker: BrokerProcess, data: Path, name: str) -> None:
+def test_piped_output_is_not_escaped(broker: BrokerProcess, data: Path, name: str) -> None:
     command = [*PYRITE, *commands(broker, data)[name]]
     done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)
     assert done.stdout.endswith(PAYLOAD + b"\n")
@@ -127,9 +127,9 @@ def test_what_is_piped_is_unaltered(broker: BrokerProcess, data: Path, name: str
     ],
     ids=range(6),
 )
-def test_control_and_format_characters_are_shown(text: str, shown: str) -> None:
+def test_printable_escapes_control_and_format_characters(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_bytes_keep_line_ends_and_show_what_is_not_utf_8() -> None:
+def test_printable_bytes_keeps_newlines_and_escapes_invalid_utf_8() -> None:
     assert printable_bytes(b"a\tb\nc\rd\xff") == b"a\tb\nc\\u000dd\\xff"

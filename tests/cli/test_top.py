@@ -1,4 +1,4 @@
-"""`pyrite top`: a broker's figures, once, as JSON, and on a terminal."""
+"""`pyrite top`: a broker's metrics, once, as JSON, and on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from pyrite.access.users import User, hash_password, write_users
-from pyrite.cli.top_figures import Reading, Readings
+from pyrite.cli.top_metrics import Sample, Sampler
 from pyrite.cli.top_view import View, size, sparkline
 from pyrite.client import BlockingClient
 from tests.support.process import BrokerProcess
@@ -39,7 +39,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*PYRITE, "top", *arguments], capture_output=True, text=True, timeout=SECONDS)
 
 
-def test_one_reading_is_a_table(commands: Commands) -> None:
+def test_once_prints_a_table(commands: Commands) -> None:
     done = commands.run("top", "--once")
     assert (done.returncode, done.stderr) == (0, b"")
     lines = [line.split() for line in done.stdout.decode().splitlines()]
@@ -48,7 +48,7 @@ def test_one_reading_is_a_table(commands: Commands) -> None:
     assert "log error" not in done.stdout.decode(), "this broker has no log"
 
 
-def test_rates_and_figures_as_json(logging_broker: BrokerProcess) -> None:
+def test_json_output_has_rates_and_metrics(logging_broker: BrokerProcess) -> None:
     top = Running(*PYRITE, "top", "--url", logging_broker.urls[0], "--json", "--interval", "0.1")
     try:
         top.wait_for('"rates"', "stdout")
@@ -57,15 +57,15 @@ def test_rates_and_figures_as_json(logging_broker: BrokerProcess) -> None:
             while True:
                 for _ in range(10):
                     client.publish("a", b"x" * 100, qos=1)
-                reading = json.loads(top.wait_for('"rates"', "stdout"))
-                rates, figures = reading["rates"], reading["figures"]
-                if rates["publish/messages/received"] and figures["log/streams/default/bytes"] > 1_000:
-                    break  # what the streams have on disk is known an interval later
+                sample = json.loads(top.wait_for('"rates"', "stdout"))
+                rates, metrics = sample["rates"], sample["figures"]
+                if rates["publish/messages/received"] and metrics["log/streams/default/bytes"] > 1_000:
+                    break  # stream sizes are one interval late
                 assert time.monotonic() < until
-        assert figures["clients/connected"] == 2
-        assert figures["log/bytes/written"] > 100 * figures["log/messages/written"]
-        assert figures["log/error"] == "none"
-        assert reading["time"].endswith("Z")
+        assert metrics["clients/connected"] == 2
+        assert metrics["log/bytes/written"] > 100 * metrics["log/messages/written"]
+        assert metrics["log/error"] == "none"
+        assert sample["time"].endswith("Z")
         top.process.send_signal(signal.SIGINT)
         assert top.exit_code() == 0
         assert top.output("stderr") == b""
@@ -73,14 +73,14 @@ def test_rates_and_figures_as_json(logging_broker: BrokerProcess) -> None:
         top.close()
 
 
-def test_a_broker_that_goes_away_is_waited_for() -> None:
+def test_top_reconnects_to_a_broker_that_restarts() -> None:
     port = free_port()
     top = None
     try:
         with serving(port):
             top = Running(*PYRITE, "top", "-h", "127.0.0.1", "-p", str(port), "--json", "--interval", "0.1")
             top.wait_for('"rates"', "stdout")
-        top.wait_for("Connecting again")
+        top.wait_for("Reconnecting")
         with serving(port) as (_, again), BlockingClient(f"mqtt://127.0.0.1:{again}") as client:
             until = time.monotonic() + SECONDS
             client.publish("a", b"x", qos=1)
@@ -93,7 +93,7 @@ def test_a_broker_that_goes_away_is_waited_for() -> None:
             top.close()
 
 
-def test_a_broker_that_comes_back_with_its_log_tells_all_figures_again(tmp_path: Path) -> None:
+def test_after_a_restart_with_a_log_every_metric_is_shown_again(tmp_path: Path) -> None:
     def started(port: int) -> BrokerProcess:
         return BrokerProcess(f"--listen=mqtt://127.0.0.1:{port}", "--data=data", cwd=tmp_path)
 
@@ -101,7 +101,7 @@ def test_a_broker_that_comes_back_with_its_log_tells_all_figures_again(tmp_path:
         top = Running(*PYRITE, "top", "--url", broker.urls[0], "--json", "--interval", "0.1")
         before = json.loads(top.wait_for('"rates"', "stdout"))["figures"]
     try:
-        top.wait_for("Connecting again")
+        top.wait_for("Reconnecting")
         with started(broker.port()):
             until = time.monotonic() + SECONDS
             while not before.keys() <= json.loads(top.wait_for('"rates"', "stdout"))["figures"].keys():
@@ -110,7 +110,7 @@ def test_a_broker_that_comes_back_with_its_log_tells_all_figures_again(tmp_path:
         top.close()
 
 
-def test_on_a_terminal(logging_broker: BrokerProcess) -> None:
+def test_the_screen_is_redrawn_in_place_on_a_terminal(logging_broker: BrokerProcess) -> None:
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     process = subprocess.Popen(
@@ -133,7 +133,7 @@ def test_on_a_terminal(logging_broker: BrokerProcess) -> None:
     try:
         read_until(lambda: any("▁▁▁" in line for line in screen.display))
         read_until(lambda: any(line.startswith("default") for line in screen.display))
-        assert sum("messages in" in line for line in screen.display) == 1, "it is drawn in place"
+        assert sum("messages in" in line for line in screen.display) == 1, "redrawn in place"
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 0
     finally:
@@ -142,7 +142,7 @@ def test_on_a_terminal(logging_broker: BrokerProcess) -> None:
         os.close(ours)
 
 
-def test_a_broker_without_figures_is_an_error(tmp_path: Path) -> None:
+def test_a_broker_without_sys_topics_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text("[mqtt]\nsys_interval = 0\n")
     listen = "--listen=mqtt://127.0.0.1:0"
     with BrokerProcess("--config=pyrite.toml", "--ephemeral", listen, cwd=tmp_path) as broker:
@@ -151,7 +151,7 @@ def test_a_broker_without_figures_is_an_error(tmp_path: Path) -> None:
     assert "mqtt.sys_interval" in done.stderr
 
 
-def test_who_may_not_subscribe_is_told(tmp_path: Path) -> None:
+def test_a_user_without_access_to_sys_topics_is_refused(tmp_path: Path) -> None:
     write_users(tmp_path / "users", [User("eve", hash_password("three"))])
     (tmp_path / "pyrite.toml").write_text("[access]\nusers = 'users'\n")
     listen = "--listen=mqtt://127.0.0.1:0"
@@ -161,38 +161,38 @@ def test_who_may_not_subscribe_is_told(tmp_path: Path) -> None:
     assert "$SYS/broker/#" in done.stderr
 
 
-def test_no_broker_is_an_error() -> None:
+def test_a_refused_connection_is_an_error() -> None:
     done = run("-h", "127.0.0.1", "-p", str(free_port()))
     assert done.returncode == 1
     assert "pyrite serve" in done.stderr
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "100000"])
-def test_an_interval_that_cannot_be(interval: str) -> None:
+def test_an_invalid_interval_is_refused(interval: str) -> None:
     done = run("--interval", interval)
     assert done.returncode == 2
     assert "--interval" in done.stderr
 
 
-def test_rates_are_between_two_updates_of_the_broker() -> None:
+def test_rates_are_computed_between_two_updates_of_the_broker() -> None:
     now = 10.0
-    readings = Readings(lambda: now)
+    sampler = Sampler(lambda: now)
     name, topic = "bytes/sent", "$SYS/broker/bytes/sent"
-    readings.take(topic, b"100", retained=True)
-    readings.take("$SYS/broker/load/bytes/sent/1min", b"120.0", retained=True)
-    assert readings.reading().rates == {name: 2.0}, "what the broker says of the last minute"
+    sampler.take(topic, b"100", retained=True)
+    sampler.take("$SYS/broker/load/bytes/sent/1min", b"120.0", retained=True)
+    assert sampler.sample().rates == {name: 2.0}, "the broker's one-minute average"
     now = 10.2
-    readings.take(topic, b"300", retained=False)
-    assert readings.reading().rates == {name: 2.0}, "what was retained is of some time before"
+    sampler.take(topic, b"300", retained=False)
+    assert sampler.sample().rates == {name: 2.0}, "a retained value belongs to an earlier update"
     now = 12.2
-    readings.take(topic, b"500", retained=False)
-    assert readings.reading().rates == {name: 100.0}
+    sampler.take(topic, b"500", retained=False)
+    assert sampler.sample().rates == {name: 100.0}
     now = 12.5
-    assert readings.reading().rates == {name: 100.0}, "nothing new came"
-    assert readings.reading().history[name] == (100.0,)
+    assert sampler.sample().rates == {name: 100.0}, "no new update"
+    assert sampler.sample().history[name] == (100.0,)
     now = 14.2
-    readings.take(topic, b"7", retained=False)
-    assert readings.reading().rates == {name: 0.0}, "another broker counts from 0"
+    sampler.take(topic, b"7", retained=False)
+    assert sampler.sample().rates == {name: 0.0}, "a restarted broker counts from 0"
 
 
 @pytest.mark.parametrize(
@@ -205,20 +205,20 @@ def test_rates_are_between_two_updates_of_the_broker() -> None:
         ("clients/behind", "0", "1"),
     ],
 )
-def test_what_someone_should_look_at_is_red(name: str, good: str, bad: str) -> None:
+def test_unhealthy_metrics_are_red(name: str, good: str, bad: str) -> None:
     for value in (good, bad):
         console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
-        console.print(View(Reading({name: value}, {}, {}), "broker"))
+        console.print(View(Sample({name: value}, {}, {}), "broker"))
         assert ("\x1b[1;31m" in console.file.getvalue()) is (value == bad)  # type: ignore[attr-defined]
 
 
-def drawn(reading: Reading, width: int) -> list[str]:
+def drawn(sample: Sample, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=100)
-    console.print(View(reading, "broker"))
+    console.print(View(sample, "broker"))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
-BUSY = Reading(
+BUSY = Sample(
     {
         "version": "pyrite version 0.1.0",
         "uptime": "1234567 seconds",
@@ -256,7 +256,7 @@ BUSY = Reading(
 
 
 @pytest.mark.parametrize("width", [40, 50, 60, 80, 120, 200])
-def test_no_figure_is_cut_however_wide_it_is(width: int) -> None:
+def test_no_number_is_cut_at_any_width(width: int) -> None:
     lines = drawn(BUSY, width)
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
@@ -269,30 +269,30 @@ def test_no_figure_is_cut_however_wide_it_is(width: int) -> None:
         assert figure in text
 
 
-def test_all_of_it_is_seen_on_a_terminal_of_80_by_24() -> None:
+def test_the_screen_fits_80_by_24() -> None:
     assert len(drawn(BUSY, 80)) <= 24
 
 
-def test_what_waits_is_what_is_stored_and_not_retained() -> None:
+def test_waiting_is_stored_without_retained() -> None:
     (line,) = (line for line in drawn(BUSY, 40) if line.startswith("waiting"))
     assert line.split()[1] == "321"
 
 
-def test_pipelines_are_shown_with_what_they_say() -> None:
-    readings = Readings(lambda: 0.0)
-    readings.take("$SYS/broker/version", b"pyrite", retained=True)
-    readings.take_pipeline("$pipelines/rooms", b'{"state": "running", "batch": 41, "lag": "[b]\\u001b"}')
-    readings.take_pipeline("$pipelines/other", b'{"state": "failed"}')
-    assert [line.split() for line in drawn(readings.reading(), 80)[-2:]] == [
+def test_pipelines_are_shown_with_their_status() -> None:
+    sampler = Sampler(lambda: 0.0)
+    sampler.take("$SYS/broker/version", b"pyrite", retained=True)
+    sampler.take_pipeline("$pipelines/rooms", b'{"state": "running", "batch": 41, "lag": "[b]\\u001b"}')
+    sampler.take_pipeline("$pipelines/other", b'{"state": "failed"}')
+    assert [line.split() for line in drawn(sampler.sample(), 80)[-2:]] == [
         ["other", "failed", "-", "-", "-"],
         ["rooms", "running", "41", "-", "[b]\\u001b"],
     ]
-    readings.take_pipeline("$pipelines/other", b"")
-    readings.take_pipeline("$pipelines/another", b"[1]")
-    assert readings.reading().pipelines.keys() == {"rooms"}
+    sampler.take_pipeline("$pipelines/other", b"")
+    sampler.take_pipeline("$pipelines/another", b"[1]")
+    assert sampler.sample().pipelines.keys() == {"rooms"}
 
 
-def test_a_pipeline_is_seen_by_who_may_and_others_see_the_rest(tmp_path: Path) -> None:
+def test_a_pipeline_is_shown_only_to_users_with_access(tmp_path: Path) -> None:
     write_users(tmp_path / "users", [User(name, hash_password("word")) for name in ("ann", "eve")])
     (tmp_path / "pyrite.toml").write_text(
         "[mqtt]\nsys_interval = 0.1\n[access]\nusers = 'users'\n"
@@ -306,12 +306,12 @@ def test_a_pipeline_is_seen_by_who_may_and_others_see_the_rest(tmp_path: Path) -
         for name, seen in (("ann", {"rooms": {"state": "running"}}), ("eve", {})):
             done = run("--url", broker.urls[0], "-u", name, "-P", "word", "--json", "--once")
             assert (done.returncode, done.stderr) == (0, "")
-            reading = json.loads(done.stdout)
-            assert reading["pipelines"] == seen
-            assert reading["figures"]["clients/connected"] >= 0
+            sample = json.loads(done.stdout)
+            assert sample["pipelines"] == seen
+            assert sample["figures"]["clients/connected"] >= 0
 
 
-def test_sparklines_and_sizes() -> None:
+def test_sparklines_and_sizes_are_formatted() -> None:
     assert sparkline([]) == ""
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([0, 50, 100]) == "▁▅█"

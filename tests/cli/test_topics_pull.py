@@ -1,4 +1,4 @@
-"""`pyrite topics` and `pyrite pull`, run as a person would."""
+"""`pyrite topics` and `pyrite pull`, run as a user would."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pyrite(broker: BrokerProcess, command: str, *arguments: str) -> Done:
     return subprocess.run(words, capture_output=True, text=True, timeout=30)
 
 
-def test_topics(broker: BrokerProcess) -> None:
+def test_topics_lists_creates_and_deletes_topics(broker: BrokerProcess) -> None:
     assert pyrite(broker, "topics", "create", "weather/rain", "news").returncode == 0
     pyrite(broker, "pub", "-t", "weather/temp", "-m", "98", "-r", "-q", "1")
     shown = pyrite(broker, "topics")
@@ -54,7 +54,7 @@ def test_topics(broker: BrokerProcess) -> None:
     assert pyrite(broker, "topics", "list", "nothing/#").stderr == "no topics\n"
 
 
-def test_pull(broker: BrokerProcess) -> None:
+def test_pull_fetches_each_message_of_a_consumer_once(broker: BrokerProcess) -> None:
     for number in range(5):
         pyrite(broker, "pub", "-t", "orders/a", "-m", f"order {number}", "-q", "1")
     first = pyrite(broker, "pull", "billing", "-t", "orders/#", "-n", "2")
@@ -63,7 +63,7 @@ def test_pull(broker: BrokerProcess) -> None:
     found = [json.loads(line) for line in rest.stdout.splitlines()]
     assert [one["payload"] for one in found] == ["order 2", "order 3", "order 4"]
     assert all(one["topic"] == "orders/a" and ":" in one["place"] for one in found)
-    assert pyrite(broker, "pull", "billing").stdout == ""  # it has the filter that it was made with
+    assert pyrite(broker, "pull", "billing").stdout == ""  # the filter it was created with
     other = pyrite(broker, "pull", "billing", "-t", "others/#")
     assert other.returncode == 1
     assert "with the filter 'orders/#'" in other.stderr
@@ -75,14 +75,13 @@ def test_pull(broker: BrokerProcess) -> None:
     assert again.stdout == "orders/a order 0\n"
 
 
-def test_pull_begins_where_it_is_told_to(broker: BrokerProcess) -> None:
+def test_pull_starts_at_the_given_position(broker: BrokerProcess) -> None:
     pyrite(broker, "pub", "-t", "past", "-m", "one", "-q", "1")
     found = pyrite(broker, "pull", "historian", "-t", "past", "--from", "-1h")
     assert (found.returncode, found.stdout, found.stderr) == (0, "past one\n", "")
 
 
-def test_pull_as_json_says_exactly_what_a_payload_is(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Not UTF-8, or text that looks as if it had not been."""
+def test_pull_as_json_distinguishes_bytes_from_text(broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xdd\0")
     pyrite(broker, "pub", "-t", "exact", "-f", str(tmp_path / "bytes"), "-q", "1")
     pyrite(broker, "pub", "-t", "exact", "-m", r"\xdd", "-q", "1")
@@ -94,13 +93,15 @@ def test_pull_as_json_says_exactly_what_a_payload_is(broker: BrokerProcess, tmp_
 
 
 @pytest.mark.parametrize("name", ["", "a#", "+"])
-def test_a_name_that_a_consumer_cannot_have(broker: BrokerProcess, name: str) -> None:
+def test_an_invalid_consumer_name_is_refused(broker: BrokerProcess, name: str) -> None:
     refused = pyrite(broker, "pull", name)
     assert refused.returncode == 2
-    assert refused.stderr.endswith(f"argument name: expected a name without + and #, not {name!r}\n")
+    assert refused.stderr.endswith(
+        f"argument name: a consumer name must not be empty or contain + or #, got {name!r}\n"
+    )
 
 
-def test_pull_and_follow(broker: BrokerProcess) -> None:
+def test_pull_follow_prints_new_messages_until_interrupted(broker: BrokerProcess) -> None:
     url = f"mqtt://127.0.0.1:{broker.port()}"
     words = ["pull", "-L", url, "tail", "-t", "tail/#", "--follow"]
     pyrite(broker, "pub", "-t", "tail/a", "-m", "too early", "-q", "1")
@@ -124,7 +125,7 @@ def test_pull_and_follow(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("words", [["topics"], ["pull", "x"]])
-def test_no_broker(words: list[str]) -> None:
+def test_a_refused_connection_is_reported(words: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pyrite", *words, "-L", "mqtt://127.0.0.1:1"],
         capture_output=True,
@@ -137,10 +138,10 @@ def test_no_broker(words: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_topic_in_the_url_is_a_mistake() -> None:
+def test_a_topic_in_the_url_is_refused() -> None:
     words = ["topics", "-L", "mqtt://ann:sesame@127.0.0.1:1/weather"]
     done = subprocess.run(
         [sys.executable, "-m", "pyrite", *words], capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 2
-    assert "-L mqtt://(not shown)@127.0.0.1:1/weather: a topic in the URL is of no use here" in done.stderr
+    assert "-L mqtt://(not shown)@127.0.0.1:1/weather: this command takes no topic in the URL" in done.stderr

@@ -1,11 +1,11 @@
-"""Brokers for clients: one that all tests share, on every kind of listener, and one that may be killed."""
+"""Brokers for the client tests: a shared one with every kind of listener, and one that can be killed."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,18 +19,10 @@ SCHEMES = ("mqtt", "mqtts", "ws", "wss", "unix")
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that no one listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for a condition that has no event."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 class Durable:
@@ -46,24 +38,21 @@ class Durable:
         self.start()
 
     def start(self) -> None:
-        """Start it, again if need be."""
         self.process = BrokerProcess(
             "--config", str(self._config), "--data", str(self._folder / "data"), "--listen", self.url
         )
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, as a crash would."""
         assert self.process is not None
         self.process.stop(signal.SIGKILL)
         self.process = None
 
     async def restart(self) -> None:
-        """Kill it and start it again."""
         await asyncio.to_thread(self.kill)
         await asyncio.to_thread(self.start)
 
     def close(self) -> None:
-        """End it for good."""
         if self.process is not None:
             self.process.stop()
 
@@ -75,7 +64,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="session")
 def urls(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[dict[str, str]]:
-    """The listeners of a broker that keeps nothing, by their scheme."""
+    """URLs of an in-memory broker, by scheme."""
     folder = tmp_path_factory.mktemp("broker")
     config = folder / "pyrite.toml"
     config.write_text(f"[tls]\ncertificate = '{certificates.server}'\n")
@@ -102,13 +91,13 @@ def durable(tmp_path: Path) -> Iterator[Durable]:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic that no other test uses."""
+    """A topic used by one test only."""
     return f"topic-{uuid4().hex}"
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[str]:
-    """The URL of a broker with the plug-in that asks for a password."""
+    """URL of a broker that requires a password."""
     (tmp_path / "doorman.py").write_text(PLUGIN)
     (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
     arguments = ("--ephemeral", "--config", "pyrite.toml", "--listen", "mqtt://127.0.0.1:0")

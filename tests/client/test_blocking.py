@@ -14,7 +14,7 @@ from pyrite.client import BlockingClient, ClientError, ConnectError, RequestErro
 from .conftest import Durable, free_port
 
 
-def test_messages_arrive(url: str, topic: str) -> None:
+def test_published_messages_arrive_in_order(url: str, topic: str) -> None:
     with BlockingClient(url) as client, client.subscribe(f"{topic}/#", qos=1) as messages:
         assert client.connected
         client.publish(f"{topic}/a", b"1", qos=1)
@@ -29,7 +29,7 @@ def test_messages_arrive(url: str, topic: str) -> None:
     assert not client.connected
 
 
-def test_waiting_for_a_message_may_be_bounded(url: str, topic: str) -> None:
+def test_get_raises_timeout_error_without_a_message(url: str, topic: str) -> None:
     with BlockingClient(url) as client, client.subscribe(topic) as messages:
         with pytest.raises(TimeoutError):
             messages.get(0.05)
@@ -37,7 +37,7 @@ def test_waiting_for_a_message_may_be_bounded(url: str, topic: str) -> None:
         assert messages.get(10).payload == b"x"
 
 
-def test_calls_time_out_when_the_broker_is_away(durable: Durable) -> None:
+def test_calls_time_out_while_the_broker_is_down(durable: Durable) -> None:
     with BlockingClient(durable.url) as client:
         durable.kill()
         with pytest.raises(TimeoutError):
@@ -46,7 +46,7 @@ def test_calls_time_out_when_the_broker_is_away(durable: Durable) -> None:
         client.publish("a", b"back", qos=1)
 
 
-def test_what_was_not_come_to_is_sent_again(url: str, topic: str) -> None:
+def test_messages_not_processed_are_delivered_again_to_the_session(url: str, topic: str) -> None:
     with BlockingClient(url, client_id=topic, session_expiry=60) as client:
         messages = client.subscribe(topic, qos=1)
         client.publish_many([(topic, b"%d" % number) for number in range(300)], qos=1)
@@ -58,7 +58,7 @@ def test_what_was_not_come_to_is_sent_again(url: str, topic: str) -> None:
         assert [int(messages.get(10).payload) for _ in range(first + 1, 300)] == list(range(first + 1, 300))
 
 
-def test_a_loop_in_another_thread_ends_when_the_client_is_closed(url: str, topic: str) -> None:
+def test_an_iterator_in_another_thread_ends_when_the_client_is_closed(url: str, topic: str) -> None:
     received: list[bytes] = []
     with BlockingClient(url) as client:
         messages = client.subscribe(topic)
@@ -92,8 +92,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_leaves_cleanly(url: str, topic: str) -> None:
-    """Ctrl-C reaches the program where it waits for a message."""
+def test_ctrl_c_closes_the_client_cleanly(url: str, topic: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, url, topic],
         stdout=subprocess.PIPE,
@@ -129,13 +128,13 @@ print("alive")
 """
 
 
-def test_an_interrupt_at_any_moment_leaves_a_client_that_works(url: str, topic: str) -> None:
+def test_a_client_still_works_after_interrupts_at_any_moment(url: str, topic: str) -> None:
     words = [sys.executable, "-c", OFTEN_INTERRUPTED, url, topic]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.stdout == "alive\n", done.stderr
 
 
-def test_pyrites_extras(durable: Durable) -> None:
+def test_topics_and_consumers_work(durable: Durable) -> None:
     with BlockingClient(durable.url) as client:
         client.create_topic("a/b")
         assert client.topics("a/#") == [Topic("a/b")]
@@ -152,7 +151,7 @@ def test_pyrites_extras(durable: Durable) -> None:
             consumer.pull()
 
 
-def test_no_broker_and_no_connection_are_said(url: str) -> None:
+def test_missing_broker_and_missing_connection_raise_errors(url: str) -> None:
     with pytest.raises(ConnectError, match="cannot connect"):
         BlockingClient(f"mqtt://127.0.0.1:{free_port()}").connect()
     client = BlockingClient(url)

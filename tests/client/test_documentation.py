@@ -1,4 +1,4 @@
-"""The examples in docs/client.md run, and say what they should."""
+"""The examples in docs/client.md run and print what the page says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTPUT = [
 
 
 @pytest.mark.parametrize(("example", "output"), list(zip(EXAMPLES, OUTPUT, strict=True)))
-def test_an_example_runs(durable: Durable, example: str, output: str) -> None:
+def test_each_example_runs_as_documented(durable: Durable, example: str, output: str) -> None:
     assert "mqtt://localhost:1883" in example
     program = example.replace("mqtt://localhost:1883", durable.url)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -1,10 +1,11 @@
-"""What only Pyrite has: the past, topics, consumers that pull; and what happens where they are not known."""
+"""Replay, topics and consumers, which only Pyrite has, and errors with other brokers and peers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import shutil
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import pytest
 from pyrite.client import Client, ConnectError, PublishError, RequestError, SubscribeError, Topic
 from pyrite.client.trace import Trace
 from pyrite.protocols.mqtt.packets import V5, Auth, Connect, encode
+from tests.support.waiting import until
 
 from .conftest import Durable, free_port
 
 
-async def test_a_subscription_may_begin_in_the_past(durable: Durable) -> None:
+async def test_a_subscription_can_start_with_a_replay(durable: Durable) -> None:
     async with Client(durable.url) as client:
         for number in range(10):
             await client.publish("a/b", b"%d" % number, qos=1)
@@ -39,7 +41,7 @@ async def test_topics_are_listed_created_and_deleted(durable: Durable) -> None:
         assert await client.topics("nothing/#") == []
 
 
-async def test_a_consumer_pulls_acknowledges_and_goes_on_later(durable: Durable) -> None:
+async def test_a_consumer_continues_after_its_acknowledged_messages(durable: Durable) -> None:
     async with Client(durable.url) as client:
         for number in range(250):
             properties = {"user_property": [("number", str(number))]}
@@ -61,7 +63,7 @@ async def test_a_consumer_pulls_acknowledges_and_goes_on_later(durable: Durable)
             await consumer.pull()
 
 
-async def test_many_requests_at_once_get_their_own_answers(durable: Durable) -> None:
+async def test_concurrent_requests_each_get_their_own_answer(durable: Durable) -> None:
     async with Client(durable.url) as client:
         for number in range(20):
             await client.create_topic(f"made/{number}")
@@ -69,7 +71,7 @@ async def test_many_requests_at_once_get_their_own_answers(durable: Durable) -> 
     assert answers == [[Topic(f"made/{number}")] for number in range(20)]
 
 
-async def test_what_is_wrong_with_a_request_is_said(durable: Durable) -> None:
+async def test_a_wrong_request_raises_an_error_that_names_the_cause(durable: Durable) -> None:
     async with Client(durable.url) as client:
         with pytest.raises(RequestError, match="nonsense"):
             await client.consumer("name", "a", start="nonsense")
@@ -82,15 +84,22 @@ async def test_what_is_wrong_with_a_request_is_said(durable: Durable) -> None:
             client.subscribe("a", start="earliest")
 
 
-async def test_a_broker_without_a_log_has_nothing_to_pull(url: str) -> None:
+async def test_a_consumer_needs_a_broker_with_a_log(url: str) -> None:
     async with Client(url) as client:
         with pytest.raises(RequestError, match="no log"):
             await client.consumer("name", "a")
 
 
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 @pytest.fixture
 async def mosquitto(tmp_path: Path) -> AsyncIterator[str]:
-    """The URL of a mosquitto."""
     program = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
     if program is None:
         pytest.skip("mosquitto is not installed")
@@ -101,16 +110,7 @@ async def mosquitto(tmp_path: Path) -> AsyncIterator[str]:
         program, "-c", str(config), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    await asyncio.sleep(0.02)
-                    continue
-                writer.close()
-                await writer.wait_closed()
-                break
+        await until(lambda: listens(port), "mosquitto listens")
         yield f"mqtt://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -118,7 +118,7 @@ async def mosquitto(tmp_path: Path) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_mosquitto_is_a_broker_too(mosquitto: str, version: int) -> None:
+async def test_the_client_works_with_mosquitto(mosquitto: str, version: int) -> None:
     async with Client(mosquitto, version=version) as client, client.subscribe("a/#", qos=2) as messages:
         for qos in (0, 1, 2):
             await asyncio.gather(*(client.publish("a/b", b"%d" % number, qos=qos) for number in range(200)))
@@ -127,14 +127,14 @@ async def test_mosquitto_is_a_broker_too(mosquitto: str, version: int) -> None:
             assert {message.qos for message in received} == {qos}
 
 
-async def test_a_request_to_another_broker_ends_with_an_error(mosquitto: str) -> None:
+async def test_a_pyrite_request_to_another_broker_raises_an_error(mosquitto: str) -> None:
     async with Client(mosquitto, timeout=0.5) as client:
         with pytest.raises(RequestError, match="Pyrite"):
             await client.topics()
         await client.publish("a", b"", qos=1)
 
 
-async def test_a_refused_client_is_told_why(guarded: str) -> None:
+async def test_refusals_carry_the_reason_of_the_broker(guarded: str) -> None:
     with pytest.raises(ConnectError, match=r"bad user name or password .*: not with that password") as caught:
         await Client(guarded, username="wrong", password="no").connect()
     assert caught.value.reason == 0x86
@@ -153,12 +153,12 @@ async def test_a_refused_client_is_told_why(guarded: str) -> None:
         await client.publish("public/a", b"", qos=2)
 
 
-async def test_a_port_where_no_one_listens() -> None:
+async def test_connecting_to_a_closed_port_raises_connect_error() -> None:
     with pytest.raises(ConnectError, match="cannot connect to mqtt://127"):
         await Client(f"mqtt://127.0.0.1:{free_port()}").connect()
 
 
-async def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
+async def test_connecting_to_a_missing_unix_socket_raises_connect_error(tmp_path: Path) -> None:
     with pytest.raises(ConnectError, match="cannot connect to unix://"):
         await Client(f"unix://{tmp_path}/nothing").connect()
 
@@ -166,14 +166,16 @@ async def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("banner", "text"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak MQTT"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak MQTT"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "not a valid MQTT broker"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a valid MQTT broker"),
         (b"", "closed the connection"),
         (None, "no answer within"),
     ],
 )
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
-async def test_a_peer_that_is_no_broker(banner: bytes | None, text: str, scheme: str) -> None:
+async def test_connecting_to_a_peer_that_is_no_broker_raises_connect_error(
+    banner: bytes | None, text: str, scheme: str
+) -> None:
     done = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -211,13 +213,13 @@ async def test_a_peer_that_is_no_broker(banner: bytes | None, text: str, scheme:
         "ws://ann:sesame/x@host:1",
     ],
 )
-def test_a_url_that_is_none_of_a_broker(url: str) -> None:
+def test_an_invalid_url_raises_value_error_without_quoting_the_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"mqtt://|host|path") as caught:
         Client(url)
     assert "sesame" not in str(caught.value)
 
 
-def test_what_is_told_of_packets_tells_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_packet_log_contains_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
     secret = {"authentication_method": "M", "authentication_data": b"sesame"}
     with caplog.at_level(logging.DEBUG, "pyrite.client.packets"):
         for packet in (

@@ -1,4 +1,4 @@
-"""What MQTT 5 has to say beside messages: properties, reasons, topic aliases; and the log of all packets."""
+"""MQTT 5 properties, reason codes and topic aliases; the packet log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_protocol import connected, sent
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_an_alias_stands_for_the_topic(url: str, topic: str, qos: int) -> None:
+async def test_a_topic_alias_replaces_the_topic(url: str, topic: str, qos: int) -> None:
     async with Client(url) as client, client.subscribe(f"{topic}/+", qos=2) as messages:
         for name, alias in (("a", 1), ("a", 1), ("b", 2), ("a", 1), ("c", 1), ("c", 1), ("b", 2)):
             properties = {"topic_alias": alias, "content_type": name}
@@ -24,7 +24,7 @@ async def test_an_alias_stands_for_the_topic(url: str, topic: str, qos: int) -> 
     assert [message.properties["content_type"] for message in received] == list("aabaccb")
 
 
-async def test_an_alias_that_the_broker_does_not_take_is_not_sent(url: str) -> None:
+async def test_a_topic_alias_above_the_maximum_is_refused(url: str) -> None:
     async with Client(url) as client:
         most = client.capabilities["topic_alias_maximum"]
         for alias in (0, most + 1):
@@ -34,7 +34,7 @@ async def test_an_alias_that_the_broker_does_not_take_is_not_sent(url: str) -> N
         await client.publish("a", b"", qos=1, properties={"topic_alias": most})
 
 
-async def test_aliases_that_the_broker_was_invited_to_use_are_resolved(url: str, topic: str) -> None:
+async def test_topic_aliases_of_the_broker_are_resolved(url: str, topic: str) -> None:
     async with (
         Client(url, properties={"topic_alias_maximum": 5}) as client,
         client.subscribe(f"{topic}/+", qos=1) as messages,
@@ -46,7 +46,7 @@ async def test_aliases_that_the_broker_was_invited_to_use_are_resolved(url: str,
     assert any("topic_alias" in message.properties for message in received)
 
 
-async def test_properties_reach_the_broker_with_the_first_and_the_last_packet() -> None:
+async def test_properties_are_sent_with_connect_and_disconnect() -> None:
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ async def test_properties_need_mqtt_5() -> None:
         Client(version=4, properties={"user_property": [("a", "1")]})
 
 
-async def test_the_broker_says_why(guarded: str, url: str, topic: str) -> None:
+async def test_errors_carry_the_reason_string_of_the_broker(guarded: str, url: str, topic: str) -> None:
     async with Client(guarded, username="bob", password="secret") as client:
         with pytest.raises(PublishError) as refused:
             await client.publish_soon("private/a", b"", 2)
@@ -91,23 +91,23 @@ async def test_the_broker_says_why(guarded: str, url: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_many_messages_may_be_on_their_way_without_a_task_for_each(
+async def test_publish_soon_sends_many_messages_without_a_task_for_each(
     url: str, topic: str, qos: int
 ) -> None:
     async with Client(url) as client, client.subscribe(topic, qos=qos) as messages:
         sent = [client.publish_soon(topic, b"%d" % number, qos) for number in range(500)]
         await asyncio.gather(*sent)
         assert [int((await messages.get(10)).payload) for _ in range(500)] == list(range(500))
-        with pytest.raises(ValueError, match="QoS is"):
+        with pytest.raises(ValueError, match="QoS must be"):
             client.publish_soon(topic, b"", 0)
 
 
-async def test_an_own_address_to_connect_from(url: str) -> None:
+async def test_the_local_address_can_be_chosen(url: str) -> None:
     async with Client(url, bind_address="127.0.0.1") as client:
         await client.publish("a", b"", qos=1)
 
 
-async def test_every_packet_is_told_in_the_log(
+async def test_every_packet_is_logged_at_debug_level(
     url: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "pyrite.client"):
@@ -126,8 +126,8 @@ async def test_every_packet_is_told_in_the_log(
     assert max(map(len, caplog.messages)) < 1_000
 
 
-def test_an_alias_is_of_a_connection() -> None:
-    """A message that is sent again brings its topic with it. [MQTT-3.3.2-7]"""
+def test_a_topic_alias_is_valid_for_one_connection() -> None:
+    """A retransmission includes the topic. [MQTT-3.3.2-7]"""
     protocol = connected(topic_alias_maximum=5)
     for _ in range(2):
         protocol.publish("a", b"x", 1, properties={"topic_alias": 3})

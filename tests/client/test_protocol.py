@@ -1,4 +1,4 @@
-"""The client's side of MQTT without I/O: what it sends, and what it makes of what comes."""
+"""The protocol core of the client, without I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyrite.protocols.mqtt.reasons import ProtocolError
 
 
 def packets(data: bytes) -> list[Packet]:
-    """Take apart what a client sends."""
+    """Decode what a client sends."""
     found = []
     while data:
         reader = fields.Reader(data, 1)
@@ -36,7 +36,7 @@ def packets(data: bytes) -> list[Packet]:
 
 
 def connected(protocol: Protocol | None = None, present: bool = False, **properties: int) -> Protocol:
-    """Return a protocol whose connection was just accepted; what it sent first is left to be taken."""
+    """Return a protocol whose connection was accepted; its first output is still pending."""
     protocol = protocol or Protocol()
     protocol.connect(Connect("me"))
     assert [type(packet) for packet in packets(protocol.take())] == [Connect]
@@ -46,16 +46,16 @@ def connected(protocol: Protocol | None = None, present: bool = False, **propert
 
 
 def sent(protocol: Protocol) -> list[Packet]:
-    """Return what the protocol has to send."""
+    """Return the pending packets."""
     return packets(protocol.take()) if protocol.has_output else []
 
 
 def publishes(protocol: Protocol) -> list[tuple[bytes, int, bool]]:
-    """Return the messages that the protocol has to send: payload, id, DUP."""
+    """Return the pending messages as (payload, packet identifier, DUP)."""
     return [(one.payload, one.packet_id, one.dup) for one in sent(protocol) if isinstance(one, Publish)]
 
 
-def test_bytes_may_come_in_any_portions() -> None:
+def test_packets_can_arrive_in_pieces_of_any_size() -> None:
     stream = encode(Connack(), 5) + b"".join(
         encode(Publish(b"a/b", bytes(size), properties={"content_type": "x"} if size % 2 else {}), 5)
         for size in (0, 1, 127, 128, 20_000)
@@ -70,7 +70,7 @@ def test_bytes_may_come_in_any_portions() -> None:
         assert sizes == [0, 1, 127, 128, 20_000]
 
 
-def test_qos_2_goes_through_its_four_steps() -> None:
+def test_qos_2_takes_four_packets() -> None:
     protocol = connected()
     outgoing = protocol.publish("a", b"x", 2)
     (first,) = sent(protocol)
@@ -81,7 +81,7 @@ def test_qos_2_goes_through_its_four_steps() -> None:
     assert protocol.in_flight == 0
 
 
-def test_no_more_are_in_flight_than_the_broker_takes() -> None:
+def test_the_in_flight_window_respects_receive_maximum() -> None:
     """[MQTT-3.3.4-7]"""
     protocol = connected(receive_maximum=2)
     for number in range(4):
@@ -92,7 +92,7 @@ def test_no_more_are_in_flight_than_the_broker_takes() -> None:
     assert [payload for payload, _, _ in publishes(protocol)] == [b"2"]
 
 
-def test_a_resumed_session_is_sent_again_what_was_not_acknowledged() -> None:
+def test_unacknowledged_messages_are_sent_again_on_a_resumed_session() -> None:
     """[MQTT-4.4.0-1], [MQTT-3.3.1-1]"""
     protocol = connected()
     for number, qos in enumerate((0, 1, 2, 2)):
@@ -109,7 +109,7 @@ def test_a_resumed_session_is_sent_again_what_was_not_acknowledged() -> None:
     assert (messages[2][0], messages[2][2]) == (b"4", False)
 
 
-def test_a_new_session_is_sent_everything_as_new_but_what_the_broker_had_taken() -> None:
+def test_a_new_session_is_sent_all_messages_without_pubrec_as_new() -> None:
     protocol = connected()
     protocol.publish("a", b"1", 1)
     taken = protocol.publish("a", b"2", 2)
@@ -123,7 +123,7 @@ def test_a_new_session_is_sent_everything_as_new_but_what_the_broker_had_taken()
     assert [(payload, dup) for payload, _, dup in publishes(protocol)] == [(b"1", False)]
 
 
-def test_a_qos_2_message_is_handed_out_once() -> None:
+def test_a_qos_2_message_is_delivered_once() -> None:
     """[MQTT-4.3.3-2]"""
     protocol = connected()
     packet = Publish(b"a", b"x", 2, packet_id=7)
@@ -153,7 +153,7 @@ def test_a_message_of_an_earlier_connection_is_not_acknowledged() -> None:
     assert sent(protocol) == []
 
 
-def test_a_subscribe_without_an_answer_is_sent_with_the_next_connection() -> None:
+def test_an_unanswered_subscribe_is_sent_again_on_the_next_connection() -> None:
     protocol = connected()
     number = protocol.subscribe([Wish(b"a/#", 1)])
     assert [type(packet) for packet in sent(protocol)] == [Subscribe]
@@ -164,7 +164,7 @@ def test_a_subscribe_without_an_answer_is_sent_with_the_next_connection() -> Non
     assert protocol.receive(answer) == [Answered(number, [1], "fine")]
 
 
-def test_refusals_are_reported() -> None:
+def test_refusals_become_events() -> None:
     protocol = connected()
     for qos, kind in ((1, fields.PUBACK), (2, fields.PUBREC)):
         outgoing = protocol.publish("a", b"", qos)
@@ -177,7 +177,7 @@ def test_refusals_are_reported() -> None:
     assert protocol.receive(encode(refusing, 5)) == [Refusal(refusing)]
 
 
-def test_what_the_broker_does_not_take_is_not_sent() -> None:
+def test_messages_that_connack_rules_out_are_not_sent() -> None:
     protocol = connected(maximum_packet_size=20, maximum_qos=1, retain_available=0)
     protocol.publish("a", bytes(14))  # 2 for the header, 3 for the topic, 1 for the properties
     assert len(protocol.take()) == 20
@@ -196,7 +196,7 @@ def test_a_withdrawn_message_is_not_sent() -> None:
     assert publishes(protocol) == []
 
 
-def test_pings_are_answered_or_counted() -> None:
+def test_unanswered_pings_are_counted() -> None:
     protocol = connected()
     protocol.ping()
     assert sent(protocol) == [Ping(fields.PINGREQ)]
@@ -222,12 +222,12 @@ def test_pings_are_answered_or_counted() -> None:
         encode(Publish(b""), 5),
     ],
 )
-def test_a_broker_that_breaks_the_protocol_is_found_out(data: bytes) -> None:
+def test_protocol_violations_of_the_broker_raise_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         connected().receive(data)
 
 
-def test_nothing_comes_before_the_connack() -> None:
+def test_a_packet_before_connack_is_a_protocol_error() -> None:
     """[MQTT-3.2.0-1]"""
     protocol = Protocol()
     protocol.connect(Connect("me"))

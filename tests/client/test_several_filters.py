@@ -1,4 +1,4 @@
-"""Subscriptions with several filters, and what a session has from an earlier client."""
+"""Subscriptions with several filters, and sessions of an earlier client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .conftest import Durable
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-async def test_several_filters_make_one_iterator(url: str, topic: str, version: int) -> None:
+async def test_several_filters_share_one_iterator(url: str, topic: str, version: int) -> None:
     filters = [f"{topic}/a/#", f"{topic}/b"]
     async with Client(url, version=version) as client:
         async with client.subscribe(filters, qos=1) as messages:
@@ -27,7 +27,7 @@ async def test_several_filters_make_one_iterator(url: str, topic: str, version: 
             assert (await messages.get(10)).payload == b"heard"
 
 
-async def test_filters_of_one_subscription_that_overlap_bring_a_message_once(url: str, topic: str) -> None:
+async def test_overlapping_filters_of_one_subscription_deliver_a_message_once(url: str, topic: str) -> None:
     async with Client(url) as client, client.subscribe([f"{topic}/#", f"{topic}/+"], qos=1) as messages:
         for number in range(3):
             await client.publish(f"{topic}/a", b"%d" % number, qos=1)
@@ -35,7 +35,7 @@ async def test_filters_of_one_subscription_that_overlap_bring_a_message_once(url
         assert sorted(set(payloads)) == [b"0", b"1", b"2"]
 
 
-async def test_one_of_several_filters_may_be_left(url: str, topic: str) -> None:
+async def test_one_of_several_filters_can_be_unsubscribed(url: str, topic: str) -> None:
     async with Client(url) as client:
         messages = await client.subscribe([f"{topic}/a", f"{topic}/b"], qos=1)
         assert await client.unsubscribe(f"{topic}/a") == {}
@@ -47,7 +47,7 @@ async def test_one_of_several_filters_may_be_left(url: str, topic: str) -> None:
             await messages.get(10)
 
 
-async def test_a_filter_that_is_refused_does_not_keep_the_others(guarded: str) -> None:
+async def test_a_refused_filter_does_not_affect_the_others(guarded: str) -> None:
     async with Client(guarded, username="bob", password="secret") as client:
         messages = await client.subscribe(["private/a", "public/a"], qos=1)
         assert messages.granted == {"public/a": 1}
@@ -61,7 +61,7 @@ async def test_a_filter_that_is_refused_does_not_keep_the_others(guarded: str) -
         assert (caught.value.reason, caught.value.said) == (0x87, "not authorized")
 
 
-async def test_a_subscription_without_a_filter_is_none(url: str) -> None:
+async def test_a_subscription_needs_a_filter(url: str) -> None:
     async with Client(url) as client:
         with pytest.raises(ValueError, match="at least one filter"):
             client.subscribe([])
@@ -78,7 +78,7 @@ async def test_the_blocking_client_takes_several_filters(url: str, topic: str) -
 
 
 @pytest.mark.parametrize("filters", [[], ["elsewhere"]])
-async def test_what_an_earlier_client_subscribed_to_may_be_taken(
+async def test_messages_of_an_earlier_subscription_can_be_claimed(
     url: str, topic: str, filters: list[str]
 ) -> None:
     async with Client(url, client_id=topic, session_expiry=60) as client:
@@ -99,7 +99,7 @@ async def test_what_an_earlier_client_subscribed_to_may_be_taken(
             await messages.get(10)
 
 
-async def test_the_past_is_asked_for_again_as_long_as_none_of_it_has_come(durable: Durable) -> None:
+async def test_a_replay_is_requested_again_until_a_message_has_arrived(durable: Durable) -> None:
     back: asyncio.Queue[bool] = asyncio.Queue()
     async with (
         asyncio.timeout(60),
@@ -107,7 +107,7 @@ async def test_the_past_is_asked_for_again_as_long_as_none_of_it_has_come(durabl
         Client(durable.url) as publisher,
     ):
         await back.get()
-        # From an offset that is yet to come: nothing is sent before the session is lost.
+        # From a future offset: nothing is delivered before the session is lost.
         messages = await client.subscribe("a", qos=1, start=1)
         await publisher.publish("b", b"", qos=1)
         await durable.restart()
@@ -120,7 +120,7 @@ async def test_the_past_is_asked_for_again_as_long_as_none_of_it_has_come(durabl
         assert (await messages.get(10)).payload == b"second"
 
 
-async def test_a_filter_that_was_left_is_not_subscribed_to_again(durable: Durable) -> None:
+async def test_an_unsubscribed_filter_is_not_subscribed_again(durable: Durable) -> None:
     back: asyncio.Queue[bool] = asyncio.Queue()
     async with (
         asyncio.timeout(60),

@@ -33,7 +33,7 @@ from .wire import (
     unsubscribe_packet,
 )
 
-TIMEOUT = 5.0  # what a broker may take for anything that is not itself about time
+TIMEOUT = 20.0  # what a broker on a busy machine may take for anything that is not itself about time
 
 
 class Closed(Exception):

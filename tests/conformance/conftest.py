@@ -25,6 +25,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.waiting import let_pass
+
 from .client import Client, Tcp, WebSocket
 
 START_TIMEOUT = 20.0
@@ -122,6 +124,11 @@ class Broker:
         for client in self._clients:
             client.close()
         self._clients.clear()
+
+
+def let_a_second_expire() -> None:
+    """Let an interval of one second pass, and more for a server that looks at its clock once a second."""
+    let_pass(2.1 if EXTERNAL else 1.3, "an interval of one second expires")
 
 
 class StartBroker(Protocol):

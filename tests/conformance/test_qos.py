@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from .conftest import Broker
+from .conftest import Broker, let_a_second_expire
 from .wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, ack_packet, publish_packet
 
 
@@ -139,7 +137,7 @@ def test_the_server_completes_qos_2_although_the_message_expired(broker: Broker,
     client = broker.connect()
     client.send(publish_packet(topic, b"short", qos=2, packet_id=3, message_expiry_interval=1))
     client.expect(PUBREC)
-    time.sleep(1.5)
+    let_a_second_expire()
     client.send(ack_packet(PUBREL, 3))
     pubcomp = client.expect(PUBCOMP)
     assert (pubcomp.packet_id, pubcomp.reason) == (3, 0)

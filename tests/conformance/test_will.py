@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from .client import Client
-from .conftest import Broker
+from .conftest import Broker, let_a_second_expire
 from .wire import Will, packet
 
 
@@ -164,7 +164,7 @@ def test_reconnecting_in_time_withholds_the_will(broker: Broker, topic: str, cli
     will = Will(topic, properties={"will_delay_interval": 1})
     broker.connect(client_id, will=will, session_expiry_interval=60).close()
     client = broker.connect(client_id, clean=False, session_expiry_interval=60)
-    time.sleep(2.1)
+    let_a_second_expire()
     client.ping()
     assert watcher.received_before_fence(broker.connect()) == []
 
@@ -222,5 +222,5 @@ def test_a_takeover_of_the_session_withholds_a_delayed_will(
     older = broker.connect(client_id, will=will, session_expiry_interval=60)
     broker.connect(client_id, clean=False, session_expiry_interval=60)
     older.expect_disconnect(0x8E)
-    time.sleep(2.1)
+    let_a_second_expire()
     assert watcher.received_before_fence(broker.connect()) == []

@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +18,7 @@ from pyrite.client import BlockingClient
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 BACKUP = Path(__file__).parents[2] / "deploy" / "backup.py"
 SMALL = "[[stream]]\nname = 'default'\nsegment_bytes = 65536\n"
@@ -138,10 +138,7 @@ def test_a_copy_has_all_that_was_acknowledged(tmp_path: Path) -> None:
 
 
 def wait_for_parquet(stream: Path) -> None:
-    until = time.monotonic() + 30
-    while not any(stream.glob("*.parquet")):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: any(stream.glob("*.parquet")), "a segment has become Parquet")
 
 
 class Upkeep(threading.Thread):
@@ -179,8 +176,7 @@ def test_no_segment_is_missed_in_both_forms(tmp_path: Path) -> None:
     (tmp_path / "stream").mkdir()
     upkeep = Upkeep(tmp_path / "stream")
     upkeep.start()
-    while upkeep.written == MANY:
-        time.sleep(0.001)
+    wait_until(lambda: upkeep.written != MANY, "the first segment has become Parquet")
     try:
         for number in range(10):
             written = upkeep.written

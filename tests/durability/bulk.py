@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -167,7 +166,7 @@ class Stream:
                 yield b"%08d" % self.count + self._rest
                 self.count += 1
                 if pause and self.count % 20 == 0:
-                    time.sleep(pause)
+                    self._stopped.wait(pause)
 
         try:
             publish(port, topic, numbers(), qos)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from random import Random
 
 import pytest
 
+from tests.support.durable import examples
+from tests.support.waiting import let_pass
+
 from .broker import Broker
 from .peers import Peer, Publisher, Subscriber, drive, number_of
 
-ROUNDS = 25
+ROUNDS = examples(12)
 MESSAGES = 600
 """What each publisher sends at most in a round."""
 FINISH = 60.0
@@ -62,7 +64,7 @@ def some(numbers: set[int]) -> str:
 def cut_short(broker: Broker, source: Random) -> None:
     """Kill the broker while it starts."""
     broker.start(wait=False)
-    time.sleep(source.uniform(0.3, 0.8))
+    let_pass(source.uniform(0.3, 0.8), "the start is interrupted at a random moment")
     broker.kill()
 
 

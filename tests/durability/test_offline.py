@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 
 import pytest
 
 from tests.conformance.reader import Packet
 from tests.conformance.wire import CONNACK, PUBACK, PUBLISH, ack_packet, connect_packet, publish_packet
+from tests.support.waiting import let_pass
 
 from . import bulk
 from .broker import LONG, ONE_SEGMENT, THREE_STREAMS, Broker, receive_until
@@ -28,8 +28,7 @@ def leave(broker: Broker, client_id: str, topic_filter: str, qos: int, version: 
 # Away
 
 
-@pytest.mark.parametrize("version", [5, 4])
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(("qos", "version"), [(1, 4), (2, 5)])
 def test_what_was_missed_comes_in_order(broker: Broker, qos: int, version: int) -> None:
     leave(broker, "ann", "a/#", qos, version)
     for level in (1, 2, 0):
@@ -72,7 +71,7 @@ def test_expired_messages_do_not_come(broker: Broker) -> None:
     publisher = broker.client()
     for number in range(100):
         publisher.publish("a", b"%d" % number, qos=1, message_expiry_interval=1 if number % 2 else 1_000)
-    time.sleep(1.2)
+    let_pass(1.2, "half of the messages expire")
     publisher.publish("a", b"end", qos=1)
     messages = receive_until(broker.returning("ann"), b"end")
     assert [one.payload for one in messages] == [b"%d" % number for number in range(0, 100, 2)] + [b"end"]
@@ -301,15 +300,15 @@ def test_fewer_messages_come_together_than_there_are_members(broker: Broker) -> 
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("qos", "size"), [(1, 10_000), (2, 10_000), (1, 1_000_000)])
+@pytest.mark.parametrize(("qos", "size"), [(2, 10_000), (1, 1_000_000)])
 def test_a_slow_subscriber_costs_little_memory_and_misses_nothing(
     stopped_broker: Broker, qos: int, size: int
 ) -> None:
-    """200 MB wait for a client that reads nothing for a while; before, it has caught up with 60 MB."""
+    """150 MB wait for a client that reads nothing for a while; before, it has caught up with 60 MB."""
     broker = stopped_broker
     broker.configure(ONE_SEGMENT)
     broker.start()
-    few, many, window = 60 * MB // size, 200 * MB // size, max(1, 2 * MB // size)
+    few, many, window = 60 * MB // size, 150 * MB // size, max(1, 2 * MB // size)
     slow = bulk.Receiver(broker.port, "slow")
     slow.subscribe("a", qos)
     bulk.publish(broker.port, "a", numbers(0, few, size), qos, window)
@@ -320,7 +319,7 @@ def test_a_slow_subscriber_costs_little_memory_and_misses_nothing(
     assert slow.receive(many) == numbers(0, many, size)
     slow.close()
     received = broker.memory() - before
-    # Not near the 200 MB that wait. What the broker had given back by `before` is in these figures too.
+    # Far from the 150 MB that wait. Memory that the broker had freed by `before` is in these figures too.
     assert waiting < 100 * MB, f"{waiting / MB:.0f} MB more while it waited"
     assert received < 100 * MB, f"{received / MB:.0f} MB more when it had been read"
 
@@ -330,7 +329,7 @@ def test_thousands_of_sessions_that_are_away_cost_little(stopped_broker: Broker)
     broker = stopped_broker
     broker.configure(ONE_SEGMENT)
     broker.start()
-    sessions, messages, size = 5_000, 24_000, 10_000
+    sessions, messages, size = 5_000, 16_000, 10_000
     bulk.leave(broker.port, [f"away-{number}" for number in range(sessions)], "a", 1)
     payloads = numbers(0, messages, size)
     bulk.publish(broker.port, "b", payloads[: messages // 5])

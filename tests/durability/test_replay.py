@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from random import Random
@@ -13,6 +12,7 @@ import pytest
 from tests.conformance.client import Client
 from tests.conformance.reader import Packet
 from tests.conformance.wire import PUBACK, PUBLISH, PUBREC, PUBREL, ack_packet, publish_packet
+from tests.support.waiting import let_pass, wait_until
 
 from . import bulk
 from .broker import ONE_SEGMENT, THREE_STREAMS, Broker, receive_until
@@ -89,7 +89,7 @@ def test_latest_is_nothing_of_the_past(broker: Broker, client: Client) -> None:
 def test_a_time_and_a_time_ago(broker: Broker, client: Client) -> None:
     publisher = broker.client()
     publisher.publish("a", b"long ago", qos=1)
-    time.sleep(2.5)
+    let_pass(2.1, "the first message is older than two seconds")
     middle = datetime.now(UTC)
     publisher.publish("a", b"just now", qos=1)
     for position, expected in (
@@ -165,7 +165,7 @@ def test_expired_messages_and_ones_own_are_left_out(broker: Broker) -> None:
     for number in range(10):
         publisher.publish("a", b"%d" % number, qos=1, message_expiry_interval=1 if number % 2 else 1000)
     client.publish("a", b"own", qos=1)
-    time.sleep(1.2)
+    let_pass(1.2, "messages expire")
     client.subscribe("a", qos=1, no_local=True, **since("earliest"))
     assert payloads([client.receive() for _ in range(5)]) == [b"0", b"2", b"4", b"6", b"8"]
     assert client.received_before_fence(publisher) == []
@@ -202,8 +202,11 @@ def test_mqtt_3_has_no_such_thing_and_other_properties_mean_nothing(broker: Brok
 # The past and the present meet
 
 
-@pytest.mark.parametrize("config", ["", THREE_STREAMS], ids=["one stream", "three"])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("qos", "config"),
+    [(0, ""), (1, THREE_STREAMS), (2, "")],
+    ids=["QoS 0, one stream", "QoS 1, three streams", "QoS 2, one stream"],
+)
 def test_no_gap_and_no_double_while_others_publish(stopped_broker: Broker, qos: int, config: str) -> None:
     """Readers begin at the beginning, again and again, while publishers of all levels go on."""
     broker, source = stopped_broker, Random(qos)
@@ -322,7 +325,7 @@ def test_a_session_behind_and_a_replay_do_not_double(broker: Broker) -> None:
     assert client.received_before_fence(broker.client()) == []
 
 
-@pytest.mark.parametrize("how", ["drop", "stop", "kill"])
+@pytest.mark.parametrize("how", ["drop", "kill"])
 def test_the_past_of_one_subscription_does_not_take_back_another(broker: Broker, how: str) -> None:
     """What another subscription of the session has had is not sent again when the past is interrupted."""
     client = broker.lasting("ann")
@@ -430,7 +433,8 @@ def test_a_slow_reader_of_qos_0_falls_behind_again_and_again(stopped_broker: Bro
             for level, topic in enumerate(("flow/0", "flow/1", "flow/2"))
         }
         for _ in range(6):
-            time.sleep(0.2)  # it does not read
+            so_far = sum(flow.count for flow in flows.values())
+            wait_until(lambda: sum(flow.count for flow in flows.values()) > so_far + 60, "much waits")  # noqa: B023
             drive([reader], 0.2)
         counts = {topic: flow.stop() for topic, flow in flows.items()}
     drive([reader], 15, lambda: all(reader.count(topic) >= count for topic, count in counts.items()))

@@ -20,6 +20,7 @@ from tests.conformance.wire import (
     publish_packet,
     subscribe_packet,
 )
+from tests.support.waiting import let_pass
 
 from .broker import Broker, receive_until
 
@@ -109,7 +110,7 @@ def test_session_expiry_goes_on_while_the_broker_is_down(broker: Broker, how: st
     broker.lasting("ended").disconnect(0, session_expiry_interval=0)
     broker.settle()
     broker.end(how)
-    time.sleep(1.2)
+    let_pass(1.2, "what was given a second expires")
     broker.start()
     for name in ("short", "ended"):
         connack = broker.lasting(name).connack
@@ -123,7 +124,7 @@ def test_the_rest_of_the_session_expiry_is_counted_after_a_restart(broker: Broke
     broker.lasting("ann", session_expiry_interval=1).disconnect()
     broker.settle()
     broker.restart(how)
-    time.sleep(1.1)
+    let_pass(1.1, "the session expires")
     connack = broker.lasting("ann").connack
     assert connack is not None
     assert not connack.session_present
@@ -133,7 +134,7 @@ def test_session_expiry_begins_anew_with_each_connection(broker: Broker, how: st
     """A session that was away once, and is connected when the broker ends, is not away since then."""
     broker.lasting("ann", session_expiry_interval=2).disconnect()
     broker.returning("ann", session_expiry_interval=2)
-    time.sleep(2.2)  # connected for longer than its expiry
+    let_pass(2.2, "the session is connected for longer than its expiry")
     broker.restart(how)
     broker.returning("ann", session_expiry_interval=2)
 
@@ -327,7 +328,7 @@ def test_retained_messages_expire_while_the_broker_is_down(broker: Broker, how: 
     start = time.time()
     broker.settle()
     broker.end(how)
-    time.sleep(1.2)
+    let_pass(1.2, "what was given a second expires")
     broker.start()
     client = broker.client()
     client.subscribe("kept/#", qos=1)
@@ -344,7 +345,7 @@ def test_retained_messages_that_came_last_expire_too(broker: Broker, how: str) -
     publisher.publish("kept/short", b"x", qos=1, retain=True, message_expiry_interval=1)
     publisher.publish("kept/long", b"x", qos=1, retain=True, message_expiry_interval=1000)
     broker.end(how)
-    time.sleep(1.2)
+    let_pass(1.2, "what was given a second expires")
     broker.start()
     client = broker.client()
     client.subscribe("kept/#", qos=1)

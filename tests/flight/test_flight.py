@@ -1,4 +1,4 @@
-"""The log over Arrow Flight, served by a real broker's own process."""
+"""The log over Arrow Flight, served by the Flight process of a real broker."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def rows(count: int, topic: str = "sink", start: int = 0) -> pa.RecordBatch:
 # Reading
 
 
-def test_streams_and_bounds(log: FlightLog) -> None:
+def test_streams_are_listed_with_their_bounds(log: FlightLog) -> None:
     assert log.streams() == ["default"]
     first, end = log.bounds("default")
     assert first == 0
     assert end >= 100
 
 
-def test_what_other_clients_of_flight_see(broker: BrokerProcess) -> None:
+def test_other_flight_clients_can_list_and_read(broker: BrokerProcess) -> None:
     client = flight.connect(broker.urls[1].replace("flight", "grpc", 1))
     (info,) = client.list_flights()
     assert info.descriptor.path == [b"default"]
@@ -84,7 +84,7 @@ def test_what_other_clients_of_flight_see(broker: BrokerProcess) -> None:
     client.close()
 
 
-def test_queries(log: FlightLog) -> None:
+def test_queries_select_offsets_times_and_topics(log: FlightLog) -> None:
     end = log.bounds("default").end
     whole = log.table(Query(stop=end))
     assert whole.schema == SCHEMA
@@ -98,7 +98,7 @@ def test_queries(log: FlightLog) -> None:
     assert late.column("offset").to_pylist() == [at for at, one in enumerate(times) if one >= times[30]]
 
 
-def test_parts_and_places(log: FlightLog) -> None:
+def test_a_query_is_split_into_parts_with_positions(log: FlightLog) -> None:
     end = log.bounds("default").end
     parts = log.split("default", 0, end, 4)
     assert 1 < len(parts) <= 4
@@ -111,7 +111,7 @@ def test_parts_and_places(log: FlightLog) -> None:
     assert log.offset("default", "-1h") == 0
 
 
-def test_in_one_line(broker: BrokerProcess) -> None:
+def test_one_line_reads_the_log(broker: BrokerProcess) -> None:
     table = read_log(broker.urls[1], topic="sensors/#", columns=["topic", "payload"], stop=100)
     assert table.num_rows == 60
     frame = table.to_pandas()
@@ -119,7 +119,7 @@ def test_in_one_line(broker: BrokerProcess) -> None:
     assert set(frame.topic) == {"sensors/1"}
 
 
-def test_a_frame_of_polars(broker: BrokerProcess) -> None:
+def test_polars_reads_the_log(broker: BrokerProcess) -> None:
     table = read_log(broker.urls[1], topic="sensors/#", stop=100)
     frame = polars.from_arrow(table)
     assert isinstance(frame, polars.DataFrame)
@@ -130,7 +130,7 @@ def test_a_frame_of_polars(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("topic", ["s/#/x", "a#", "", ["sensors/1", "+a"]])
-def test_what_is_no_filter_is_refused(broker: BrokerProcess, topic: str | list[str]) -> None:
+def test_an_invalid_filter_is_refused(broker: BrokerProcess, topic: str | list[str]) -> None:
     with pytest.raises(QueryError, match="is no topic filter"):
         read_log(broker.urls[1], topic=topic)
 
@@ -169,14 +169,14 @@ def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> N
         ),
     ],
 )
-def test_wrong_questions(log: FlightLog, ask: Callable[[FlightLog], object], text: str) -> None:
+def test_invalid_queries_are_refused(log: FlightLog, ask: Callable[[FlightLog], object], text: str) -> None:
     with pytest.raises(QueryError) as caught:
         ask(log)
     assert text in str(caught.value)
     assert "gRPC" not in str(caught.value)
 
 
-def test_bytes_that_are_no_query(broker: BrokerProcess) -> None:
+def test_invalid_queries_from_other_clients_are_refused(broker: BrokerProcess) -> None:
     client = flight.connect(broker.urls[1].replace("flight", "grpc", 1))
     before = len(broker.log)
     queries: list[dict[str, Any]] = [
@@ -207,7 +207,7 @@ def test_bytes_that_are_no_query(broker: BrokerProcess) -> None:
     client.close()
 
 
-def test_wrong_urls() -> None:
+def test_invalid_urls_are_refused() -> None:
     where = "flight://127.0.0.1"
     for url in ("mqtt://127.0.0.1", "flight://", f"{where}:x", f"{where}:0", f"{where}/a", f"{where}?a"):
         with pytest.raises(QueryError, match="expected flight://HOST:PORT or flights://HOST:PORT, not"):
@@ -231,7 +231,7 @@ def test_wrong_urls() -> None:
 # Writing
 
 
-def test_staged_and_committed(broker: BrokerProcess, log: FlightLog) -> None:
+def test_staged_rows_are_published_by_a_commit(broker: BrokerProcess, log: FlightLog) -> None:
     with BlockingClient(broker.urls[0]) as client, client.subscribe("sink", qos=1) as messages:
         before = log.bounds("default").end
         staged = log.stage("one", "part", rows(0).schema, [rows(10), rows(5, start=10)])
@@ -250,7 +250,7 @@ def test_staged_and_committed(broker: BrokerProcess, log: FlightLog) -> None:
 
 
 @pytest.mark.parametrize("topic", ["a/#", "/" * 128])
-def test_a_topic_that_is_none_is_refused_as_a_whole(log: FlightLog, topic: str) -> None:
+def test_an_invalid_topic_refuses_the_whole_part(log: FlightLog, topic: str) -> None:
     before = log.bounds("default").end
     with pytest.raises(QueryError, match="topic"):
         log.commit("two", 0, log.stage("two", "part", rows(0).schema, [rows(3), rows(1, topic)]).parts)
@@ -268,7 +268,7 @@ def test_a_topic_that_is_none_is_refused_as_a_whole(log: FlightLog, topic: str) 
         ("user_properties", [{"key": None, "value": "1"}]),
     ],
 )
-def test_a_row_that_is_no_message_is_in_no_ones_way(
+def test_an_invalid_row_does_not_affect_others(
     broker: BrokerProcess, log: FlightLog, name: str, value: object
 ) -> None:
     column = pa.array([value], SCHEMA.field(name).type)
@@ -286,8 +286,8 @@ def test_a_row_that_is_no_message_is_in_no_ones_way(
 # What goes wrong
 
 
-def test_a_broker_that_dies_under_a_read(tmp_path: Path) -> None:
-    """Who reads goes on where it was, once the broker is there again."""
+def test_a_read_continues_after_the_broker_was_killed(tmp_path: Path) -> None:
+    """A reader continues at its position when the broker runs again."""
     data = str(tmp_path / "data")
     with BrokerProcess(*LISTEN, "--data", data) as broker, FlightLog(broker.urls[1]) as log:
         mqtt, bulk = broker.port(0), broker.port(1)
@@ -305,7 +305,7 @@ def test_a_broker_that_dies_under_a_read(tmp_path: Path) -> None:
     assert offsets == list(range(count))
 
 
-def test_a_sink_that_was_given_up_takes_nothing_more(tmp_path: Path) -> None:
+def test_an_aborted_sink_accepts_nothing_more(tmp_path: Path) -> None:
     with (
         BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker,
         FlightLog(broker.urls[1]) as log,
@@ -320,7 +320,7 @@ def test_a_sink_that_was_given_up_takes_nothing_more(tmp_path: Path) -> None:
         assert log.table(Query()).num_rows == 3
 
 
-def test_a_flight_process_that_dies_is_started_again(tmp_path: Path) -> None:
+def test_a_flight_process_that_dies_is_restarted(tmp_path: Path) -> None:
     with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
         publish(broker, [("a", "1")])
         (child,) = children(broker)
@@ -333,17 +333,17 @@ def test_a_flight_process_that_dies_is_started_again(tmp_path: Path) -> None:
         assert any("Flight process has ended; it is started again" in line for line in broker.log)
 
 
-def test_pandas_is_not_loaded_where_no_one_needs_it(broker: BrokerProcess) -> None:
+def test_the_flight_process_does_not_load_pandas(broker: BrokerProcess) -> None:
     for process in (broker.process.pid, *children(broker)):
         assert "/pandas/" not in Path(f"/proc/{process}/maps").read_text()
 
 
-def test_it_ends_with_the_broker(tmp_path: Path) -> None:
+def test_the_process_ends_with_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(*LISTEN, "--data", str(tmp_path / "data"))
     assert_it_ends_with_its_broker(broker)
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
         publish(broker, [("a", "x" * 500)] * 20)
         (path,) = (tmp_path / "data" / "streams" / "default").glob("*.arrow")
@@ -359,7 +359,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
             assert len(told) == 1
 
 
-def test_no_log_no_flight(tmp_path: Path) -> None:
+def test_flight_without_a_log_or_on_a_port_in_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="there is no log to read when nothing is kept on disk"):
         BrokerProcess("--ephemeral", "--listen=flight://127.0.0.1:0")
     with socket.socket() as taken:
@@ -373,7 +373,7 @@ def test_no_log_no_flight(tmp_path: Path) -> None:
 # Who may
 
 
-def test_only_who_may(tmp_path: Path) -> None:
+def test_access_rules_are_enforced(tmp_path: Path) -> None:
     (tmp_path / "doorman.py").write_text(PLUGIN)
     (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
     with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--data", "data", cwd=tmp_path) as broker:
@@ -407,7 +407,7 @@ def test_only_who_may(tmp_path: Path) -> None:
             assert log.table(Query(topics=("open",))).num_rows == 2
 
 
-def test_tls(tmp_path: Path) -> None:
+def test_flight_over_tls_works(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     certificate = authority.issue_cert("localhost", "127.0.0.1")

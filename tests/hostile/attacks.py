@@ -37,6 +37,8 @@ from tests.hostile.dialing import (
     ready_after,
 )
 
+from .dialing import pace
+
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"loris" * 90
 """The beginning of a TLS handshake."""
 IDLE = 10_000
@@ -65,7 +67,7 @@ async def slow_loris(ports: Ports, until: float, done: Done) -> None:
             stream[1].write(bytes([byte]))
             await stream[1].drain()
             done["bytes"] += 1
-            await asyncio.sleep(0.2)
+            await pace(0.2)
         await hang_up(stream)
 
     await in_parallel(400, drip)
@@ -110,7 +112,7 @@ async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
         await in_parallel(len(some), lambda which, some=some: hang_up(streams.pop(some[which])))  # type: ignore[misc]
         await in_parallel(len(some), lambda which, some=some: come(some[which]))  # type: ignore[misc]
         done["churned"] += len(some)
-        await asyncio.sleep(0.05)
+        await pace(0.05)
     for stream in streams.values():
         stream[1].transport.abort()
 
@@ -173,7 +175,7 @@ async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
             if not line:
                 await asyncio.wait_for(reader.read(65_536), 30)
             done["filters on lines" if line else "filters"] += len(filters)
-            await asyncio.sleep(0.01)
+            await pace()
         writer.transport.abort()
 
     await in_parallel(4, bomb)
@@ -191,7 +193,7 @@ async def retained_bomb(ports: Ports, until: float, done: Done) -> None:
                 writer.write(publish_packet(f"kept/{topics % 97}/{topics}", b"x" * 100, retain=True))
                 topics += 1
             await writer.drain()
-            await asyncio.sleep(0.01)
+            await pace()
         done["topics"] = max(done["topics"], topics)
         for number in range(topics):
             writer.write(publish_packet(f"kept/{number % 97}/{number}", b"", retain=True))
@@ -223,7 +225,7 @@ async def huge_topics(ports: Ports, until: float, done: Done) -> None:
             if not await asyncio.wait_for(reader.read(65_536), 30):
                 break
             done["topics on lines" if line else "topics"] += 1
-            await asyncio.sleep(0.01)
+            await pace()
         writer.transport.abort()
 
     await in_parallel(4, huge)
@@ -239,7 +241,7 @@ async def collisions(ports: Ports, until: float, done: Done) -> None:
             with contextlib.suppress(OSError, EOFError):
                 stream = await client(ports[scheme], "the-one", scheme == "line")
                 done[scheme] += 1
-                await asyncio.sleep(0.02)
+                await pace(0.02)
                 await hang_up(stream)
 
     await in_parallel(50, collide)
@@ -293,7 +295,7 @@ async def random_bytes(ports: Ports, until: float, done: Done) -> None:
                     await asyncio.wait_for(stream[0].read(1_000), 0.05)
                     stream[1].transport.abort()
             done[scheme] += 1
-            await asyncio.sleep(0.002)
+            await pace(0.002)
 
     await in_parallel(10, babble)
     endpoint.close()

@@ -29,6 +29,8 @@ from tests.hostile.dialing import (
     request,
 )
 
+from .dialing import pace
+
 SESSIONS = 500
 """Sessions that one user may have, by the configuration of the guarded broker."""
 CONSUMERS = 1_000
@@ -129,7 +131,7 @@ async def all_sessions_and_consumers(ports: Ports, until: float, done: Done) -> 
             async with timed(done, "others let in"):
                 wire = await log_in(ports, "mqtt", "other", "other", session_expiry_interval=3_600)
                 await wire.end()
-            await asyncio.sleep(0.05)
+            await pace(0.05)
 
     logging_in = asyncio.create_task(log_in_meanwhile())
     await come(0)
@@ -219,7 +221,7 @@ async def long_polls(ports: Ports, until: float, done: Done) -> None:
             done["waited"] += 1
         else:
             done["refused"] += status == 429
-            await asyncio.sleep(0.5)
+            await pace(0.5)
 
     async def pull(_: int) -> None:
         async with timed(done, "pulls of another user"):

@@ -43,6 +43,8 @@ from tests.hostile.dialing import (
     request,
 )
 
+from .dialing import pace
+
 KIB = 1024
 LARGEST_READ = 256 * KIB
 MAX_PROPERTIES = 512
@@ -71,7 +73,7 @@ async def line_ack_ranges(ports: Ports, until: float, done: Done) -> None:
                 while b"Pong over" not in await reader.readuntil(b"\n"):
                     pass
             done["lines"] += 20
-            await asyncio.sleep(0.01)
+            await pace()
         writer.transport.abort()
 
     async def over_udp(which: int) -> None:
@@ -93,7 +95,7 @@ async def line_ack_ranges(ports: Ports, until: float, done: Done) -> None:
                 except TimeoutError:
                     continue
                 done["datagrams"] += 1
-                await asyncio.sleep(0.01)
+                await pace()
 
     await asyncio.gather(again_and_again(2, until, over_tcp), again_and_again(2, until, over_udp))
 
@@ -220,7 +222,7 @@ async def _send_repeatedly(
             for data in reads:
                 await wire.round_trip(data)
                 done[scheme] += 1
-            await asyncio.sleep(0.01)
+            await pace()
         wire.abort()
 
     await again_and_again(len({"mqtt", "ws", "unix"} & ports.keys()), until, send)

@@ -30,6 +30,8 @@ from tests.hostile.dialing import (
     upgrade,
 )
 
+from .dialing import pace
+
 MIB = 1024 * 1024
 UNFINISHED = 1_000
 """Unfinished HTTP bodies at one time."""
@@ -88,7 +90,7 @@ async def unfinished_bodies(ports: Ports, until: float, done: Done) -> None:
                 while await reader.read(65_536):
                     pass
         writer.transport.abort()
-        await asyncio.sleep(0.5)
+        await pace(0.5)
 
     async def ask(which: int) -> None:
         path = ("/ready", "/metrics")[which]
@@ -114,7 +116,7 @@ async def unfinished_connects(ports: Ports, until: float, done: Done) -> None:
                 while await wire.reader.read(65_536):
                     pass
         wire.abort()
-        await asyncio.sleep(0.2)
+        await pace(0.2)
 
     await again_and_again(UNFINISHED_CONNECTS, until, begin)
 
@@ -180,7 +182,7 @@ async def pings_instead_of_a_log_in(ports: Ports, until: float, done: Done) -> N
                     writer.write(b"Ping here\n")
                     answer = await reader.read(65_536)
                     done["pings"] += 1
-                    await asyncio.sleep(0.05)
+                    await pace(0.05)
         writer.transport.abort()
 
     await again_and_again(PINGING, until, ping)

@@ -94,9 +94,14 @@ async def again_and_again(number: int, until: float, work: Callable[[int], Await
         while time.monotonic() < until:
             with contextlib.suppress(OSError, EOFError, TimeoutError):
                 await work(which)
-            await asyncio.sleep(0.01)
+            await pace()
 
     await in_parallel(number, repeat)
+
+
+async def pace(seconds: float = 0.01) -> None:
+    """Rest between two steps of an attack. It is meant to load the broker, not the machine it runs on."""
+    await asyncio.sleep(seconds)
 
 
 def credentials(user: str | None) -> dict[str, str | bytes]:

@@ -18,10 +18,10 @@ from pyrite.client import BlockingClient
 from pyrite.http.about import reachable
 from pyrite.http.metrics import FIGURES
 from pyrite.http.reading import _fitting
-from pyrite.server.questions.pulling import LOOK
 from pyrite.storage.query import SCHEMA
 from tests.conformance.client import Client, Tcp
 from tests.support.process import BrokerProcess
+from tests.support.waiting import let_pass
 
 from .conftest import MQTT, WS
 
@@ -43,7 +43,7 @@ def messages(api: httpx.Client, **asked: Any) -> dict[str, Any]:
 
 
 def problem(answer: httpx.Response, status: int, text: str) -> None:
-    """Require a problem of RFC 9457 with a text that says what is wrong."""
+    """Require a problem of RFC 9457 whose detail contains a text."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     found = answer.json()
@@ -54,13 +54,13 @@ def problem(answer: httpx.Response, status: int, text: str) -> None:
 # The broker itself
 
 
-def test_health_and_readiness(api: httpx.Client) -> None:
+def test_health_and_readiness_are_reported(api: httpx.Client) -> None:
     assert api.get("/health").json() == {"status": "ok"}
     answer = api.get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"ready": True, "reason": None})
 
 
-def test_what_this_broker_is(broker: BrokerProcess, api: httpx.Client) -> None:
+def test_the_broker_describes_itself(broker: BrokerProcess, api: httpx.Client) -> None:
     found = api.get("/api/v1/broker").json()
     assert found.pop("uptime_seconds") >= 0
     assert found == {
@@ -83,13 +83,11 @@ def test_what_this_broker_is(broker: BrokerProcess, api: httpx.Client) -> None:
         ("ws://0.0.0.0:8083/mqtt", None, "ws://0.0.0.0:8083/mqtt"),
     ],
 )
-def test_the_websocket_is_told_with_a_host_that_can_be_reached(
-    url: str, host: str | None, expected: str
-) -> None:
+def test_the_websocket_url_has_a_reachable_host(url: str, host: str | None, expected: str) -> None:
     assert reachable(url, host) == expected
 
 
-def test_the_description_is_complete(api: httpx.Client) -> None:
+def test_the_openapi_description_is_complete(api: httpx.Client) -> None:
     found = api.get("/openapi.json").json()
     assert found["openapi"].startswith("3.1")
     for path, methods in found["paths"].items():
@@ -102,7 +100,7 @@ def test_the_description_is_complete(api: httpx.Client) -> None:
             assert str(answer.status_code) in operation["responses"], (path, answer.text)
 
 
-def test_the_dashboard_is_served_with_care(api: httpx.Client) -> None:
+def test_the_dashboard_is_served_with_security_headers(api: httpx.Client) -> None:
     answer = api.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -120,7 +118,7 @@ def test_the_dashboard_is_served_with_care(api: httpx.Client) -> None:
     problem(api.get("/none.js"), 404, "there is nothing at '/none.js'")
 
 
-def test_all_figures_are_among_the_metrics(api: httpx.Client) -> None:
+def test_every_counter_has_a_metric(api: httpx.Client) -> None:
     publish(api, "metrics", qos=1)
     answer = api.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -142,7 +140,7 @@ def test_all_figures_are_among_the_metrics(api: httpx.Client) -> None:
 # Clients
 
 
-def test_clients(broker: BrokerProcess, api: httpx.Client) -> None:
+def test_clients_are_listed(broker: BrokerProcess, api: httpx.Client) -> None:
     with BlockingClient(broker.urls[MQTT], client_id="a/b c") as client:
         client.subscribe("x/#", qos=1)
         client.subscribe("y", qos=0)
@@ -168,7 +166,7 @@ def test_clients(broker: BrokerProcess, api: httpx.Client) -> None:
     problem(api.delete("/api/v1/clients/none"), 404, "no client 'none' is connected")
 
 
-def test_clients_in_pages(broker: BrokerProcess, api: httpx.Client) -> None:
+def test_clients_are_listed_in_pages(broker: BrokerProcess, api: httpx.Client) -> None:
     names = [f"page-{number:02}" for number in range(12)]
     clients = [Client(Tcp("127.0.0.1", broker.port(MQTT))) for _ in names]
     try:
@@ -190,7 +188,7 @@ def test_clients_in_pages(broker: BrokerProcess, api: httpx.Client) -> None:
             client.close()
 
 
-def test_a_client_is_disconnected_and_told_why(broker: BrokerProcess, api: httpx.Client) -> None:
+def test_a_client_is_disconnected_with_a_reason(broker: BrokerProcess, api: httpx.Client) -> None:
     client = Client(Tcp("127.0.0.1", broker.port(MQTT)))
     try:
         client.connect("unwanted")
@@ -233,7 +231,7 @@ def test_topics_are_created_listed_and_deleted(api: httpx.Client) -> None:
     assert api.get("/api/v1/topics", params={"filter": "made/#"}).json()["topics"] == []
 
 
-def test_one_topic_with_its_kept_value(api: httpx.Client) -> None:
+def test_a_topic_is_returned_with_its_retained_value(api: httpx.Client) -> None:
     assert api.put("/api/v1/topics/one/made").status_code == 201
     assert api.get("/api/v1/topics/one/made").json() == {"topic": "one/made", "created": True, "kept": None}
     large = "x" * 100_000
@@ -255,7 +253,7 @@ def test_one_topic_with_its_kept_value(api: httpx.Client) -> None:
     problem(api.get("/api/v1/topics/one?limit=1"), 400, "there is no parameter 'limit'")
 
 
-def test_topics_level_by_level(api: httpx.Client) -> None:
+def test_topics_are_listed_level_by_level(api: httpx.Client) -> None:
     made = ["plant", "plant/oven/heat", "plant/oven/heat/max", "plant/press", "plant-b/x", "/slash"]
     for topic in made:
         assert api.put(f"/api/v1/topics/{topic}").status_code == 201
@@ -296,7 +294,7 @@ def test_topics_level_by_level(api: httpx.Client) -> None:
         assert api.delete(f"/api/v1/topics/{topic}").status_code == 204
 
 
-def test_wrong_topics(api: httpx.Client) -> None:
+def test_invalid_topics_are_refused(api: httpx.Client) -> None:
     problem(api.put("/api/v1/topics/a/%23"), 400, "a topic name holds no wildcard")
     problem(api.put("/api/v1/topics/$SYS/x"), 409, "a topic that begins with $ is the broker's own")
     problem(api.put("/api/v1/topics/%FF"), 400, "is not UTF-8")
@@ -306,8 +304,8 @@ def test_wrong_topics(api: httpx.Client) -> None:
     problem(api.get("/api/v1/topics?filter=$share/g/a"), 400, "$share is for subscriptions")
 
 
-def test_no_other_topic_than_the_one_in_the_path(api: httpx.Client) -> None:
-    """What stands before a name may be written with %, too; it must not be counted as part of it."""
+def test_the_path_names_exactly_one_topic(api: httpx.Client) -> None:
+    """The part of the path before the topic may be percent-encoded; it is not part of the topic."""
     assert api.put("/api/v1/topics/s/mine").status_code == 201
     problem(api.delete("/api/v1/%74opics/mine"), 404, "/api/v1/topics/NAME")
     assert api.get("/api/v1/topics/s/mine").json()["created"]
@@ -317,7 +315,7 @@ def test_no_other_topic_than_the_one_in_the_path(api: httpx.Client) -> None:
 # Publishing
 
 
-def test_what_is_answered_is_in_the_log_and_on_its_way(broker: BrokerProcess, api: httpx.Client) -> None:
+def test_a_published_message_is_logged_and_delivered(broker: BrokerProcess, api: httpx.Client) -> None:
     with BlockingClient(broker.urls[MQTT]) as client, client.subscribe("to/#", qos=2) as received:
         found = publish(
             api,
@@ -354,7 +352,7 @@ def test_what_is_answered_is_in_the_log_and_on_its_way(broker: BrokerProcess, ap
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_is_in_the_log_when_its_answer_comes(api: httpx.Client, qos: int) -> None:
+def test_a_message_is_in_the_log_when_its_response_comes(api: httpx.Client, qos: int) -> None:
     for number in range(10):
         offset = publish(api, "safe", str(number), qos=qos)["offset"]
         (logged,) = messages(api, **{"from": offset})["messages"]
@@ -385,11 +383,11 @@ def test_each_message_is_in_the_log_when_its_answer_comes(api: httpx.Client, qos
         ({"topic": "a", "payload_base64": "/w==", "payload_format": 1}, "payload_format: 1 says"),
     ],
 )
-def test_messages_that_cannot_be_published(api: httpx.Client, body: dict[str, Any], text: str) -> None:
+def test_unpublishable_messages_are_refused(api: httpx.Client, body: dict[str, Any], text: str) -> None:
     problem(api.post("/api/v1/publish", json=body), 400, text)
 
 
-def test_bodies_that_are_no_messages(api: httpx.Client) -> None:
+def test_invalid_bodies_are_refused(api: httpx.Client) -> None:
     json = {"Content-Type": "application/json"}
     problem(api.post("/api/v1/publish", content=b"{", headers=json), 400, "the body is not JSON")
     problem(api.post("/api/v1/publish", content=b"[1]", headers=json), 400, "expected a JSON object")
@@ -410,14 +408,14 @@ def test_bodies_that_are_no_messages(api: httpx.Client) -> None:
 # The log
 
 
-def test_streams(api: httpx.Client) -> None:
+def test_streams_are_listed(api: httpx.Client) -> None:
     end = publish(api, "streams")["offset"] + 1
     (found,) = api.get("/api/v1/streams").json()["streams"]
     assert found.pop("bytes") > 0
     assert found == {"name": "default", "topics": ["#"], "first": 0, "end": end, "segments": 1, "error": None}
 
 
-def test_messages_in_pages_and_by_filter(api: httpx.Client) -> None:
+def test_messages_are_read_in_pages_and_by_filter(api: httpx.Client) -> None:
     start = publish(api, "pages/0", "0")["offset"]
     for number in range(1, 10):
         publish(api, f"pages/{number % 2}", str(number))
@@ -439,7 +437,7 @@ def test_messages_in_pages_and_by_filter(api: httpx.Client) -> None:
     assert [one["payload"] for one in later] == ["5", "6", "7", "8", "9"]
 
 
-def test_messages_as_arrow(api: httpx.Client) -> None:
+def test_messages_are_read_as_arrow(api: httpx.Client) -> None:
     start = publish(api, "arrow", "0", content_type="x")["offset"]
     for number in range(1, 6):
         api.post("/api/v1/publish", json={"topic": "arrow", "payload_base64": _base64(b"\xff%d" % number)})
@@ -471,14 +469,14 @@ def test_messages_as_arrow(api: httpx.Client) -> None:
         (["*/*"], False),
     ],
 )
-def test_what_is_wanted_most_is_sent(api: httpx.Client, accept: list[str], arrow: bool) -> None:
+def test_the_preferred_media_type_is_sent(api: httpx.Client, accept: list[str], arrow: bool) -> None:
     headers = [("Accept", one) for one in accept]
     answer = api.get("/api/v1/streams/default/messages", headers=headers)
     assert answer.headers["content-type"] == (ARROW if arrow else "application/json")
 
 
 @pytest.mark.parametrize("what", ["topic", "payload", "user_properties"])
-def test_an_answer_is_bounded_whatever_makes_its_messages_large(what: str) -> None:
+def test_a_response_is_bounded_whatever_makes_its_messages_large(what: str) -> None:
     large = {"topic": "x" * 1_000, "payload": b"x" * 1_000, "user_properties": [("key", "x" * 997)]}[what]
     row = dict.fromkeys(SCHEMA.names) | {"topic": "", "payload": b"", what: large}
     rows = [row | {"offset": number, "timestamp": 0, "qos": 0, "retain": False} for number in range(50)]
@@ -506,14 +504,14 @@ def _base64(data: bytes) -> str:
         ("/health?x=1", 400, "expected none"),
     ],
 )
-def test_wrong_questions(api: httpx.Client, path: str, status: int, text: str) -> None:
+def test_invalid_queries_are_refused(api: httpx.Client, path: str, status: int, text: str) -> None:
     problem(api.get(path), status, text)
 
 
 # Pull
 
 
-def test_a_consumer_is_given_each_message_once(api: httpx.Client) -> None:
+def test_a_consumer_gets_each_message_once(api: httpx.Client) -> None:
     for number in range(5):
         publish(api, "work", str(number))
 
@@ -551,18 +549,18 @@ def test_a_pull_waits_for_a_message(api: httpx.Client) -> None:
     assert (message["payload"], message["stream"]) == ("here", "default")
 
 
-def test_who_is_gone_is_given_no_message(api: httpx.Client) -> None:
+def test_a_closed_connection_is_given_no_message(api: httpx.Client) -> None:
     path = "/api/v1/consumers/hasty/pull"
     with httpx.Client(base_url=api.base_url, timeout=0.3) as hasty, pytest.raises(httpx.ReadTimeout):
         hasty.post(path, json={"filter": "hasty", "wait": 30})
     api.get("/health").raise_for_status()
     publish(api, "hasty", "here")
-    time.sleep(3 * LOOK)  # in which it would be given out to who is gone; nothing tells that it is not
+    let_pass(0.3, "the message would be given to the connection that is gone")
     (message,) = api.post(path, json={"wait": 10}).json()["messages"]
     assert message["payload"] == "here"
 
 
-def test_wrong_pulls(api: httpx.Client) -> None:
+def test_invalid_pulls_are_refused(api: httpx.Client) -> None:
     pull = "/api/v1/consumers/strict/pull"
     problem(api.post(pull, json={}), 404, "there is no consumer 'strict': pull with a filter makes it")
     assert api.post(pull, json={"filter": "a/#"}).status_code == 200
@@ -581,7 +579,7 @@ def test_wrong_pulls(api: httpx.Client) -> None:
 # Without a log
 
 
-def test_a_broker_that_keeps_nothing() -> None:
+def test_a_broker_without_a_log_has_no_streams() -> None:
     with (
         BrokerProcess("--ephemeral", "--listen=http://127.0.0.1:0") as broker,
         httpx.Client(base_url=broker.urls[0]) as api,

@@ -1,4 +1,4 @@
-"""Requests that the description allows, and some that it does not: all are answered as it says."""
+"""Requests that the OpenAPI description allows, and some that it forbids, are answered as it says."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ schema = schemathesis.pytest.from_fixture("description")
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_all_that_may_be_asked(case: schemathesis.Case[Any]) -> None:
+def test_every_operation_answers_as_described(case: schemathesis.Case[Any]) -> None:
     if isinstance(case.body, dict) and 0 < _number(case.body.get("wait")) <= 30:
         case.body["wait"] = 0.1  # as good as any other, and sooner over
     case.call_and_validate(
@@ -64,5 +64,5 @@ def _number(value: object) -> float:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
-def test_the_broker_is_well_after_all_that(api: httpx.Client) -> None:
+def test_the_broker_is_healthy_after_all_requests(api: httpx.Client) -> None:
     assert api.get("/health").status_code == 200

@@ -1,4 +1,4 @@
-"""The HTTP process under clients that mean harm: strangers, and users who ask for what is not theirs."""
+"""The HTTP process under hostile clients: anonymous ones, and users without permission."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def api(guarded: BrokerProcess) -> Iterator[httpx.Client]:
 
 
 def large_body() -> bytes:
-    """Return a body of 21 MB that JSON with escapes for everything beyond ASCII makes more than 64 MiB of."""
+    """Return a body of 21 MB that becomes more than 64 MiB as JSON in ASCII."""
     pairs = [["k", "é" * 10_000] for _ in range(1_000)]
     return json.dumps({"topic": "a", "payload": "x", "user_properties": pairs}, ensure_ascii=False).encode()
 
@@ -87,7 +87,7 @@ def test_a_body_of_21_mb_ends_no_process(
     assert children(guarded) == before
 
 
-def test_a_body_of_21_mb_is_carried_where_everyone_may_publish(tmp_path: Path) -> None:
+def test_a_body_of_21_mb_is_published_where_everyone_may_publish(tmp_path: Path) -> None:
     with (
         BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker,
         httpx.Client(base_url=broker.urls[HTTP], timeout=60) as api,
@@ -100,14 +100,14 @@ def test_a_body_of_21_mb_is_carried_where_everyone_may_publish(tmp_path: Path) -
         assert children(broker) == before
 
 
-def test_a_body_is_not_waited_for_from_who_may_not_publish(guarded: BrokerProcess) -> None:
+def test_the_body_is_not_read_without_permission_to_publish(guarded: BrokerProcess) -> None:
     with socket.create_connection(("127.0.0.1", guarded.port(HTTP)), timeout=30) as one:
         one.sendall(UNFINISHED.encode())
         assert one.recv(65_536).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("begun", [UNFINISHED, UNFINISHED[:60], ""])
-def test_a_thousand_strangers_keep_no_one_from_asking_whether_all_is_well(
+def test_a_thousand_anonymous_connections_do_not_block_health_checks(
     guarded: BrokerProcess, api: httpx.Client, begun: str
 ) -> None:
     where = ("127.0.0.1", guarded.port(HTTP))
@@ -125,9 +125,7 @@ def test_a_thousand_strangers_keep_no_one_from_asking_whether_all_is_well(
             one.close()
 
 
-def test_a_user_has_so_many_waiting_pulls_and_others_have_theirs(
-    guarded: BrokerProcess, api: httpx.Client
-) -> None:
+def test_waiting_pulls_are_limited_by_user(guarded: BrokerProcess, api: httpx.Client) -> None:
     def pull(name: str, who: tuple[str, str]) -> socket.socket:
         one = socket.create_connection(("127.0.0.1", guarded.port(HTTP)), timeout=30)
         body = json.dumps({"filter": f"{who[0]}/nothing", "wait": 30})
@@ -161,7 +159,7 @@ def test_a_user_has_so_many_waiting_pulls_and_others_have_theirs(
     assert answer.status_code == 200
 
 
-def test_nothing_is_told_of_what_is_another_users(api: httpx.Client) -> None:
+def test_errors_reveal_nothing_about_other_users(api: httpx.Client) -> None:
     asked = {"filter": "ann/secret/plan"}
     assert api.post("/api/v1/consumers/hidden/pull", json=asked, auth=ANN).status_code == 200
     for action, body in (("pull", {}), ("pull", {"filter": "bob/x"}), ("acknowledge", {"offset": 0})):
@@ -177,7 +175,7 @@ def test_nothing_is_told_of_what_is_another_users(api: httpx.Client) -> None:
     assert api.get("/api/v1/streams", auth=EVE).json() == {"streams": [], "withheld": True}
 
 
-def test_a_stranger_learns_of_the_broker_only_that_a_log_in_is_needed(api: httpx.Client) -> None:
+def test_an_anonymous_client_learns_only_that_it_must_log_in(api: httpx.Client) -> None:
     found = api.get("/api/v1/broker").json()
     assert found.pop("reloads") == 0
     assert found.pop("websocket").startswith("ws://"), "where the dashboard logs in"
@@ -210,7 +208,7 @@ ROUTES = [
 ]
 
 
-def test_a_consumer_that_may_not_be_pulled_from_is_answered_like_a_missing_one(api: httpx.Client) -> None:
+def test_a_forbidden_consumer_is_answered_like_a_missing_one(api: httpx.Client) -> None:
     made = api.post("/api/v1/consumers/veiled/pull", json={"filter": "#", "wait": 0}, auth=ANN)
     assert made.status_code == 200
     for action, body in (
@@ -228,7 +226,9 @@ def test_a_consumer_that_may_not_be_pulled_from_is_answered_like_a_missing_one(a
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_rights_come_before_work_on_every_route(api: httpx.Client, method: str, path: str) -> None:
+def test_permissions_are_checked_before_work_on_every_route(
+    api: httpx.Client, method: str, path: str
+) -> None:
     headers = {"Content-Type": "application/json"} if method == "POST" else {}
     content = b"{ this is no JSON" if method == "POST" else None
     for who, status in ((None, 401), (EVE, 403)):
@@ -243,7 +243,7 @@ def test_rights_come_before_work_on_every_route(api: httpx.Client, method: str, 
         assert answer.status_code == status, "what is wrong with the request is not looked at"
 
 
-def test_every_route_is_in_the_table_of_rights(api: httpx.Client) -> None:
+def test_every_route_is_in_the_table_of_permissions(api: httpx.Client) -> None:
     described = api.get("/openapi.json").json()["paths"]
     asked = {
         (method.upper(), path.removeprefix("/api/v1/").partition("/")[0])

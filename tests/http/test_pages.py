@@ -1,4 +1,4 @@
-"""Pages of very long lists: the right entries, and others have their turn meanwhile."""
+"""Pages of very long lists: their entries, and turns for other requests meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP = 50
 
 
 class Asked:
-    """A page of names that end with anything but 7, made with a clock by which each look takes its time."""
+    """A page of names that do not end with 7, with a clock that advances with every look."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Asked:
             self.problems.append(found)
 
     def finish(self) -> int:
-        """Let the page have all its turns; return how many it took."""
+        """Give the page all its turns; return the number of turns."""
         turns = 0
         while self.broker.has_interrupted:
             self.broker.take_turns()
@@ -60,7 +60,7 @@ def about(name: str) -> Entry | None:
 
 @pytest.mark.parametrize("count", [0, 1, STEP - 1, STEP, STEP + 1, 3 * STEP + 5])
 @pytest.mark.parametrize("limit", [1, 7, 1_000])
-def test_all_pages_together_are_all_names_in_order(count: int, limit: int) -> None:
+def test_all_pages_together_contain_all_names_in_order(count: int, limit: int) -> None:
     names = sorted(f"name-{number}" for number in range(count))
     wanted = [name for name in names if not name.endswith("7")]
     doubled = sorted(names + names[: count // 3])
@@ -84,7 +84,7 @@ def test_all_pages_together_are_all_names_in_order(count: int, limit: int) -> No
         after = page.found[-1]
 
 
-def test_a_mistake_is_answered_and_ends_no_one_elses_turn() -> None:
+def test_an_exception_is_answered_and_does_not_end_other_pages() -> None:
     def fail(name: str) -> Entry:
         if name == "z":
             raise RuntimeError("a mistake")
@@ -99,7 +99,7 @@ def test_a_mistake_is_answered_and_ends_no_one_elses_turn() -> None:
     assert others == ["had a turn"]
 
 
-def test_names_that_come_and_go_between_two_turns_disturb_nothing() -> None:
+def test_names_may_come_and_go_between_two_turns() -> None:
     names = [f"{number:05}" for number in range(3 * STEP)]
     wanted = {names[10], names[2 * STEP], names[2 * STEP + 1]}
     page = Asked(
@@ -118,7 +118,7 @@ def test_names_that_come_and_go_between_two_turns_disturb_nothing() -> None:
     assert page.ends == [None]
 
 
-def test_one_page_has_its_turn_at_a_time_whoever_asks_for_how_many() -> None:
+def test_one_page_at_a_time_has_a_turn() -> None:
     broker = Broker()
     turns = PageTurns(broker)
     had: list[str] = []

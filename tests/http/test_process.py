@@ -1,4 +1,4 @@
-"""The HTTP process: who may come in, its bounds, and its end."""
+"""The HTTP process: authentication, bounds, restart and end."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.durability.disk import CannotMount, SmallDisk
 from tests.server.test_authenticator import PLUGIN
 from tests.support.children import assert_it_ends_with_its_broker, children
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 from .conftest import HTTP, LISTEN
 
@@ -50,20 +51,22 @@ connect_timeout = 0.5
 
 
 def until_it_answers(api: httpx.Client, patience: float = 30.0) -> float:
-    """Return how long it took until the API answered."""
+    """Wait for the API, and return the seconds until it answered."""
     began = time.monotonic()
-    while time.monotonic() - began < patience:
+
+    def answers() -> bool:
         try:
-            if api.get("/health").status_code == 200:
-                return time.monotonic() - began
+            return api.get("/health").status_code == 200
         except httpx.TransportError:
-            time.sleep(0.05)
-    raise AssertionError("the API does not answer")
+            return False
+
+    wait_until(answers, "the API answers", patience)
+    return time.monotonic() - began
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with users, and tight limits."""
+    """A broker with users and tight limits."""
     folder = tmp_path_factory.mktemp("guarded")
     write_users(
         folder / "users",
@@ -91,7 +94,7 @@ def api(guarded: BrokerProcess) -> Iterator[httpx.Client]:
 
 
 def raw(broker: BrokerProcess, data: bytes, patience: float = 10.0) -> bytes:
-    """Send bytes, and return all that comes until the connection is closed."""
+    """Send bytes, and return everything until the connection is closed."""
     with socket.create_connection(("127.0.0.1", broker.port(HTTP)), timeout=patience) as one:
         one.sendall(data)
         got = b""
@@ -104,7 +107,7 @@ def raw(broker: BrokerProcess, data: bytes, patience: float = 10.0) -> bytes:
 
 
 def healthy(one: socket.socket) -> None:
-    """Require an answer over a connection that stays."""
+    """Require a response on a connection that stays open."""
     one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     got = b""
     while not got.endswith(b'{"status":"ok"}'):
@@ -116,7 +119,7 @@ def healthy(one: socket.socket) -> None:
 # Who may
 
 
-def test_who_must_log_in_is_told_so(api: httpx.Client) -> None:
+def test_a_request_without_login_is_told_to_log_in(api: httpx.Client) -> None:
     for path in ("clients", "topics", "topics/a", "tree", "streams", "streams/default/messages"):
         answer = api.get(f"/api/v1/{path}")
         assert answer.status_code == 401, path
@@ -131,7 +134,7 @@ def test_who_must_log_in_is_told_so(api: httpx.Client) -> None:
     assert "Basic" not in scripted.headers["www-authenticate"]
 
 
-def test_passwords_and_tokens(api: httpx.Client) -> None:
+def test_passwords_and_tokens_are_accepted(api: httpx.Client) -> None:
     assert api.get("/api/v1/broker", auth=("ann", "word-of-ann")).json()["user"] == "ann"
     assert api.get("/api/v1/clients", auth=("ann", "word-of-ann")).status_code == 200
     token = jwt.encode({"sub": "ann", "exp": time.time() + 60}, SECRET, "HS256", {"kid": "k"})
@@ -142,7 +145,7 @@ def test_passwords_and_tokens(api: httpx.Client) -> None:
     api.get("/api/v1/broker", auth=("ann", "word-of-ann"))  # which has failures forgotten
 
 
-def test_what_is_refused_is_named(api: httpx.Client) -> None:
+def test_a_refusal_names_the_missing_permission(api: httpx.Client) -> None:
     bob = ("bob", "word-of-bob")
     answer = api.get("/api/v1/clients", auth=bob)
     assert (answer.status_code, answer.json()["detail"]) == (403, "not authorized: admin '#'")
@@ -167,7 +170,7 @@ def test_what_is_refused_is_named(api: httpx.Client) -> None:
     assert api.post("/api/v1/consumers/bobs/acknowledge", json={"offset": 0}, auth=bob).status_code == 403
 
 
-def test_too_many_wrong_passwords(tmp_path: Path) -> None:
+def test_too_many_wrong_passwords_are_refused_unchecked(tmp_path: Path) -> None:
     write_users(tmp_path / "users", [User("ann", hash_password("word-of-ann"))])
     (tmp_path / "pyrite.toml").write_text("[access]\nusers = 'users'\n")
     with (
@@ -185,7 +188,7 @@ def test_too_many_wrong_passwords(tmp_path: Path) -> None:
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
 
 
-def test_users_who_are_gone_are_not_let_in_any_more(tmp_path: Path) -> None:
+def test_removed_users_are_refused(tmp_path: Path) -> None:
     write_users(
         tmp_path / "users",
         [User(name, hash_password(f"word-of-{name}")) for name in ("ann", "bob")],
@@ -200,16 +203,14 @@ def test_users_who_are_gone_are_not_let_in_any_more(tmp_path: Path) -> None:
         assert api.get("/api/v1/broker", auth=("bob", "word-of-bob")).json()["user"] == "bob"
         write_users(tmp_path / "users", [User("ann", hash_password("word-of-ann"))])
         broker.process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 5  # far less than the time for which someone is known
-        while time.monotonic() < until:
-            if api.get("/api/v1/broker", auth=("bob", "word-of-bob")).status_code == 401:
-                break
-            time.sleep(0.05)
-        assert api.get("/api/v1/broker", auth=("bob", "word-of-bob")).status_code == 401
+        wait_until(
+            lambda: api.get("/api/v1/broker", auth=("bob", "word-of-bob")).status_code == 401,
+            "bob is not known any more",
+        )
         assert api.get("/api/v1/broker", auth=("ann", "word-of-ann")).json()["user"] == "ann"
 
 
-def test_a_plug_in_decides_here_too(tmp_path: Path) -> None:
+def test_an_authenticator_plug_in_decides(tmp_path: Path) -> None:
     (tmp_path / "doorman.py").write_text(PLUGIN)
     (tmp_path / "pyrite.toml").write_text("[mqtt]\nauthenticator = 'doorman:make'\n")
     with (
@@ -226,7 +227,7 @@ def test_a_plug_in_decides_here_too(tmp_path: Path) -> None:
         assert "secret" not in " ".join(broker.log)
 
 
-def test_pages_of_other_sites_can_do_nothing(api: httpx.Client) -> None:
+def test_requests_from_pages_of_other_sites_are_refused(api: httpx.Client) -> None:
     assert api.get("/api/v1/broker", headers={"Host": "rebound.example"}).status_code == 421
     assert api.get("/api/v1/broker", headers={"Host": "localhost:1"}).status_code == 200
     body = {"topic": "bob/x", "payload": ""}
@@ -261,19 +262,21 @@ def test_payloads_and_bodies_are_bounded(api: httpx.Client) -> None:
     assert api.get("/health").status_code == 200
 
 
-def test_a_body_that_will_be_too_large_is_not_waited_for(guarded: BrokerProcess) -> None:
+def test_a_body_declared_too_large_is_not_read(guarded: BrokerProcess) -> None:
     head = b"POST /api/v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     assert raw(guarded, head + b"Content-Length: 99999999999\r\n\r\n").startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize(("hosts", "status"), [([], b"421"), (["localhost", "other.example"], b"400")])
-def test_a_request_has_one_host(guarded: BrokerProcess, hosts: list[str], status: bytes) -> None:
+def test_a_request_with_several_hosts_is_refused(
+    guarded: BrokerProcess, hosts: list[str], status: bytes
+) -> None:
     lines = "".join(f"Host: {one}\r\n" for one in hosts)
     got = raw(guarded, f"GET /health HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode())
     assert got.split(b" ")[1] == status
 
 
-def test_heads_are_bounded(guarded: BrokerProcess) -> None:
+def test_request_heads_are_bounded(guarded: BrokerProcess) -> None:
     head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     assert raw(guarded, head + b"X: " + b"x" * 30_000 + b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
     assert raw(guarded, head + b"X: " + b"x" * 40_000).startswith(b"HTTP/1.1 431 ")
@@ -281,11 +284,11 @@ def test_heads_are_bounded(guarded: BrokerProcess) -> None:
     assert raw(guarded, head + many).startswith(b"HTTP/1.1 431 ")
 
 
-def test_who_is_too_slow_is_closed(guarded: BrokerProcess) -> None:
+def test_slow_requests_are_closed(guarded: BrokerProcess) -> None:
     for begun in (b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"):
         began = time.monotonic()
         assert raw(guarded, begun) == b""
-        assert 0.4 < time.monotonic() - began < 5
+        assert 0.4 < time.monotonic() - began < 9
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", guarded.port(HTTP)), timeout=10) as one:
         healthy(one)
@@ -298,19 +301,21 @@ def test_who_is_too_slow_is_closed(guarded: BrokerProcess) -> None:
     "garbage",
     [b"\x00" * 100, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
 )
-def test_what_is_not_http(guarded: BrokerProcess, api: httpx.Client, garbage: bytes) -> None:
+def test_bytes_that_are_not_http_are_refused(
+    guarded: BrokerProcess, api: httpx.Client, garbage: bytes
+) -> None:
     assert raw(guarded, garbage)[:12] in (b"HTTP/1.1 400", b"")
     assert api.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize("line", ["BREW /", "GET /\xe4", "GET /api/v1/topics?filter=\xe4"])
-def test_what_is_hardly_http_is_told_what_is_expected(guarded: BrokerProcess, line: str) -> None:
+def test_malformed_http_is_answered_with_the_reason(guarded: BrokerProcess, line: str) -> None:
     got = raw(guarded, f"{line} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert b"application/problem+json" in got
     assert b"a method that is known" in got
 
 
-def test_requests_in_one_piece_are_answered_in_order(guarded: BrokerProcess) -> None:
+def test_pipelined_requests_are_answered_in_order(guarded: BrokerProcess) -> None:
     one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
     got = raw(guarded, one % b"" * 9 + one % b"Connection: close\r\n")
     assert got.count(b'{"status":"ok"}') == 10
@@ -341,7 +346,7 @@ def test_connections_from_one_address_are_bounded(tmp_path: Path) -> None:
 # Life and death
 
 
-def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_restarted(tmp_path: Path) -> None:
     with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
         (child,) = children(broker)
         with httpx.Client(base_url=broker.urls[HTTP]) as api:
@@ -354,12 +359,12 @@ def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
-def test_it_ends_with_the_broker(tmp_path: Path) -> None:
+def test_the_process_ends_with_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(*LISTEN, "--data", str(tmp_path / "data"))
     assert_it_ends_with_its_broker(broker)
 
 
-def test_the_broker_stops_soon_while_requests_wait(tmp_path: Path) -> None:
+def test_the_broker_stops_while_requests_wait(tmp_path: Path) -> None:
     with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
         with socket.create_connection(("127.0.0.1", broker.port(HTTP)), timeout=10) as one:
             body = b'{"filter": "a", "wait": 30}'
@@ -367,14 +372,15 @@ def test_the_broker_stops_soon_while_requests_wait(tmp_path: Path) -> None:
                 b"POST /api/v1/consumers/c/pull HTTP/1.1\r\nHost: localhost\r\n"
                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
             )
-            time.sleep(0.3)
+            metrics = f"{broker.urls[HTTP]}/metrics"
+            wait_until(lambda: "pyrite_consumers 1" in httpx.get(metrics).text, "the pull waits")
             began = time.monotonic()
             assert broker.stop() == 0
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15, "the pull would wait for 30 s"
         assert not any("Traceback" in line for line in broker.log)
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -383,7 +389,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             BrokerProcess(f"--listen={url}", "--data", str(tmp_path / "data"))
 
 
-def test_tls_and_certificates_that_are_new(tmp_path: Path) -> None:
+def test_new_certificates_are_used(tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.create_default_context()
     authority.configure_trust(context)
@@ -398,11 +404,7 @@ def test_tls_and_certificates_that_are_new(tmp_path: Path) -> None:
         before = _serial(broker.port(0), context)
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(server))
         broker.process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 20
-        serial = before
-        while serial == before and time.monotonic() < until:
-            serial = _serial(broker.port(0), context)
-        assert serial != before
+        wait_until(lambda: _serial(broker.port(0), context) != before, "the new certificate is shown")
 
 
 def _serial(port: int, context: ssl.SSLContext) -> object:
@@ -416,7 +418,7 @@ def _serial(port: int, context: ssl.SSLContext) -> object:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_full_disk_is_507(tmp_path: Path, qos: int) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, qos: int) -> None:
     try:
         disk = SmallDisk(tmp_path)
     except CannotMount as error:
@@ -443,8 +445,8 @@ def test_a_full_disk_is_507(tmp_path: Path, qos: int) -> None:
         assert api.get("/api/v1/streams").json()["streams"][0]["error"]
 
 
-def test_answers_that_no_one_reads_are_bounded(tmp_path: Path) -> None:
-    """Large answers wait for their readers; beyond a bound, others are told to come later."""
+def test_unread_responses_are_bounded(tmp_path: Path) -> None:
+    """Large responses wait for their readers; beyond a bound, further requests are refused."""
     with (
         BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker,
         httpx.Client(base_url=broker.urls[HTTP], timeout=60) as api,
@@ -464,17 +466,14 @@ def test_answers_that_no_one_reads_are_bounded(tmp_path: Path) -> None:
         finally:
             for one in sockets:
                 one.close()
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            answer = api.get("/api/v1/streams/default/messages")
-            if answer.status_code == 200:
-                break
-            time.sleep(0.1)
-        assert answer.status_code == 200, "who has gone holds nothing"
-        assert answer.json()["messages"][0]["payload"] == payload
+
+        def messages() -> list[dict[str, str]]:
+            return list(api.get("/api/v1/streams/default/messages").json().get("messages", []))
+
+        assert wait_until(messages, "connections that are gone hold nothing")[0]["payload"] == payload
 
 
-def test_what_is_not_kept_any_longer_is_left_out_and_said_once(tmp_path: Path) -> None:
+def test_dropped_messages_are_skipped_and_reported_once(tmp_path: Path) -> None:
     stream = "[[stream]]\nname = 'default'\nsegment_bytes = 65536\nretention_bytes = 131072\n"
     (tmp_path / "pyrite.toml").write_text(stream)
     arguments = ("--config=pyrite.toml", "--data=data", "--listen=http://127.0.0.1:0")
@@ -485,10 +484,9 @@ def test_what_is_not_kept_any_longer_is_left_out_and_said_once(tmp_path: Path) -
         payload = base64.b64encode(os.urandom(40_000)).decode()
         for _ in range(12):
             api.post("/api/v1/publish", json={"topic": "a", "payload_base64": payload}).raise_for_status()
-        end = time.monotonic() + 30
-        while api.get("/api/v1/streams").json()["streams"][0]["first"] < 5:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        wait_until(
+            lambda: api.get("/api/v1/streams").json()["streams"][0]["first"] >= 5, "messages are dropped"
+        )
         found = api.get("/api/v1/streams/default/messages", params={"from": 0, "limit": 1}).json()
         first = found["messages"][0]["offset"]
         said = f"stream default: offsets 0 to {first - 1} are not kept any longer"

@@ -1,4 +1,4 @@
-"""Topics level by level: the same levels as a look at all topics would find, each once."""
+"""Topics level by level: each level once, as a scan of all topics finds them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
 
 @settings(max_examples=300, deadline=None)
 @given(st.sets(TOPICS), st.sets(TOPICS), st.none() | st.lists(LEVELS, min_size=1, max_size=2).map("/".join))
-def test_every_level_is_found_once_from_wherever_one_goes_on(
+def test_every_level_is_found_once_from_any_cursor(
     created: set[str], kept: set[str], below: str | None
 ) -> None:
     trees = []

@@ -1,4 +1,4 @@
-"""aiomqtt: the client for asyncio, in an event loop that has a thread of its own."""
+"""aiomqtt, a client for asyncio, in an event loop with its own thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Loop:
-    """An event loop in a thread, for tests that are not in one."""
+    """An event loop in a thread, for tests that are not coroutines."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -65,7 +65,7 @@ def _client(address: Address, version: int, subscription: Subscription | None = 
 
 
 class AiomqttSubscriber(Subscriber):
-    """One aiomqtt client, and a task that takes its messages."""
+    """One aiomqtt client, and a task that reads its messages."""
 
     def __init__(
         self, loop: Loop, address: Address, version: int, subscription: Subscription, arrival: Arrival | None
@@ -113,8 +113,6 @@ class AiomqttSubscriber(Subscriber):
 
 
 class AiomqttClient(Client):
-    """aiomqtt."""
-
     transports = ("tcp", "tls", "ws", "wss", "unix")
 
     def __init__(self, address: Address, version: int, loop: Loop) -> None:

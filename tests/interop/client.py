@@ -1,4 +1,4 @@
-"""The face that every client shows to the tests, whoever wrote it and however it is driven."""
+"""The interface through which tests use every client library and tool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSIONS = {"3.1.1": 4, "5.0": 5}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listener of the broker, and what is needed to reach it."""
+    """A listener of the broker, with the certificates needed to connect."""
 
     transport: str
     """One of tcp, tls, ws, wss, unix."""
@@ -37,7 +37,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """An authority, and the certificates with keys that it signed: PEM files."""
+    """PEM files of an authority, and of the certificates and keys that it signed."""
 
     ca: Path
     server: Path
@@ -46,7 +46,7 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The properties that a message may carry in MQTT 5.0."""
+    """The properties of an MQTT 5.0 message."""
 
     user: tuple[tuple[str, str], ...] = ()
     content_type: str | None = None
@@ -69,7 +69,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """A message that the broker shall publish if the connection breaks."""
+    """A message that the broker publishes if the connection breaks."""
 
     topic: str
     payload: bytes
@@ -78,7 +78,7 @@ class Will:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a subscriber asks for, and as whom."""
+    """The filter, options and session of a subscriber."""
 
     topic_filter: str
     qos: int = 0
@@ -90,7 +90,7 @@ class Subscription:
 
 
 class Refused(Exception):
-    """The broker did not accept the connection."""
+    """The broker refused the connection."""
 
 
 Arrival = Callable[[Message], object]
@@ -113,7 +113,7 @@ class Subscriber(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Disconnect as MQTT wants it. A second call does nothing."""
+        """Disconnect with DISCONNECT. A second call does nothing."""
 
     @abstractmethod
     def break_connection(self) -> None:
@@ -160,7 +160,7 @@ class Client(ABC):
         retain: bool = False,
         properties: Properties | None = None,
     ) -> None:
-        """Connect, publish, and disconnect once the broker has acknowledged all that it acknowledges."""
+        """Connect, publish, and disconnect once every acknowledgement has come."""
 
     def close(self) -> None:
         """Close every subscriber."""

@@ -1,4 +1,4 @@
-"""One broker with every kind of listener, and the clients that others wrote to connect to it."""
+"""One broker with every kind of listener, and third-party clients that connect to it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def addresses(
                     certificates.ca if transport in ("tls", "wss") else None,
                 )
             yield found
-        assert broker.log == [], "nothing that these clients do is worth a warning"
+        assert broker.log == [], "these clients do nothing that the broker warns about"
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +101,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def new_client(addresses: dict[str, Address], request: pytest.FixtureRequest) -> Iterator[ClientFactory]:
-    """Return a function from the names of a client, a transport and a version to such a client."""
+    """Return a function that makes a client from the names of a library, a transport and a version."""
     clients: list[Client] = []
 
     def new(name: str, transport: str, version: str) -> Client:
@@ -128,7 +128,7 @@ def new_client(addresses: dict[str, Address], request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def client(new_client: ClientFactory, request: pytest.FixtureRequest) -> Client:
-    """One client; `every_client` and its like say which."""
+    """One client, chosen by `every_client` and the other marks of matrix.py."""
     name, transport, version = request.param
     return new_client(name, transport, version)
 

@@ -1,4 +1,8 @@
-"""Which tests run with which clients: each client, by each transport that it has, in each version of MQTT."""
+"""The clients, versions and transports that a test runs with.
+
+Delivery is tested over every transport of every client. What a message means does not depend on the
+transport, and is tested over TCP alone.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +25,22 @@ CLIENTS: dict[str, type[Client]] = {
 }
 
 
-def clients(names: Iterable[str] = CLIENTS, versions: Iterable[str] = VERSIONS) -> pytest.MarkDecorator:
-    """Run a test with these clients, by each of their transports, in these versions."""
+def clients(
+    names: Iterable[str] = CLIENTS, versions: Iterable[str] = VERSIONS, every_transport: bool = False
+) -> pytest.MarkDecorator:
+    """Run a test with these clients in these versions, over TCP or over each of their transports."""
     cases = [
         pytest.param((name, transport, version), id=f"{name}-{transport}-{version}")
         for name in names
-        for transport, version in product(CLIENTS[name].transports, versions)
+        for transport, version in product(CLIENTS[name].transports if every_transport else ["tcp"], versions)
     ]
     return pytest.mark.parametrize("client", cases, indirect=True)
 
 
 every_client = clients()
 every_client_of_mqtt_5 = clients(versions=["5.0"])
-every_qos = pytest.mark.parametrize("qos", [0, 1, 2], ids=lambda qos: f"qos{qos}")
+every_client_and_transport = clients(every_transport=True)
+every_client_and_transport_of_mqtt_5 = clients(versions=["5.0"], every_transport=True)
 every_pair_of_clients = pytest.mark.parametrize(
     ("publisher_name", "subscriber_name"),
     [pytest.param(*pair, id="-to-".join(pair)) for pair in permutations(CLIENTS, 2)],

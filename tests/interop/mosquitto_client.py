@@ -1,4 +1,4 @@
-"""mosquitto_pub and mosquitto_sub: the commands around Eclipse Mosquitto's library in C."""
+"""mosquitto_pub and mosquitto_sub, the commands of Eclipse Mosquitto's C library."""
 
 from __future__ import annotations
 
@@ -73,8 +73,6 @@ def _parse(line: bytes) -> Message:
 
 
 class MosquittoSubscriber(Subscriber):
-    """One mosquitto_sub."""
-
     def __init__(
         self, address: Address, version: int, subscription: Subscription, arrival: Arrival | None
     ) -> None:
@@ -137,8 +135,6 @@ class MosquittoSubscriber(Subscriber):
 
 
 class MosquittoClient(Client):
-    """mosquitto_pub and mosquitto_sub."""
-
     transports = ("tcp", "tls", "unix")
 
     def _subscribe(self, subscription: Subscription, arrival: Arrival | None) -> Subscriber:

@@ -1,4 +1,4 @@
-"""MQTT.js: the client for Node.js, in one Node.js process that tests/node/clients.js drives."""
+"""MQTT.js, a client for Node.js, in one Node.js process driven by tests/node/clients.js."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _NAMES = {"contentType": "content_type", "responseTopic": "response_topic", "mes
 
 
 def install() -> None:
-    """Install what package.json asks for, unless it is there.
+    """Install the packages of package.json unless they are installed.
 
-    package.json is its own lock: of several workers of pytest-xdist, one installs and the others wait.
+    package.json is locked meanwhile: of several workers, one installs and the others wait.
     """
     package = NODE / "package.json"
     wanted = json.loads(package.read_text())["dependencies"]["mqtt"]
@@ -62,8 +62,6 @@ def _installed() -> str | None:
 
 
 class Node:
-    """The Node.js process."""
-
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             ["node", NODE / "clients.js"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -76,7 +74,7 @@ class Node:
         self._reader.start()
 
     def open(self, address: Address, version: int, subscription: Subscription, arrival: Arrival) -> None:
-        """Connect a client; its name is that of the subscription's client."""
+        """Connect a client under the client id of its subscription."""
         options: dict[str, Any] = {
             "clientId": subscription.client_id,
             "protocolVersion": version,
@@ -100,7 +98,7 @@ class Node:
         )
 
     def do(self, command: str, client: str, **values: Any) -> None:
-        """Give a command and wait until it is done."""
+        """Send a command and wait until it is done."""
         number = next(self._numbers)
         answer: Future[None] = Future()
         self._answers[number] = answer
@@ -173,8 +171,6 @@ def _publish_properties(properties: Properties) -> dict[str, Any]:
 
 
 class MqttjsSubscriber(Subscriber):
-    """One MQTT.js client."""
-
     def __init__(
         self,
         node: Node,
@@ -206,8 +202,6 @@ class MqttjsSubscriber(Subscriber):
 
 
 class MqttjsClient(Client):
-    """MQTT.js."""
-
     transports = ("tcp", "tls", "ws", "wss", "unix")
 
     def __init__(self, address: Address, version: int, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""paho-mqtt: Eclipse's client in Python, with its network loop in a thread."""
+"""paho-mqtt, Eclipse's Python client, with its network loop in a thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _empty(packet_type: int) -> PahoProperties:
 
 
 def tls_context(address: Address) -> ssl.SSLContext | None:
-    """Return what paho-mqtt needs to speak TLS with that address, if it is spoken there."""
+    """Return the TLS context for an address, or None if it has no TLS."""
     if address.transport not in ("tls", "wss"):
         return None
     context = ssl.create_default_context(cafile=address.ca)
@@ -60,7 +60,7 @@ def tls_context(address: Address) -> ssl.SSLContext | None:
 
 
 def publish_properties(properties: Properties | None) -> PahoProperties | None:
-    """Return the properties as paho-mqtt wants them in PUBLISH."""
+    """Return the properties of PUBLISH as paho-mqtt expects them."""
     if properties is None:
         return None
     paho = _empty(PacketTypes.PUBLISH)
@@ -74,7 +74,7 @@ def publish_properties(properties: Properties | None) -> PahoProperties | None:
 
 
 def connect_properties(version: int, session: str | None) -> PahoProperties | None:
-    """Return the properties of CONNECT for a session that lasts or does not."""
+    """Return the properties of CONNECT for a persistent or a clean session."""
     if version < 5 or session is None:
         return None
     paho = _empty(PacketTypes.CONNECT)
@@ -92,7 +92,7 @@ def subscribe_properties(identifier: int | None) -> PahoProperties | None:
 
 
 def received_properties(paho: PahoProperties | None) -> Properties:
-    """Return the properties that a message arrived with."""
+    """Return the properties of a received message."""
     return Properties(
         user=tuple(getattr(paho, "UserProperty", ())),
         subscription_identifiers=tuple(getattr(paho, "SubscriptionIdentifier", ())),
@@ -101,7 +101,7 @@ def received_properties(paho: PahoProperties | None) -> Properties:
 
 
 def cut(connection: Any) -> None:
-    """End a connection below whatever TLS or WebSocket paho-mqtt has put around its socket."""
+    """Close the TCP connection below the TLS or WebSocket layer of paho-mqtt."""
     with socket.socket(fileno=os.dup(connection.fileno())) as bare:
         bare.shutdown(socket.SHUT_RDWR)
 
@@ -232,8 +232,6 @@ class PahoSubscriber(Subscriber):
 
 
 class PahoClient(Client):
-    """paho-mqtt."""
-
     transports = ("tcp", "tls", "ws", "wss", "unix")
 
     def _subscribe(self, subscription: Subscription, arrival: Arrival | None) -> Subscriber:

@@ -1,4 +1,4 @@
-"""A listener that asks its clients for a certificate."""
+"""A listener that requires client certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MQTT 5.0 lets a message carry besides its payload arrives as it was sent."""
+"""Properties of MQTT 5.0 messages arrive unchanged."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def test_the_content_type_arrives_unchanged(client: Client, topic: str) -> None:
 
 
 @every_client_of_mqtt_5
-def test_a_request_is_answered_at_its_response_topic_with_its_correlation_data(
-    client: Client, topic: str
-) -> None:
+def test_a_response_arrives_with_the_correlation_data_of_the_request(client: Client, topic: str) -> None:
     answers, requests = topic + "/answers", topic + "/requests"
     requester = client.subscribe(answers, qos=1)
     responder = client.subscribe(requests, qos=1)
@@ -44,7 +42,7 @@ def test_a_request_is_answered_at_its_response_topic_with_its_correlation_data(
 
 
 @every_client_of_mqtt_5
-def test_the_message_expiry_arrives_less_the_time_in_the_broker(client: Client, topic: str) -> None:
+def test_the_message_expiry_arrives_minus_the_time_in_the_broker(client: Client, topic: str) -> None:
     subscriber = client.subscribe(topic, qos=1)
     client.publish(topic, b"milk", qos=1, properties=Properties(expiry=3600))
     expiry = subscriber.receive().properties.expiry

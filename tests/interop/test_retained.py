@@ -1,4 +1,4 @@
-"""A retained message waits for those who subscribe later."""
+"""A retained message is sent to later subscribers."""
 
 from __future__ import annotations
 

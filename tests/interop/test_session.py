@@ -1,4 +1,4 @@
-"""A session that outlasts its connection."""
+"""A persistent session outlasts its connection."""
 
 from __future__ import annotations
 

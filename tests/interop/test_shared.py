@@ -1,4 +1,4 @@
-"""A shared subscription gives each message to one of its members."""
+"""A shared subscription delivers each message to one of its members."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def test_the_will_is_delivered_when_the_connection_breaks(client: Client, topic:
 
 
 @clients(versions=["5.0"], names=["mosquitto"])
-def test_the_will_is_delivered_if_the_disconnection_asks_for_it(client: Client, topic: str) -> None:
+def test_the_will_is_delivered_after_disconnect_with_will(client: Client, topic: str) -> None:
     watcher = client.subscribe(topic, qos=1)
     leaving = client.subscribe(topic + "/other", will=Will(topic, b"gone"))
     leaving.close()  # at a signal, mosquitto_sub sends DISCONNECT with reason 0x04
@@ -23,7 +23,7 @@ def test_the_will_is_delivered_if_the_disconnection_asks_for_it(client: Client, 
 
 
 @clients(names=["paho", "aiomqtt", "mqttjs"])
-def test_the_will_is_not_delivered_after_an_orderly_disconnection(client: Client, topic: str) -> None:
+def test_the_will_is_withheld_after_a_normal_disconnect(client: Client, topic: str) -> None:
     watcher = client.subscribe(topic, qos=1)
     leaving = client.subscribe(topic + "/other", will=Will(topic, b"gone"))
     leaving.close()

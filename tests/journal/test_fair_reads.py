@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyrite.journal.workers import FairThreadWorker
 from pyrite.process.fair import Asker, FairQueue
 from pyrite.storage.options import StreamOptions
 from tests.support.core import Core
+from tests.support.waiting import wait_until
 
 BOUND = 30.0
 """Seconds after which a test gives up."""
@@ -106,18 +106,17 @@ def test_a_read_of_one_user_waits_for_one_of_another_with_300_sessions(
 
 
 def test_a_stop_discards_the_reads_that_wait(reader: Reader) -> None:
-    done: list[int] = []
+    ran: list[int] = []
     release = reader.hold()
     for number in range(1_000):
-        reader.worker.run(lambda: time.sleep(0.1), lambda _: done.append(1), asker=Asker(str(number)))
+        reader.worker.run(lambda: ran.append(1), lambda _: None, asker=Asker(str(number)))
     stopping = threading.Thread(target=reader.worker.stop)
     stopping.start()
-    while reader.worker.waiting:
-        time.sleep(0.001)
+    wait_until(lambda: not reader.worker.waiting, "the reads that wait are discarded")
     release.set()
     stopping.join(BOUND)
     assert not stopping.is_alive()
-    assert not done
+    assert not ran
 
 
 def test_single_messages_far_apart_are_read_in_several_turns(

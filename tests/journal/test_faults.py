@@ -8,7 +8,6 @@ import os
 import resource
 import sqlite3
 import threading
-import time
 import weakref
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +26,7 @@ from pyrite.storage.folder import FolderError
 from pyrite.storage.options import StreamOptions
 from tests.support.core import Client
 from tests.support.durable import Deferred, Device, FailingFiles, Machine, default_streams
+from tests.support.waiting import let_pass
 
 
 def failing(folder: Path, **options: Any) -> tuple[Machine, FailingFiles]:
@@ -265,7 +265,7 @@ def test_a_sync_that_fails_is_told_and_its_messages_are_counted(folder: Path) ->
     for topic in ("a/b", "a/b", "b"):
         client.publish(topic, b"x")
     assert len(machine.log("a")) == 3
-    time.sleep(0.02)
+    let_pass(0.02, "the files are due to be synced")
     files.failing["sync"] = errno.EIO
     machine.tick(1)
     assert machine.journal.fault is not None

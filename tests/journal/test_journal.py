@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from tests.support.durable import (
     OpenFiles,
     default_streams,
 )
+from tests.support.waiting import let_pass
 
 BOTH_VERSIONS = pytest.mark.parametrize("version", [V5, V311])
 
@@ -374,7 +374,7 @@ def test_when_messages_are_forced_to_disk(folder: Path, fsync: str, published: i
         client.publish("a/b", b"%d" % number, qos=1)
     assert acks(client) == [(fields.PUBACK, number) for number in (1, 2, 3)]
     assert files.syncs - before == published
-    time.sleep(0.25)
+    let_pass(0.25, "the files are due to be synced")
     machine.tick(3)
     assert files.syncs - before == published + later
     machine.stop()
@@ -387,7 +387,7 @@ def test_messages_that_no_one_waits_for_are_synced_in_time(folder: Path) -> None
     before = files.syncs  # the start has synced files of the folder
     machine.core.connect("c").publish("a/b", b"x")
     assert files.syncs == before
-    time.sleep(0.25)
+    let_pass(0.25, "the files are due to be synced")
     machine.tick(2)
     assert files.syncs == before + 1
     machine.tick(2)

@@ -1,4 +1,4 @@
-"""A client of the line protocol on a transport that keeps what the broker sends."""
+"""A client of the line protocol on a transport that records what the broker sends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def split(data: bytes) -> list[Came]:
 
 
 class LineClient:
-    """One client; `say` sends text as a person would type it."""
+    """One client; `say` sends text as typed by a person."""
 
     def __init__(self, core: Core, options: LineOptions | None = None) -> None:
         self.core = core
@@ -47,18 +47,18 @@ class LineClient:
         )
 
     def say(self, *lines: str | bytes) -> list[Came]:
-        """Send lines in one piece, and return what came since the last time."""
+        """Send lines in one piece, and return the frames that came since the last call."""
         data = b"".join((one if isinstance(one, bytes) else one.encode()) + b"\n" for one in lines)
         return self.send(data)
 
     def send(self, data: bytes) -> list[Came]:
-        """Send bytes, and return what came since the last time."""
+        """Send bytes, and return the frames that came since the last call."""
         self.connection.feed(data)
         self.core.flush()
         return self.came()
 
     def came(self) -> list[Came]:
-        """Return what came since the last time."""
+        """Return the frames that came since the last call."""
         self.core.flush()
         data = bytes(self.transport.written)
         self.transport.written.clear()

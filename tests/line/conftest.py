@@ -9,6 +9,6 @@ from tests.support.core import Core, no_internal_errors
 
 @pytest.fixture
 def core() -> Iterator[Core]:
-    """Return a broker, and see to it that nothing in it goes wrong unnoticed."""
+    """A broker; the test fails if it logs an internal error."""
     with no_internal_errors():
         yield Core()

@@ -1,4 +1,4 @@
-"""What one line or datagram can ask for is bounded, and so is the time that a client has to log in."""
+"""Bounds on the work that one line or datagram can cause, and on the time to log in."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ranges_stand_for_the_numbers_in_them(
     assert sorted(found) == sorted(named & known)
 
 
-def test_what_a_range_spans_costs_nothing() -> None:
+def test_a_large_range_costs_no_more_than_a_small_one() -> None:
     before = time.thread_time()
     known = range(0, 10**12, 10**9)
     found = [number for piece in among([range(0, 10**15)], known) for number in piece]
@@ -52,7 +52,7 @@ def test_what_a_range_spans_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("words", [" 0-65535" * 990, " 1-99999999999" * 990, " 7" * MAX_WORDS])
-def test_ranges_that_overlap_are_worked_through_once(core: Core, words: str) -> None:
+def test_overlapping_ranges_are_handled_once(core: Core, words: str) -> None:
     reader, writer = LineClient(core), LineClient(core)
     reader.say("Subscribe a ack")
     for number in range(20):
@@ -67,7 +67,7 @@ def test_ranges_that_overlap_are_worked_through_once(core: Core, words: str) -> 
     assert session.inflight_messages == (19 if words.startswith(" 7") else 0)
 
 
-def test_a_line_has_a_bounded_number_of_ranges(core: Core) -> None:
+def test_the_ranges_in_a_line_are_limited(core: Core) -> None:
     client = LineClient(core)
     assert client.say("Ack" + " 1-2" * MAX_WORDS) == []
     (refused,) = texts(client.say("Ack" + " 1-2" * (MAX_WORDS + 1)))
@@ -75,7 +75,7 @@ def test_a_line_has_a_bounded_number_of_ranges(core: Core) -> None:
     assert texts(client.say("Ping")) == ["Pong"]
 
 
-def test_ranges_in_a_datagram_are_worked_through_once(core: Core) -> None:
+def test_overlapping_ranges_in_a_datagram_are_handled_once(core: Core) -> None:
     network = Network(core)
     network.prove(HERE)
     network.send(HERE, b"Subscribe a ack\n")
@@ -113,7 +113,7 @@ def test_a_list_over_udp_fits_into_a_datagram(core: Core) -> None:
 
 
 @pytest.mark.parametrize("said", ["Publish {} 1 retain\nx", "Subscribe {}", "Create {}", "List {}"])
-def test_a_topic_is_no_longer_than_mqtt_can_say(core: Core, said: str) -> None:
+def test_a_topic_is_no_longer_than_mqtt_allows(core: Core, said: str) -> None:
     watcher = core.connect("watcher")
     watcher.subscribe("#")
     client = LineClient(core)
@@ -126,7 +126,7 @@ def test_a_topic_is_no_longer_than_mqtt_can_say(core: Core, said: str) -> None:
 # A flood from one host
 
 
-def test_strangers_of_one_host_do_not_crowd_out_those_of_others(core: Core) -> None:
+def test_unproven_addresses_of_one_host_do_not_displace_those_of_others(core: Core) -> None:
     network = Network(core)
     (ping,) = network.send(HERE, b"Subscribe a very long topic for the sake of room\n")
     for port in range(1, 2_000):
@@ -141,13 +141,13 @@ def test_strangers_of_one_host_do_not_crowd_out_those_of_others(core: Core) -> N
 
 
 class Guarded(Access):
-    """Lets those in who give a password."""
+    """Accepts clients that give a password."""
 
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
         return Accept(username=credentials.username) if credentials.password else Refuse()
 
 
-def test_ping_does_not_keep_a_client_that_has_not_logged_in() -> None:
+def test_ping_does_not_extend_the_time_to_log_in() -> None:
     core = Core(Limits(connect_timeout=5), access=Guarded())
     stranger, known = LineClient(core), LineClient(core)
     assert texts(known.say("Connect ann user=ann password=secret")) == ["Ack Connect ann new"]
@@ -162,7 +162,7 @@ def test_ping_does_not_keep_a_client_that_has_not_logged_in() -> None:
     assert not known.transport.closed
 
 
-def test_over_udp_neither() -> None:
+def test_ping_over_udp_does_not_extend_the_time_to_log_in() -> None:
     core = Core(Limits(connect_timeout=5), access=Guarded())
     network = Network(core)
     network.prove(HERE)
@@ -173,7 +173,7 @@ def test_over_udp_neither() -> None:
     assert len(network.datagrams) == 0
 
 
-def test_where_everyone_may_come_in_ping_will_do() -> None:
+def test_without_access_rules_ping_keeps_a_client() -> None:
     core = Core(Limits(connect_timeout=5))
     client = LineClient(core, LineOptions(ping_interval=2))
     for _ in range(10):

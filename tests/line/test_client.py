@@ -32,7 +32,7 @@ def client(broker: BrokerProcess, udp: bool = False, timeout: float = 10) -> Lin
 
 @BOTH
 @pytest.mark.parametrize("payload", [b"", b"hello", b" \n two lines \r\n", bytes(range(256)) * 100])
-def test_publish_and_subscribe(broker: BrokerProcess, udp: bool, payload: bytes) -> None:
+def test_a_message_arrives(broker: BrokerProcess, udp: bool, payload: bytes) -> None:
     with client(broker, udp) as reader, client(broker, udp) as writer:
         reader.subscribe("a topic/+")
         writer.publish("a topic/50%", payload)
@@ -50,7 +50,7 @@ def test_messages_come_once_and_in_order(broker: BrokerProcess, udp: bool) -> No
         assert got == [b"%d" % number for number in range(200)]
 
 
-def test_sixteen_mebibytes(broker: BrokerProcess) -> None:
+def test_a_message_of_sixteen_mebibytes_arrives(broker: BrokerProcess) -> None:
     payload = bytes(16 * 1024 * 1024)
     with client(broker) as reader, client(broker) as writer:
         reader.subscribe("large")
@@ -60,13 +60,13 @@ def test_sixteen_mebibytes(broker: BrokerProcess) -> None:
             writer.publish("large", payload + b"x")
 
 
-def test_too_much_for_a_datagram(broker: BrokerProcess) -> None:
+def test_a_message_too_large_for_a_datagram_is_refused(broker: BrokerProcess) -> None:
     with client(broker, udp=True) as writer, pytest.raises(LineError, match="do not fit into a datagram"):
         writer.publish("large", bytes(66_000))
 
 
 @BOTH
-def test_everything_else(broker: BrokerProcess, udp: bool) -> None:
+def test_the_other_commands_work(broker: BrokerProcess, udp: bool) -> None:
     where = f"{'udp' if udp else 'tcp'}/topics"
     with client(broker, udp) as one:
         assert not one.connect(f"{where}-client", ttl=60)
@@ -86,7 +86,7 @@ def test_everything_else(broker: BrokerProcess, udp: bool) -> None:
         one.ping()
 
 
-def test_a_session_is_gone_on_with(broker: BrokerProcess) -> None:
+def test_a_session_is_resumed(broker: BrokerProcess) -> None:
     with client(broker) as one:
         one.connect("comes-back", ttl=60)
         one.subscribe("missed", ack=True)
@@ -98,9 +98,7 @@ def test_a_session_is_gone_on_with(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("client_id", ["", "named"])
-def test_over_udp_a_client_that_was_forgotten_takes_up_its_subscriptions(
-    tmp_path: Path, client_id: str
-) -> None:
+def test_a_forgotten_udp_client_renews_its_subscriptions(tmp_path: Path, client_id: str) -> None:
     config = tmp_path / "pyrite.toml"
     config.write_text("[line]\nudp_timeout = 0.1\n")
     listeners = ("--listen=line://127.0.0.1:0", "--listen=udp://127.0.0.1:0")
@@ -127,7 +125,7 @@ def test_over_udp_a_client_that_was_forgotten_takes_up_its_subscriptions(
                 assert reader.connect(client_id, resume=True, ttl=60), "it has its name again, too"
 
 
-def test_an_empty_topic_is_told(broker: BrokerProcess) -> None:
+def test_an_empty_topic_is_reported(broker: BrokerProcess) -> None:
     with client(broker) as one:
         with pytest.raises(LineError, match="a topic must not be empty"):
             one.publish("", b"x")
@@ -136,7 +134,7 @@ def test_an_empty_topic_is_told(broker: BrokerProcess) -> None:
 
 
 @BOTH
-def test_who_is_not_there(udp: bool) -> None:
+def test_a_broker_that_does_not_run_is_reported(udp: bool) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -148,7 +146,7 @@ def test_who_is_not_there(udp: bool) -> None:
                 LineClient("127.0.0.1", port)
 
 
-def test_a_broker_that_ends() -> None:
+def test_the_end_of_the_broker_is_reported() -> None:
     with BrokerProcess("--ephemeral", "--listen=line://127.0.0.1:0") as broker, client(broker) as one:
         one.subscribe("a")
         broker.stop(signal.SIGKILL)

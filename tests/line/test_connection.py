@@ -1,4 +1,4 @@
-"""The commands of the line protocol, one by one, and what goes wrong."""
+"""The commands of the line protocol one by one, and their errors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def texts(came: list[Came]) -> list[str]:
 # Publish and subscribe
 
 
-def test_what_a_person_types(core: Core) -> None:
-    """As it is in the documentation."""
+def test_commands_typed_by_hand_work(core: Core) -> None:
+    """The example of the documentation."""
     reader, writer = LineClient(core), LineClient(core)
     assert texts(reader.say("Subscribe news")) == ["SubAck news"]
     assert texts(writer.say("Publish news 5", "hello")) == ["PubAck news"]
@@ -35,7 +35,7 @@ def test_what_a_person_types(core: Core) -> None:
     "payload", [b"", b" ", b"\n", b"\r\n", b"two\nlines\n", b"Publish x 5\nhello\n", bytes(256)]
 )
 @pytest.mark.parametrize("options", ["", " noack"])
-def test_any_payload_travels(core: Core, payload: bytes, options: str) -> None:
+def test_any_payload_is_delivered(core: Core, payload: bytes, options: str) -> None:
     reader, writer = LineClient(core), LineClient(core)
     reader.say("Subscribe a/#")
     answers = writer.say(b"Publish a/b %d%s\n%s" % (len(payload), options.encode(), payload))
@@ -43,7 +43,7 @@ def test_any_payload_travels(core: Core, payload: bytes, options: str) -> None:
     assert reader.came() == [Came(f"Message a/b {len(payload)}{options}", payload)]
 
 
-def test_the_ends_of_lines_may_be_those_of_telnet(core: Core) -> None:
+def test_lines_may_end_as_in_telnet(core: Core) -> None:
     reader, writer = LineClient(core), LineClient(core)
     assert texts(reader.send(b"Subscribe news\r\n\r\n\n")) == ["SubAck news"]
     assert texts(writer.send(b"Publish news 2\r\nhi\r\nPing\r\n")) == ["PubAck news", "Pong"]
@@ -52,8 +52,8 @@ def test_the_ends_of_lines_may_be_those_of_telnet(core: Core) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_however_the_bytes_are_cut_the_same_comes_out(data: st.DataObject) -> None:
-    """Of a run of messages, alike or not, among other commands."""
+def test_answers_do_not_depend_on_how_the_bytes_are_cut(data: st.DataObject) -> None:
+    """A run of similar or different messages among other commands."""
     frames = data.draw(
         st.lists(
             st.sampled_from(
@@ -97,7 +97,7 @@ def test_a_run_of_messages_is_one_batch(core: Core) -> None:
 
 
 @pytest.mark.parametrize("different", [0, 1, 40, 99])
-def test_one_that_differs_among_many_keeps_its_topic(core: Core, different: int) -> None:
+def test_one_different_message_in_a_run_keeps_its_topic(core: Core, different: int) -> None:
     reader, writer = LineClient(core), LineClient(core)
     reader.say("Subscribe +")
     topics = [b"b" if number == different else b"a" for number in range(100)]
@@ -107,25 +107,25 @@ def test_one_that_differs_among_many_keeps_its_topic(core: Core, different: int)
     assert list(zip(texts(came), [one.payload for one in came], strict=True)) == expected
 
 
-def test_a_payload_that_is_longer_than_said_among_many_is_an_error(core: Core) -> None:
+def test_a_payload_longer_than_declared_in_a_run_is_an_error(core: Core) -> None:
     writer = LineClient(core)
     frames = [b"Publish a 4\n%04d\n" % number for number in range(100)]
     frames[50] = b"Publish a 4\n00050\n"
     assert "bad-frame" in texts(writer.send(b"".join(frames)))[-1]
 
 
-def test_topics_with_spaces_and_others(core: Core) -> None:
+def test_topics_may_contain_spaces_and_percent_signs(core: Core) -> None:
     reader, writer = LineClient(core), LineClient(core)
     assert texts(reader.say("Subscribe living%20room/+")) == ["SubAck living%20room/+"]
     assert texts(writer.say("Publish living%20room/50%25 1", "x")) == ["PubAck living%20room/50%25"]
     assert texts(reader.came()) == ["Message living%20room/50%25 1"]
 
 
-def test_an_id_comes_back(core: Core) -> None:
+def test_puback_returns_the_id_of_the_message(core: Core) -> None:
     assert texts(LineClient(core).say("Publish a 1 id=7%207", "x")) == ["PubAck a id=7%207"]
 
 
-def test_unsubscribing(core: Core) -> None:
+def test_unsubscribe_ends_delivery(core: Core) -> None:
     reader, writer = LineClient(core), LineClient(core)
     reader.say("Subscribe a")
     assert texts(reader.say("Unsubscribe a")) == ["Ack Unsubscribe a"]
@@ -139,7 +139,7 @@ def test_unsubscribing(core: Core) -> None:
 # Kept values
 
 
-def test_kept_values_come_at_once_and_are_listed(core: Core) -> None:
+def test_retained_values_are_sent_at_once_and_listed(core: Core) -> None:
     writer = LineClient(core)
     writer.say("Publish weather/temp 2 retain", "98", "Publish weather/wind 4 retain", "N\n5%")
     writer.say("Create weather/rain", "Create news")
@@ -165,7 +165,7 @@ def test_kept_values_come_at_once_and_are_listed(core: Core) -> None:
 # Acknowledged, and the latest value
 
 
-def test_messages_that_are_to_be_acknowledged(core: Core) -> None:
+def test_unacknowledged_messages_are_delivered_again(core: Core) -> None:
     reader, writer = LineClient(core), LineClient(core)
     reader.say("Connect reader resume ttl=100", "Subscribe a ack")
     writer.say(*["Publish a 1", "x"] * 3)
@@ -201,13 +201,13 @@ def test_the_latest_value_replaces_what_waits(core: Core) -> None:
 
 
 def latest_of(came: list[Came]) -> dict[str, tuple[str, bytes | None]]:
-    """Return by topic the number and the payload of messages."""
+    """Return the number and the payload of messages, by topic."""
     words = [(one.text.split(), one.payload) for one in came if one.text.startswith("Message")]
     return {text[1]: (text[3].partition("n=")[2], payload) for text, payload in words}
 
 
 def test_the_latest_value_waits_for_a_client_that_comes_back(core: Core) -> None:
-    """What was not acknowledged is sent again; and what came meanwhile, the newest of each topic."""
+    """Unacknowledged messages are sent again, followed by the newest message of each topic."""
     reader, writer = LineClient(core), LineClient(core)
     reader.say("Connect me resume ttl=100", "Subscribe t/+ latest")
     writer.say("Publish t/a 1", "1", "Publish t/b 1", "1", "Publish t/a 1", "2")
@@ -234,7 +234,7 @@ def test_the_latest_value_waits_for_a_client_that_comes_back(core: Core) -> None
     assert texts(fourth.say("Connect me resume ttl=100")) == ["Ack Connect me resumed"]
 
 
-def test_the_latest_values_of_one_who_is_away_are_bounded() -> None:
+def test_latest_values_for_a_disconnected_client_are_bounded() -> None:
     core = Core(limits=Limits(max_queued_messages=3, max_queued_bytes=1_000))
     reader, writer = LineClient(core), LineClient(core)
     reader.say("Connect me resume ttl=100", "Subscribe # latest")
@@ -251,7 +251,7 @@ def test_the_latest_values_of_one_who_is_away_are_bounded() -> None:
 # Coming and going
 
 
-def test_who_says_that_nothing_more_comes_is_answered_first(core: Core) -> None:
+def test_a_client_that_closes_its_half_is_answered_first(core: Core) -> None:
     LineClient(core).say("Publish kept/a 1 retain", "1", "Publish kept/b 1 retain", "2")
     client = LineClient(core)
     client.connection.feed(b"Subscribe kept/+\nPublish news 5\nhello\nPublish ne")
@@ -267,7 +267,7 @@ def test_who_says_that_nothing_more_comes_is_answered_first(core: Core) -> None:
     assert client.transport.aborted
 
 
-def test_sessions(core: Core) -> None:
+def test_sessions_are_resumed_and_deleted(core: Core) -> None:
     client = LineClient(core)
     assert texts(client.say("Connect me clean ttl=60", "Subscribe a ack")) == [
         "Ack Connect me new",
@@ -284,7 +284,7 @@ def test_sessions(core: Core) -> None:
     assert texts(LineClient(core).say("Connect me resume")) == ["Ack Connect me new"]
 
 
-def test_a_client_that_does_not_answer_is_shown_and_then_closed(
+def test_a_client_that_does_not_answer_is_reported_and_then_closed(
     core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -302,7 +302,7 @@ def test_a_client_that_does_not_answer_is_shown_and_then_closed(
     assert not core.broker.subscriptions.route(b"a").targets
 
 
-def test_with_no_rounds_to_miss_a_silent_client_is_pinged_and_never_closed(
+def test_without_missed_rounds_a_silent_client_is_pinged_and_never_closed(
     core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -314,7 +314,7 @@ def test_with_no_rounds_to_miss_a_silent_client_is_pinged_and_never_closed(
     assert not silent.transport.closed
 
 
-def test_connections_can_be_watched(core: Core) -> None:
+def test_connections_are_reported_to_the_observer(core: Core) -> None:
     seen: list[tuple[str, str]] = []
     client = LineClient(core, LineOptions(watch=lambda event, peer: seen.append((event, peer))))
     assert seen == [("Connected", "127.0.0.1:5000")]
@@ -322,7 +322,7 @@ def test_connections_can_be_watched(core: Core) -> None:
     assert seen == [("Connected", "127.0.0.1:5000"), ("Disconnected", "127.0.0.1:5000")]
 
 
-def test_whatever_comes_counts_as_an_answer(core: Core) -> None:
+def test_any_frame_counts_as_an_answer(core: Core) -> None:
     client = LineClient(core, LineOptions(ping_interval=1, missed_rounds=1))
     for _ in range(5):
         core.tick(1.1)
@@ -330,7 +330,7 @@ def test_whatever_comes_counts_as_an_answer(core: Core) -> None:
     assert not client.transport.closed
 
 
-def test_the_end_of_the_broker_is_told(core: Core) -> None:
+def test_the_end_of_the_broker_is_announced(core: Core) -> None:
     client = LineClient(core)
     client.say("Ping")
     client.connection.ended(0x8B)
@@ -358,8 +358,8 @@ def test_line_and_mqtt_clients_talk_to_each_other(core: Core, qos: int) -> None:
     assert late.payloads() == [b"hi"]
 
 
-def test_a_session_goes_from_mqtt_to_line(core: Core) -> None:
-    """What was sent with QoS 2 and not acknowledged comes to the line client, and ends there."""
+def test_a_session_moves_from_mqtt_to_line(core: Core) -> None:
+    """Unacknowledged QoS 2 messages are delivered to the line client and completed there."""
     mqtt = core.connect("me", session_expiry=100)
     mqtt.subscribe("a", qos=2)
     core.connect("writer").publish("a", b"x", qos=2)
@@ -397,7 +397,7 @@ def test_a_session_goes_from_mqtt_to_line(core: Core) -> None:
         ("List a#", "Error bad-topic List"),
     ],
 )
-def test_a_wrong_command_is_answered_and_the_next_is_taken(core: Core, said: str, answer: str) -> None:
+def test_an_invalid_command_is_answered_and_the_next_is_executed(core: Core, said: str, answer: str) -> None:
     client = LineClient(core)
     came = texts(client.say(said, "Ping"))
     assert came[0].startswith(answer)
@@ -413,7 +413,7 @@ def test_a_wrong_command_is_answered_and_the_next_is_taken(core: Core, said: str
         (b"Publish $SYS/a 1\nx", "Error not-authorized Publish"),
     ],
 )
-def test_a_refused_message_is_skipped_with_its_payload(core: Core, said: bytes, answer: str) -> None:
+def test_the_payload_of_a_refused_message_is_skipped(core: Core, said: bytes, answer: str) -> None:
     came = texts(LineClient(core).say(said, "Ping"))
     assert came[0].startswith(answer)
     assert came[1:] == ["Pong"]
@@ -430,7 +430,7 @@ def test_a_refused_message_is_skipped_with_its_payload(core: Core, said: bytes, 
         (b"x" * 300_000, "Error too-long a line has at most"),
     ],
 )
-def test_where_the_next_frame_begins_must_be_known(core: Core, said: bytes, answer: str) -> None:
+def test_an_error_that_hides_the_next_frame_ends_the_connection(core: Core, said: bytes, answer: str) -> None:
     client = LineClient(core)
     came = texts(client.say(said, "Ping"))
     assert came[0].startswith(answer)
@@ -440,14 +440,14 @@ def test_where_the_next_frame_begins_must_be_known(core: Core, said: bytes, answ
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([b"\n", b"Publish a 3\n", b"Ack 1-99999999999\n"])))
-def test_whatever_bytes_come_nothing_breaks(pieces: list[bytes]) -> None:
+def test_arbitrary_bytes_cause_no_internal_error(pieces: list[bytes]) -> None:
     with no_internal_errors():
         client = LineClient(Core())
         for piece in pieces:
             client.send(piece)
 
 
-def test_topics_that_were_not_created_are_refused() -> None:
+def test_unlisted_topics_are_refused() -> None:
     with no_internal_errors():
         core = Core(topics=TopicOptions("created", ["news"]))
         client = LineClient(core)
@@ -474,7 +474,7 @@ def test_topics_that_were_not_created_are_refused() -> None:
 
 
 class OnlyMe(Access):
-    """Lets one user in, who may only use topics that begin with his name."""
+    """Accepts one user, who may only use topics that begin with the user name."""
 
     checks_topics = True
 
@@ -490,7 +490,7 @@ class OnlyMe(Access):
         return topic_filter.startswith("me/")
 
 
-def test_access_is_asked() -> None:
+def test_access_rules_are_enforced() -> None:
     with no_internal_errors():
         core = Core(access=OnlyMe())
         stranger = LineClient(core)
@@ -507,7 +507,7 @@ def test_access_is_asked() -> None:
         ]
 
 
-def test_a_slow_reader_drops_and_counts() -> None:
+def test_messages_for_a_slow_reader_are_dropped_and_counted() -> None:
     with no_internal_errors():
         core = Core(limits=Limits(max_waiting_bytes=1_000))
         reader, writer = LineClient(core), LineClient(core)

@@ -1,4 +1,4 @@
-"""The line protocol over UDP: addresses that must prove themselves, retries, silence, and long messages."""
+"""The line protocol over UDP: proof of address, retries, silent clients, and messages that do not fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.access import Accept, Access, Credentials, Refuse
-from pyrite.protocols.line.connection import _COMMANDS
+from pyrite.protocols.line.commands import COMMANDS
 from pyrite.protocols.line.datagrams import MAX_STRANGERS, Address, Datagrams
 from pyrite.protocols.line.options import LineOptions
 from tests.line.client import LineClient
@@ -20,7 +20,7 @@ THERE: Address = ("127.0.0.1", 40_001)
 
 
 class Network:
-    """A UDP socket of the broker, and what came to each address."""
+    """The broker's UDP socket, and what it sent to each address."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -32,7 +32,7 @@ class Network:
         self.sent.setdefault(address, []).append(data)
 
     def send(self, address: Address, *datagrams: bytes) -> list[bytes]:
-        """Send datagrams from an address, and return what came to it since the last time."""
+        """Send datagrams from an address, and return the answers since the last call."""
         for datagram in datagrams:
             self.came_from[address] = self.came_from.get(address, 0) + len(datagram)
             self.datagrams.received(datagram, address)
@@ -40,12 +40,12 @@ class Network:
         return self.came(address)
 
     def came(self, address: Address) -> list[bytes]:
-        """Return what came to an address since the last time."""
+        """Return what was sent to an address since the last call."""
         self.core.flush()
         return self.sent.pop(address, [])
 
     def prove(self, address: Address) -> None:
-        """Show that the address is its own."""
+        """Answer the challenge that proves an address."""
         (ping,) = self.send(address, b"Pong, I am here\n")
         assert ping.startswith(b"Ping ")
         (answer,) = self.send(address, ping.replace(b"Ping", b"Pong"))
@@ -57,7 +57,7 @@ def network(core: Core) -> Network:
     return Network(core)
 
 
-def test_a_message_from_udp_to_tcp_and_back(core: Core, network: Network) -> None:
+def test_messages_travel_from_udp_to_tcp_and_back(core: Core, network: Network) -> None:
     network.prove(HERE)
     client = LineClient(core)
     client.say("Subscribe from/udp")
@@ -69,13 +69,13 @@ def test_a_message_from_udp_to_tcp_and_back(core: Core, network: Network) -> Non
 
 
 class Briefly(Access):
-    """Lets everyone in, for a minute."""
+    """Accepts everyone for a minute."""
 
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
         return Accept(seconds=60)
 
 
-def test_who_has_left_is_not_told_that_his_time_is_over() -> None:
+def test_a_client_that_left_gets_no_expiry_notice() -> None:
     core = Core(access=Briefly())
     network = Network(core)
     for leave in (lambda: network.send(HERE, b"Disconnect\n"), lambda: core.tick(20)):
@@ -90,7 +90,7 @@ def test_who_has_left_is_not_told_that_his_time_is_over() -> None:
 # An address must show that it is the sender's own
 
 
-def test_what_a_stranger_asked_for_is_done_when_he_has_answered(network: Network) -> None:
+def test_a_command_from_an_unproven_address_is_executed_after_the_proof(network: Network) -> None:
     (ping,) = network.send(HERE, b"Subscribe news\n")
     assert ping.startswith(b"Ping ")
     assert not network.core.broker.sessions
@@ -98,7 +98,7 @@ def test_what_a_stranger_asked_for_is_done_when_he_has_answered(network: Network
     assert network.send(HERE, b"Ping 5\n") == [b"Pong 5\n"]
 
 
-def test_a_wrong_answer_proves_nothing(network: Network) -> None:
+def test_a_wrong_answer_does_not_prove_an_address(network: Network) -> None:
     network.send(HERE, b"Subscribe news\n")
     assert network.send(HERE, b"Pong 0000000\n")[0].startswith(b"Ping ")
     assert not network.core.broker.sessions
@@ -111,13 +111,13 @@ def test_a_wrong_answer_proves_nothing(network: Network) -> None:
         | st.sampled_from([b"Publish a 1\nx\n", b"Subscribe a from=earliest\n", b"Pull a 9\n"])
         | st.builds(
             lambda command, rest: f"{command}{rest}\n".encode(),
-            st.sampled_from(sorted(_COMMANDS)),
+            st.sampled_from(sorted(COMMANDS)),
             st.sampled_from(["", " a", " #", " a #", " 0-9", " a user=b password=c"]),
         )
     )
 )
-def test_a_stranger_is_never_sent_more_than_came_from_him(datagrams: list[bytes]) -> None:
-    """Whoever's address it is: the broker does not make more of what is sent to it."""
+def test_an_unproven_address_is_never_sent_more_than_it_sent(datagrams: list[bytes]) -> None:
+    """The broker cannot be used to amplify traffic to a forged address."""
     with no_internal_errors():
         core = Core()
         network = Network(core)
@@ -131,7 +131,7 @@ def test_a_stranger_is_never_sent_more_than_came_from_him(datagrams: list[bytes]
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
-def test_there_may_be_so_many_clients_and_who_is_one_too_many_is_told(
+def test_a_client_beyond_the_limit_is_refused_with_a_reason(
     core: Core, network: Network, caplog: pytest.LogCaptureFixture, limit: str
 ) -> None:
     setattr(core.broker.limits, limit, 2)
@@ -152,8 +152,8 @@ def test_there_may_be_so_many_clients_and_who_is_one_too_many_is_told(
     network.prove(HERE)
 
 
-def test_strangers_cost_little(network: Network) -> None:
-    """And do not displace those who are known."""
+def test_unproven_addresses_take_little_memory(network: Network) -> None:
+    """They do not displace known clients either."""
     network.prove(HERE)
     network.send(HERE, b"Subscribe a")
     for port in range(1, 5_000):
@@ -168,7 +168,7 @@ def test_strangers_cost_little(network: Network) -> None:
 
 
 def test_a_message_is_sent_again_until_it_is_acknowledged(core: Core, network: Network) -> None:
-    """Ever more rarely."""
+    """The intervals grow."""
     network.prove(HERE)
     network.send(HERE, b"Subscribe a")
     LineClient(core).say("Publish a 1", "x")
@@ -189,7 +189,7 @@ def test_a_message_is_sent_again_until_it_is_acknowledged(core: Core, network: N
     assert network.came(HERE) == []
 
 
-def test_few_messages_are_under_way_and_the_others_wait(core: Core, network: Network) -> None:
+def test_few_messages_are_in_flight_and_the_others_wait(core: Core, network: Network) -> None:
     network.prove(HERE)
     network.send(HERE, b"Subscribe a")
     writer = LineClient(core)
@@ -237,7 +237,7 @@ def test_the_latest_values_follow_a_client_to_another_port(core: Core, network: 
     assert len({head.split()[1] for head, _ in got}) == len(got) == 40
 
 
-def test_a_command_that_comes_twice_is_done_once(core: Core, network: Network) -> None:
+def test_a_duplicate_command_is_executed_once(core: Core, network: Network) -> None:
     network.prove(HERE)
     client = LineClient(core)
     client.say("Subscribe a")
@@ -247,7 +247,7 @@ def test_a_command_that_comes_twice_is_done_once(core: Core, network: Network) -
     assert [one.payload for one in client.came()] == [b"x", b"y"]
 
 
-def test_connect_that_comes_twice_is_answered_twice(network: Network) -> None:
+def test_a_duplicate_connect_is_answered_twice(network: Network) -> None:
     network.prove(HERE)
     assert network.send(HERE, b"Connect me") == [b"Ack Connect me new\n"]
     assert network.send(HERE, b"Connect me") == [b"Ack Connect me resumed\n"]
@@ -255,7 +255,7 @@ def test_connect_that_comes_twice_is_answered_twice(network: Network) -> None:
 
 
 @pytest.mark.parametrize("options", ["", " ack"])
-def test_a_message_that_does_not_fit_is_told(core: Core, network: Network, options: str) -> None:
+def test_a_message_that_does_not_fit_is_announced(core: Core, network: Network, options: str) -> None:
     network.prove(HERE)
     network.send(HERE, b"Subscribe a" + options.encode())
     LineClient(core).say("Publish a 70000", b"x" * 70_000, "Publish a 1", "y")
@@ -267,7 +267,7 @@ def test_a_message_that_does_not_fit_is_told(core: Core, network: Network, optio
 # Coming back, and silence
 
 
-def test_a_client_that_comes_back_from_another_port_keeps_its_subscriptions(
+def test_a_client_that_returns_from_another_port_keeps_its_subscriptions(
     core: Core, network: Network
 ) -> None:
     network.prove(HERE)
@@ -280,7 +280,7 @@ def test_a_client_that_comes_back_from_another_port_keeps_its_subscriptions(
     assert network.came(HERE) == []
 
 
-def test_silence_and_signs_of_life(core: Core, network: Network) -> None:
+def test_a_silent_client_is_forgotten(core: Core, network: Network) -> None:
     network.prove(HERE)
     network.prove(THERE)
     for address in (HERE, THERE):
@@ -315,7 +315,7 @@ def test_a_ping_keeps_a_client_alive_for_10_s(core: Core, network: Network) -> N
     assert network.came(HERE) == []
 
 
-def test_a_forgotten_client_learns_it_from_the_answer_to_its_ping(core: Core, network: Network) -> None:
+def test_a_forgotten_client_is_told_in_the_answer_to_its_ping(core: Core, network: Network) -> None:
     network.prove(HERE)
     network.send(HERE, b"Subscribe a\n")
     assert network.send(HERE, b"Ping alive-1\n") == [b"Pong alive-1\n"]
@@ -325,7 +325,7 @@ def test_a_forgotten_client_learns_it_from_the_answer_to_its_ping(core: Core, ne
     assert network.send(HERE, challenge.replace(b"Ping", b"Pong")) == [b"Pong alive-2\n"]
 
 
-def test_a_stranger_whose_ping_is_shorter_than_the_challenge_gets_its_pong(network: Network) -> None:
+def test_an_unproven_ping_shorter_than_the_challenge_is_answered_with_pong(network: Network) -> None:
     assert network.send(HERE, b"Ping\n") == [b"Pong\n"]
 
 
@@ -344,7 +344,7 @@ def test_a_datagram_holds_one_whole_frame(network: Network) -> None:
         st.binary(max_size=60) | st.sampled_from([b"Publish a 3 id=1\nabc\n", b"Ack 1-9\n", b"Subscribe #"])
     )
 )
-def test_whatever_comes_nothing_breaks(datagrams: list[bytes]) -> None:
+def test_arbitrary_datagrams_cause_no_internal_error(datagrams: list[bytes]) -> None:
     with no_internal_errors():
         network = Network(Core())
         network.prove(HERE)

@@ -1,4 +1,4 @@
-"""The Wireshark dissector: captures of a real conversation read as commands."""
+"""The Wireshark dissector reads captures of a real conversation as commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def packet(protocol: int, source: int, target: int, sequence: int, data: bytes) 
 
 
 def capture(path: Path, protocol: int, port: int, spoken: list[tuple[str, bytes]]) -> None:
-    """Write a capture file of what both sides said; `>` is the client's."""
+    """Write a capture file of what both sides sent; `>` marks the client."""
     sequences = {">": 1, "<": 1}
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 101))
@@ -63,8 +63,8 @@ def read(path: Path, *arguments: str) -> list[list[list[str]]]:
     return [[value.split(";") for value in row.split("|")] for row in done.stdout.splitlines()]
 
 
-def test_a_conversation_over_tcp(tmp_path: Path) -> None:
-    """What a real broker answers, in whatever pieces it comes."""
+def test_a_conversation_over_tcp_is_dissected(tmp_path: Path) -> None:
+    """The answers of a real broker, in arbitrary pieces."""
     with (
         BrokerProcess("--ephemeral", "--listen=line://127.0.0.1:0") as broker,
         socket.create_connection(("127.0.0.1", broker.port()), timeout=10) as client,
@@ -89,7 +89,7 @@ def test_a_conversation_over_tcp(tmp_path: Path) -> None:
     assert [value for row in rows for value in row[5] if value] == ["unknown-command"]
 
 
-def test_datagrams(tmp_path: Path) -> None:
+def test_datagrams_are_dissected(tmp_path: Path) -> None:
     path = tmp_path / "udp.pcap"
     spoken = [
         (">", b"Subscribe news"),
@@ -106,7 +106,7 @@ def test_datagrams(tmp_path: Path) -> None:
     assert rows[5][2] == ["65536"]
 
 
-def test_other_ports(tmp_path: Path) -> None:
+def test_other_ports_can_be_dissected(tmp_path: Path) -> None:
     path = tmp_path / "other.pcap"
     capture(path, socket.IPPROTO_TCP, 5_555, [(">", b"Ping\n"), ("<", b"Pong\n")])
     assert read(path) == []

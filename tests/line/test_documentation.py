@@ -1,4 +1,4 @@
-"""The bytes in docs/protocol.md are those that travel."""
+"""The bytes in docs/protocol.md are the bytes on the wire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Step(NamedTuple):
 
 
 def steps(text: str) -> list[Step]:
-    """Return the examples of bytes in a text; each has the text beside it, or below, that the bytes are."""
+    """Return the byte examples of a text, each with the readable text beside or below it."""
     found = re.findall(r"^([<>]) ((?:[0-9a-f]{2} )*[0-9a-f]{2})\s+(\S.*␊)$", text, re.MULTILINE)
     for _, code, beside in found:
         assert bytes.fromhex(code).decode() == beside.replace("␊", "\n")
@@ -31,7 +31,7 @@ def steps(text: str) -> list[Step]:
 
 
 def conversations() -> tuple[list[Step], list[Step]]:
-    """Return the one over TCP and the one over UDP."""
+    """Return the conversations over TCP and over UDP."""
     before, _, rest = DOCUMENT.read_text().partition("\n## Over UDP\n")
     over_udp, _, after = rest.partition("\n## Timing\n")
     *over_tcp, bye, last = steps(before)
@@ -39,12 +39,12 @@ def conversations() -> tuple[list[Step], list[Step]]:
 
 
 @pytest.mark.parametrize("conversation", conversations(), ids=["tcp", "udp"])
-def test_every_command_has_its_bytes(conversation: list[Step]) -> None:
+def test_every_command_has_an_example_with_bytes(conversation: list[Step]) -> None:
     said = {step.data.split()[0].decode() for step in conversation}
     assert said == {*COMMANDS.split()}
 
 
-def test_over_tcp(tmp_path: Path) -> None:
+def test_the_tcp_conversation_has_these_bytes(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with BrokerProcess("--listen=line://127.0.0.1:0", "--data", data) as broker, dial(broker) as client:
         for sent, data_ in conversations()[0]:
@@ -55,7 +55,7 @@ def test_over_tcp(tmp_path: Path) -> None:
         assert client.recv(1) == b""
 
 
-def test_over_udp(tmp_path: Path) -> None:
+def test_the_udp_conversation_has_these_bytes(tmp_path: Path) -> None:
     with (
         BrokerProcess("--listen=udp://127.0.0.1:0", "--data", str(tmp_path / "data")) as broker,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,

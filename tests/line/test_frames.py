@@ -1,4 +1,4 @@
-"""Words and frames: whatever bytes there are, they come back as they were."""
+"""Words and frames: encoding and decoding any bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyrite.protocols.line.frames import FrameError
 
 
 @given(st.binary(min_size=1))
-def test_any_bytes_are_a_word(text: bytes) -> None:
+def test_any_bytes_can_be_a_word(text: bytes) -> None:
     word = frames.escape(text)
     assert frames.unescape(word) == text
     assert word.split() == [word]
@@ -19,7 +19,7 @@ def test_any_bytes_are_a_word(text: bytes) -> None:
 
 
 @given(st.binary(min_size=1), st.binary(), st.sampled_from(frames.COMMANDS))
-def test_a_frame_is_a_line_and_counted_bytes(topic: bytes, payload: bytes, command: str) -> None:
+def test_a_frame_is_a_line_and_a_payload_of_known_length(topic: bytes, payload: bytes, command: str) -> None:
     frame = frames.frame(command, topic, payload=payload, retain=True, left_out=False, id="a b")
     head, _, rest = frame.partition(b"\n")
     asked = frames.parse(head)
@@ -31,11 +31,11 @@ def test_a_frame_is_a_line_and_counted_bytes(topic: bytes, payload: bytes, comma
 
 
 @pytest.mark.parametrize("written", ["publish", "PUBLISH", "Publish", "pUBLISH"])
-def test_commands_may_be_written_in_either_case(written: str) -> None:
+def test_commands_may_be_in_upper_or_lower_case(written: str) -> None:
     assert frames.parse(f"{written}  a   5 ".encode()) == ("Publish", [b"a", b"5"])
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_an_invalid_frame_is_refused_with_the_reason() -> None:
     asked = frames.parse(b"Publish a% x50 colour=blue")
     with pytest.raises(FrameError, match="% itself is %25"):
         asked.word(0, "a topic")

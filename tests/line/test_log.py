@@ -1,4 +1,4 @@
-"""The log under the line protocol: safe before it is acknowledged, the past, pull, and what survives."""
+"""The log over the line protocol: durability before acknowledgement, replay, pull, and recovery."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fill(machine: Machine, count: int = 5) -> LineClient:
     return writer
 
 
-def test_a_puback_comes_when_the_message_is_safe(tmp_path: Path) -> None:
+def test_puback_follows_durability(tmp_path: Path) -> None:
     with no_internal_errors():
         machine = Machine(tmp_path, writing=Deferred)
         assert isinstance(machine.writing, Deferred)
@@ -45,7 +45,7 @@ def test_a_puback_comes_when_the_message_is_safe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ["", "Disconnect\n"])
-def test_what_was_asked_is_answered_before_the_end(tmp_path: Path, last: str) -> None:
+def test_commands_are_answered_before_the_connection_ends(tmp_path: Path, last: str) -> None:
     with no_internal_errors():
         machine = Machine(tmp_path, writing=Deferred)
         assert isinstance(machine.writing, Deferred)
@@ -68,7 +68,7 @@ def test_what_was_asked_is_answered_before_the_end(tmp_path: Path, last: str) ->
         assert client.transport.closed
 
 
-def test_a_subscription_to_latest_values_survives(machine: Machine) -> None:
+def test_a_subscription_to_latest_values_survives_a_restart(machine: Machine) -> None:
     LineClient(machine.core).say("Connect me resume ttl=100", "Subscribe a/# latest")
     machine.restart()
     again = LineClient(machine.core)
@@ -79,7 +79,7 @@ def test_a_subscription_to_latest_values_survives(machine: Machine) -> None:
     assert again.came() == [], "it waits for an Ack"
 
 
-def test_the_past_then_the_present(machine: Machine) -> None:
+def test_replay_is_followed_by_live_messages(machine: Machine) -> None:
     writer = fill(machine)
     reader = LineClient(machine.core)
     came = reader.say("Subscribe a/# from=earliest")
@@ -92,8 +92,8 @@ def test_the_past_then_the_present(machine: Machine) -> None:
     assert texts(late.say("Subscribe a/# from=when"))[0].startswith("Error bad-option Subscribe: from=when")
 
 
-def test_pull(machine: Machine) -> None:
-    """Each message once, by whoever asks; again only if it is not acknowledged in time."""
+def test_pull_delivers_each_message_once(machine: Machine) -> None:
+    """Several clients share a consumer; a message is delivered again if it is not acknowledged in time."""
     fill(machine)
     one, two = LineClient(machine.core), LineClient(machine.core)
     assert texts(one.say("Register work a/#")) == ["Ack Register work"]
@@ -116,8 +116,8 @@ def test_pull(machine: Machine) -> None:
     ]
 
 
-def test_what_survives_a_crash(machine: Machine) -> None:
-    """Sessions, subscriptions, topics that were created, kept values, and where a consumer was."""
+def test_state_survives_a_crash(machine: Machine) -> None:
+    """Sessions, subscriptions, created topics, retained values, and the position of a consumer."""
     client = LineClient(machine.core)
     client.say(
         "Connect me resume ttl=1000", "Subscribe a/# ack", "Create a/new", "Create a/old", "Delete a/old"
@@ -136,8 +136,8 @@ def test_what_survives_a_crash(machine: Machine) -> None:
     assert [one.payload for one in again.say("Pull work 10")] == [b"k", b"0", b"1", None]
 
 
-def test_unregister(machine: Machine) -> None:
-    """The consumer is deleted for all; one of its name begins anew. What it gave out can be acknowledged."""
+def test_unregister_deletes_the_consumer(machine: Machine) -> None:
+    """A new consumer of that name starts anew; messages of the old one can still be acknowledged."""
     fill(machine)
     one, two = LineClient(machine.core), LineClient(machine.core)
     one.say("Register work a/#")
@@ -156,7 +156,7 @@ def test_unregister(machine: Machine) -> None:
 
 
 class NoPulling(Access):
-    """Everyone may publish and subscribe, and no one may pull."""
+    """Allows publishing and subscribing, but not pulling."""
 
     checks_topics = True
 
@@ -164,7 +164,7 @@ class NoPulling(Access):
         return False
 
 
-def test_who_may_not_pull_from_a_consumer_may_not_delete_it(machine: Machine) -> None:
+def test_deleting_a_consumer_needs_the_right_to_pull(machine: Machine) -> None:
     fill(machine)
     client = LineClient(machine.core)
     client.say("Register work a/#")

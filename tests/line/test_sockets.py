@@ -1,4 +1,4 @@
-"""The line protocol on real sockets: TCP and UDP, beside MQTT, with nc's eyes."""
+"""The line protocol on real sockets: TCP and UDP beside MQTT, as seen by nc."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dial(broker: BrokerProcess) -> socket.socket:
 
 
 def read(connected: socket.socket, count: int) -> bytes:
-    """Read exactly so many bytes."""
+    """Read exactly this many bytes."""
     data = b""
     while len(data) < count:
         piece = connected.recv(count - len(data))
@@ -43,7 +43,7 @@ def expect(connected: socket.socket, expected: bytes) -> None:
     assert read(connected, len(expected)) == expected
 
 
-def test_publish_and_subscribe_over_tcp(broker: BrokerProcess) -> None:
+def test_messages_travel_over_tcp(broker: BrokerProcess) -> None:
     with dial(broker) as reader, dial(broker) as writer:
         reader.sendall(b"Subscribe tcp\n")
         expect(reader, b"SubAck tcp\n")
@@ -53,7 +53,7 @@ def test_publish_and_subscribe_over_tcp(broker: BrokerProcess) -> None:
         expect(reader, b"Message tcp %d\n%s\nMessage tcp 0\n\n" % (len(payload), payload))
 
 
-def test_many_messages_in_order(broker: BrokerProcess) -> None:
+def test_many_messages_arrive_in_order(broker: BrokerProcess) -> None:
     with dial(broker) as reader, dial(broker) as writer:
         reader.sendall(b"Subscribe many\n")
         expect(reader, b"SubAck many\n")
@@ -63,7 +63,7 @@ def test_many_messages_in_order(broker: BrokerProcess) -> None:
 
 
 def test_a_client_that_closes_its_half_is_answered_first(broker: BrokerProcess) -> None:
-    """As `printf ... | nc -N` does."""
+    """`printf ... | nc -N` does so."""
     with dial(broker) as client:
         client.sendall(b"Publish half 5\nhello\n")
         client.shutdown(socket.SHUT_WR)
@@ -71,7 +71,7 @@ def test_a_client_that_closes_its_half_is_answered_first(broker: BrokerProcess) 
         assert client.recv(1) == b""
 
 
-def test_udp_and_tcp_side_by_side(broker: BrokerProcess) -> None:
+def test_udp_and_tcp_clients_exchange_messages(broker: BrokerProcess) -> None:
     with dial(broker) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.settimeout(10)
         udp.connect(("127.0.0.1", broker.port(1)))
@@ -94,7 +94,7 @@ def test_udp_and_tcp_side_by_side(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
-def test_mqtt_clients_of_others_are_on_the_same_broker(broker: BrokerProcess) -> None:
+def test_third_party_mqtt_clients_use_the_same_broker(broker: BrokerProcess) -> None:
     port = str(broker.port(2))
     with dial(broker) as writer:
         writer.sendall(b"Publish shared/a 4 retain\nkept\n")
@@ -114,7 +114,7 @@ def test_mqtt_clients_of_others_are_on_the_same_broker(broker: BrokerProcess) ->
         expect(writer, b"Message from/mqtt 2\nhi\n")
 
 
-def test_silence_is_printed_and_ended(tmp_path: Path) -> None:
+def test_a_silent_client_is_printed_and_closed(tmp_path: Path) -> None:
     config = tmp_path / "pyrite.toml"
     config.write_text(CONFIG)
     with (
@@ -128,7 +128,7 @@ def test_silence_is_printed_and_ended(tmp_path: Path) -> None:
         assert sum(f"127.0.0.1:{port} has not answered Ping" in line for line in broker.log) == 3
 
 
-def test_a_clean_end(tmp_path: Path) -> None:
+def test_the_broker_ends_cleanly(tmp_path: Path) -> None:
     listeners = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("line", "udp")]
     with BrokerProcess("--data", str(tmp_path / "data"), *listeners) as broker, dial(broker) as client:
         client.sendall(b"Ping\n")
@@ -138,7 +138,7 @@ def test_a_clean_end(tmp_path: Path) -> None:
         assert client.recv(1) == b""
 
 
-def test_a_port_in_use_is_said(broker: BrokerProcess) -> None:
+def test_a_port_in_use_is_reported(broker: BrokerProcess) -> None:
     url = f"udp://127.0.0.1:{broker.port(1)}"
     with pytest.raises(RuntimeError, match=f"cannot listen on {url}"):
         BrokerProcess("--ephemeral", "--listen", url)

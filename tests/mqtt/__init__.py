@@ -1,1 +1,1 @@
-"""The MQTT protocol, driven without sockets: the codec, connections, and what clients see."""
+"""The MQTT protocol without sockets: codec, connections, and what clients observe."""

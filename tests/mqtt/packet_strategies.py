@@ -103,7 +103,7 @@ DISCONNECT_REASONS = [
 
 
 def properties(version: int, known: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    """Return properties of which each is there or not; none before version 5."""
+    """Return a subset of these properties; an empty one before version 5."""
     return st.fixed_dictionaries({}, optional=known) if version == V5 else st.just({})
 
 
@@ -170,7 +170,7 @@ def subscribes(draw: st.DrawFn, version: int) -> Subscribe:
 
 
 def packets(version: int) -> st.SearchStrategy[Packet]:
-    """Return any packet of a version, in either direction."""
+    """Return any packet of a version, sent by either side."""
     pairs = properties(version, {"user_property": PAIRS})
     why = properties(version, WHY)
     reasons = st.lists(st.integers(0, 255), min_size=1, max_size=3)

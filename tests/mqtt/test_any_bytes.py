@@ -1,4 +1,4 @@
-"""Whatever comes over the wire, in whatever pieces: no mistake of the broker's, and no one else notices."""
+"""Arbitrary bytes in arbitrary pieces cause no internal error and do not affect other clients."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from pyrite.protocols.mqtt.packets import V5, V311, Publish, encode
 from tests.mqtt.packet_strategies import packets
 from tests.support.core import Core
-from tests.wire_cases import CASES, TO_CLIENT
+from tests.support.wire_cases import CASES, TO_CLIENT
 
 FROM_CLIENTS = [case.data for case in CASES if case.direction != TO_CLIENT and len(case.data) < 1_000]
 
 
 @st.composite
 def noise(draw: st.DrawFn, version: int) -> bytes:
-    """Return bytes: any, or packets of the table, or packets of this version, with a few bytes changed."""
+    """Return random bytes, or packets from the table or of this version with a few bytes changed."""
     parts = draw(
         st.lists(
             st.binary(max_size=12)
@@ -40,7 +40,7 @@ def noise(draw: st.DrawFn, version: int) -> bytes:
     st.lists(st.integers(0, 1_000), max_size=5),
     st.booleans(),
 )
-def test_any_bytes_in_any_pieces_disturb_no_one(
+def test_arbitrary_bytes_in_arbitrary_pieces_do_not_affect_other_clients(
     case: tuple[int, bytes], cuts: list[int], connected: bool
 ) -> None:
     version, data = case
@@ -73,7 +73,7 @@ def test_any_bytes_in_any_pieces_disturb_no_one(
     ),
     st.lists(st.integers(0, 1_000), max_size=6),
 )
-def test_a_connection_answers_the_same_however_the_bytes_are_cut(
+def test_answers_do_not_depend_on_how_the_bytes_are_cut(
     case: tuple[int, list[object]], cuts: list[int]
 ) -> None:
     version, some = case

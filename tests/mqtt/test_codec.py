@@ -1,4 +1,4 @@
-"""The codec against the table of packets on the wire."""
+"""The codec against the table of wire cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from pyrite.protocols.mqtt.packets import Packet, decode, encode
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason
 from tests.support.core import split
-from tests.wire_cases import CASES, VALID, WRONG, Case
+from tests.support.wire_cases import CASES, VALID, WRONG, Case
 
 
 def decoded(case: Case) -> Packet:
@@ -15,32 +15,32 @@ def decoded(case: Case) -> Packet:
     return decode(first, body, case.version)
 
 
-def test_no_two_cases_of_the_table_have_the_same_name() -> None:
+def test_wire_cases_have_unique_names() -> None:
     names = [str(case) for case in CASES]
     assert sorted(set(names)) == sorted(names)
 
 
 @pytest.mark.parametrize("case", VALID, ids=str)
-def test_bytes_decode_to_the_packet(case: Case) -> None:
+def test_valid_bytes_decode_to_the_packet(case: Case) -> None:
     assert decoded(case) == case.says
 
 
 @pytest.mark.parametrize("case", [case for case in VALID if case.canonical], ids=str)
-def test_a_packet_encodes_to_the_bytes(case: Case) -> None:
+def test_a_packet_encodes_to_its_canonical_bytes(case: Case) -> None:
     assert not isinstance(case.says, Reason)
     assert encode(case.says, case.version) == case.data
 
 
 @pytest.mark.parametrize("case", [case for case in WRONG if case.codec], ids=str)
-def test_bytes_that_are_no_packet_are_refused_with_the_reason(case: Case) -> None:
+def test_malformed_bytes_are_refused_with_the_reason(case: Case) -> None:
     with pytest.raises(ProtocolError) as error:
         decoded(case)
     assert error.value.reason == case.says
 
 
 @pytest.mark.parametrize("case", [case for case in VALID if case.canonical], ids=str)
-def test_a_packet_cut_short_anywhere_is_refused_or_another_packet(case: Case) -> None:
-    """Nothing but ProtocolError may come of it, wherever the cut is."""
+def test_a_truncated_packet_is_refused_or_is_another_packet(case: Case) -> None:
+    """Decoding raises ProtocolError or nothing, wherever the packet is cut."""
     ((first, body),) = split(case.data)
     for length in range(min(len(body), 300)):
         try:

@@ -1,4 +1,4 @@
-"""The codec on packets that nobody thought of."""
+"""The codec on random packets and random bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.core import split
 
 @settings(max_examples=250, deadline=None)
 @given(VERSIONS.flatmap(lambda version: st.tuples(st.just(version), packets(version))))
-def test_what_is_encoded_decodes_to_the_same(case: tuple[int, Packet]) -> None:
+def test_an_encoded_packet_decodes_to_itself(case: tuple[int, Packet]) -> None:
     version, packet = case
     ((first, body),) = split(encode(packet, version))
     assert decode(first, body, version) == packet
@@ -22,7 +22,7 @@ def test_what_is_encoded_decodes_to_the_same(case: tuple[int, Packet]) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(VERSIONS, st.integers(0, 255), st.binary(max_size=40))
-def test_any_bytes_decode_or_are_refused(version: int, first: int, body: bytes) -> None:
+def test_random_bytes_decode_or_are_refused(version: int, first: int, body: bytes) -> None:
     try:
         packet = decode(first, body, version)
     except ProtocolError:
@@ -33,7 +33,7 @@ def test_any_bytes_decode_or_are_refused(version: int, first: int, body: bytes) 
 
 @settings(max_examples=150, deadline=None)
 @given(packets(V5), st.data())
-def test_a_packet_with_a_byte_changed_decodes_or_is_refused(packet: Packet, data: st.DataObject) -> None:
+def test_a_packet_with_one_changed_byte_decodes_or_is_refused(packet: Packet, data: st.DataObject) -> None:
     ((first, body),) = split(encode(packet, V5))
     if body:
         at = data.draw(st.integers(0, len(body) - 1))
@@ -46,7 +46,7 @@ def test_a_packet_with_a_byte_changed_decodes_or_is_refused(packet: Packet, data
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, fields.MAX_VARINT))
-def test_a_variable_byte_integer_is_read_as_it_was_written(value: int) -> None:
+def test_a_variable_byte_integer_decodes_to_itself(value: int) -> None:
     encoded = fields.varint(value)
     assert len(encoded) == (1 if value < 128 else 2 if value < 16_384 else 3 if value < 2_097_152 else 4)
     assert fields.Reader(encoded).varint() == value

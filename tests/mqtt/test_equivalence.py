@@ -1,8 +1,8 @@
-"""Packets taken many at a time have the effect of the same packets taken one by one.
+"""Packets handled in a batch have the same effect as the same packets handled one by one.
 
-The way in gathers PUBLISH packets that look alike into batches, remembers how the last one looked, and
-forwards bytes as they came. Whatever it gathers: everyone must see what they would have seen if each packet
-had come alone.
+A connection gathers similar PUBLISH packets into batches, caches the header of the last one, and forwards
+bytes unchanged. Whatever it gathers, every client must receive what it would have received had each packet
+come alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILTERS = ["#", "a/#", "+", "a/+", "a", "b", "a/b", "no", "$d/#", "+/+"]
 
 @dataclass
 class Reader:
-    """A client that subscribes, as it is to be set up."""
+    """Settings of one subscriber."""
 
     version: int
     wishes: list[Wish]
@@ -113,7 +113,7 @@ def settings_of_brokers(draw: st.DrawFn) -> Setting:
 
 @st.composite
 def traffic(draw: st.DrawFn, version: int) -> list[Packet]:
-    """Return what a publisher sends: runs of packets that look alike, now and then something else."""
+    """Return what a publisher sends: runs of similar packets with other packets in between."""
     packets: list[Packet] = []
     aliases: dict[int, bytes] = {}
     for _ in range(draw(st.integers(1, 6))):
@@ -147,7 +147,7 @@ def traffic(draw: st.DrawFn, version: int) -> list[Packet]:
         for _ in range(draw(st.integers(1, 6))):
             if not same_topic and "topic_alias" not in properties:
                 topic = draw(st.sampled_from(TOPICS)).encode()
-            # A packet that is like the last one in all but one thing is what a short cut may overlook.
+            # Differ from the last packet in one respect, which a fast path might miss.
             match draw(st.sampled_from([None, None, None, "content type", "expiry", "retain", "dup"])):
                 case "content type" if "content_type" in properties:
                     properties = {**properties, "content_type": draw(st.sampled_from(["x", "y"]))}
@@ -173,7 +173,7 @@ Seen = tuple[bytes, bytes, int, bool, dict[str, Any]]
 
 
 def drain(client: Client, allowed: dict[str, Any]) -> list[Seen]:
-    """Receive and acknowledge until nothing more comes; check ids, aliases and sizes on the way."""
+    """Receive and acknowledge until nothing more comes; check packet ids, aliases and sizes."""
     aliases: dict[int, bytes] = {}
     seen: list[Seen] = []
     while True:
@@ -203,7 +203,7 @@ def drain(client: Client, allowed: dict[str, Any]) -> list[Seen]:
 
 
 def effects(setting: Setting, packets: list[Packet], pieces: list[int] | None) -> dict[str, Any]:
-    """Set up, send the packets one by one or cut into pieces, and return all that can be seen of it."""
+    """Set up clients, send the packets one by one or in pieces, and return everything that clients see."""
     core = Core(
         Limits(max_retained_messages=setting.max_retained),
         Denies() if setting.deny else None,
@@ -245,8 +245,7 @@ def effects(setting: Setting, packets: list[Packet], pieces: list[int] | None) -
         if isinstance(packet, Publish):
             own.append((packet.topic, packet.payload, packet.qos, packet.retain, packet.properties))
         elif isinstance(packet, Ack):
-            # "No matching subscribers" is something that a server MAY say (3.5.2.1), and with a message
-            # that it had before there is no telling.
+            # A server MAY answer "no matching subscribers" (3.5.2.1); for a duplicate either answer is right.
             reason = 0 if packet.type == fields.PUBREC and packet.reason == 0x10 else packet.reason
             answers.append((packet.type, packet.packet_id, reason))
         else:
@@ -266,7 +265,7 @@ def effects(setting: Setting, packets: list[Packet], pieces: list[int] | None) -
     shared: Counter[tuple[bytes, bytes, int]] = Counter()
     for member in members:
         taken = drain(member, {})
-        # Which member gets a message is the broker's choice; in order per topic it must be.
+        # The broker chooses the member of a group; the order of each topic must hold.
         shared.update((topic, payload, qos) for topic, payload, qos, _, _ in taken)
         for topic in TOPICS:
             numbers = [p[:3] for t, p, _, _, _ in taken if t == topic.encode() and p]
@@ -288,7 +287,7 @@ def effects(setting: Setting, packets: list[Packet], pieces: list[int] | None) -
 
 @settings(max_examples=200, deadline=None)
 @given(settings_of_brokers(), st.data())
-def test_packets_in_one_piece_have_the_effect_of_packets_one_by_one(
+def test_packets_in_one_piece_have_the_same_effect_as_one_by_one(
     setting: Setting, data: st.DataObject
 ) -> None:
     packets = data.draw(traffic(setting.publisher))
@@ -297,7 +296,7 @@ def test_packets_in_one_piece_have_the_effect_of_packets_one_by_one(
 
 @settings(max_examples=120, deadline=None)
 @given(settings_of_brokers(), st.lists(st.integers(0, 100_000), max_size=8), st.data())
-def test_packets_cut_anywhere_have_the_effect_of_packets_one_by_one(
+def test_packets_cut_anywhere_have_the_same_effect_as_one_by_one(
     setting: Setting, pieces: list[int], data: st.DataObject
 ) -> None:
     packets = data.draw(traffic(setting.publisher))
@@ -313,7 +312,7 @@ def alternating(topics: list[str], version: int, qos: int, count: int) -> list[P
     ]
 
 
-def test_a_long_run_of_alternating_topics_reaches_everyone_in_order() -> None:
+def test_a_long_run_of_alternating_topics_is_delivered_in_order() -> None:
     for version in (V5, V311):
         for qos in (0, 1, 2):
             setting = Setting(
@@ -357,7 +356,7 @@ READERS = [
         ({"topic_alias": 1}, {"topic_alias": 2}),
     ],
 )
-def test_packets_that_differ_in_their_properties_only_are_not_taken_for_alike(
+def test_packets_that_differ_in_one_property_keep_their_properties(
     one: dict[str, Any], other: dict[str, Any], qos: int
 ) -> None:
     setting = Setting(V5, [], READERS, [V5], qos)
@@ -379,9 +378,7 @@ def test_packets_that_differ_in_their_properties_only_are_not_taken_for_alike(
 @pytest.mark.parametrize(
     ("one", "other"), [(0x30, 0x31), (0x32, 0x33), (0x32, 0x34), (0x32, 0x3A), (0x34, 0x3C)]
 )
-def test_packets_that_differ_in_their_flags_only_are_not_taken_for_alike(
-    version: int, one: int, other: int
-) -> None:
+def test_packets_that_differ_in_their_flags_keep_their_flags(version: int, one: int, other: int) -> None:
     setting = Setting(version, [], READERS, [V5], 2)
     for pattern in ("ab", "aabb", "abab", "aaba", "baab"):
         packets: list[Packet] = []
@@ -395,7 +392,7 @@ def test_packets_that_differ_in_their_flags_only_are_not_taken_for_alike(
 
 @pytest.mark.parametrize("version", [V5, V311])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_message_that_comes_twice_in_one_piece_counts_as_it_would_alone(version: int, qos: int) -> None:
+def test_a_duplicate_in_the_same_piece_has_the_same_effect_as_alone(version: int, qos: int) -> None:
     setting = Setting(version, [], READERS, [V5], 2)
     for ids in ([1, 1], [1, 2, 1], [1, 2, 3, 2, 4], [5, 5, 5]):
         for topics in ([b"t"], [b"t", b"uu"]):

@@ -1,4 +1,4 @@
-"""The fuzz target over its corpus, for a bounded number of runs; `make fuzz` goes on from there."""
+"""The fuzz target over its corpus, for a bounded number of runs; `make fuzz` runs for longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CORPUS = ROOT / "fuzz" / "corpus"
 RUNS = 1_000
 
 
-def test_the_corpus_and_what_is_near_it_do_no_harm(tmp_path: Path) -> None:
+def test_the_fuzz_target_survives_its_corpus_and_mutations_of_it(tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
         assert not os.environ.get("PYRITE_NOTHING_SKIPPED"), "atheris is not installed"
         pytest.skip("atheris, the fuzzer, is not installed")

@@ -1,4 +1,4 @@
-"""What a broker may be set to withhold: it says so in CONNACK, and means it."""
+"""MQTT features that can be disabled: CONNACK announces it, and the broker enforces it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def offered(core: Core, **properties: Any) -> dict[str, Any]:
     return connack.properties
 
 
-def test_by_default_everything_is_offered(core: Core) -> None:
+def test_all_features_are_available_by_default(core: Core) -> None:
     """Absent properties mean the protocol's own defaults (3.2.2.3)."""
     assert offered(core) == {"maximum_packet_size": 16 * 1024 * 1024, "topic_alias_maximum": 64}
 
 
 @pytest.mark.parametrize("maximum", [0, 1])
-def test_no_qos_above_the_maximum(maximum: int) -> None:
+def test_the_maximum_qos_is_announced_and_enforced(maximum: int) -> None:
     """[MQTT-3.2.2-9] to [MQTT-3.2.2-12]"""
     core = Core(options=MqttOptions(maximum_qos=maximum))
     assert offered(core)["maximum_qos"] == maximum
@@ -41,7 +41,7 @@ def test_no_qos_above_the_maximum(maximum: int) -> None:
     assert old.closed
 
 
-def test_no_retained_messages() -> None:
+def test_retained_messages_can_be_disabled() -> None:
     """[MQTT-3.2.2-13], [MQTT-3.2.2-14]"""
     core = Core(options=MqttOptions(retain_available=False))
     assert offered(core)["retain_available"] == 0
@@ -53,21 +53,21 @@ def test_no_retained_messages() -> None:
     assert len(core.broker.retained) == 0
 
 
-def test_no_wildcards() -> None:
+def test_wildcard_subscriptions_can_be_disabled() -> None:
     core = Core(options=MqttOptions(wildcard_subscriptions=False))
     assert offered(core)["wildcard_subscription_available"] == 0
     refused = Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
     assert core.connect("c").subscribe("a/#", "+", "a") == [refused, refused, 0]
 
 
-def test_no_shared_subscriptions() -> None:
+def test_shared_subscriptions_can_be_disabled() -> None:
     core = Core(options=MqttOptions(shared_subscriptions=False))
     assert offered(core)["shared_subscription_available"] == 0
     refused = Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
     assert core.connect("c").subscribe("$share/g/a", "a") == [refused, 0]
 
 
-def test_no_subscription_identifiers() -> None:
+def test_subscription_identifiers_can_be_disabled() -> None:
     core = Core(options=MqttOptions(subscription_identifiers=False))
     assert offered(core)["subscription_identifier_available"] == 0
     client = core.connect("c")
@@ -75,7 +75,7 @@ def test_no_subscription_identifiers() -> None:
     assert client.only(Disconnect).reason == Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
 
 
-def test_no_topic_aliases_from_clients() -> None:
+def test_topic_aliases_from_clients_can_be_disabled() -> None:
     core = Core(options=MqttOptions(topic_alias_maximum=0))
     assert "topic_alias_maximum" not in offered(core)
     client = core.connect("c")
@@ -83,7 +83,7 @@ def test_no_topic_aliases_from_clients() -> None:
     assert client.only(Disconnect).reason == Reason.TOPIC_ALIAS_INVALID
 
 
-def test_no_topic_aliases_to_clients() -> None:
+def test_topic_aliases_to_clients_can_be_disabled() -> None:
     core = Core(options=MqttOptions(use_topic_aliases=False))
     client = core.connect("c", topic_alias_maximum=10)
     client.subscribe("a")
@@ -91,7 +91,7 @@ def test_no_topic_aliases_to_clients() -> None:
     assert client.only(Publish) == Publish(b"a", b"x")
 
 
-def test_response_information_is_told_to_those_who_ask() -> None:
+def test_response_information_is_sent_on_request() -> None:
     """[MQTT-3.1.2-28]"""
     core = Core(options=MqttOptions(response_information="answers/"))
     assert offered(core, request_response_information=1)["response_information"] == "answers/"
@@ -99,7 +99,7 @@ def test_response_information_is_told_to_those_who_ask() -> None:
     assert "response_information" not in offered(core)
 
 
-def test_a_payload_that_claims_to_be_utf_8_may_be_checked() -> None:
+def test_the_payload_format_can_be_checked() -> None:
     """3.3.2.3.2"""
     core = Core(options=MqttOptions(check_payload_format=True))
     client = core.connect("c")
@@ -115,7 +115,7 @@ def test_a_payload_that_claims_to_be_utf_8_may_be_checked() -> None:
     assert core.wire().connect("d", will=will).reason == Reason.PAYLOAD_FORMAT_INVALID
 
 
-def test_a_payload_that_is_not_utf_8_does_not_harm_those_beside_it() -> None:
+def test_a_payload_that_is_not_utf_8_does_not_affect_its_neighbours() -> None:
     core = Core(options=MqttOptions(check_payload_format=True))
     reader = core.connect("reader")
     reader.subscribe("a")
@@ -131,8 +131,8 @@ def test_a_payload_that_is_not_utf_8_does_not_harm_those_beside_it() -> None:
     assert [packet.reason for packet in client.received() if isinstance(packet, Ack)] == [0, 0x99, 0]
 
 
-def test_reason_strings_are_for_those_who_want_them() -> None:
-    """[MQTT-3.1.2-29]: CONNACK and DISCONNECT may have them all the same."""
+def test_reason_strings_are_sent_unless_the_client_declines_them() -> None:
+    """[MQTT-3.1.2-29]: CONNACK and DISCONNECT may carry them regardless."""
     core = Core()
     for wanted in (1, 0):
         client = core.connect("c", request_problem_information=wanted)
@@ -143,7 +143,7 @@ def test_reason_strings_are_for_those_who_want_them() -> None:
         assert ("reason_string" in client.only(Ack).properties) is bool(wanted)
 
 
-def test_a_reason_string_is_left_out_where_it_would_make_the_packet_too_large() -> None:
+def test_a_reason_string_that_makes_the_packet_too_large_is_omitted() -> None:
     """[MQTT-3.9.2-1], [MQTT-3.4.2-2]"""
     core = Core()
     client = core.connect("c", maximum_packet_size=15)

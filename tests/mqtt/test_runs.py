@@ -1,4 +1,4 @@
-"""Long runs of packets that look alike, and where they end."""
+"""Runs of packets with equal headers, and where they end."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrite.protocols.mqtt.packets import V5, V311, Publish
-from pyrite.protocols.runs import MANY, count_alike, words
+from pyrite.protocols.runs import MIN_COUNTED_RUN, count_alike, words
 from tests.support.core import Core
 
-LONG = 3 * MANY
+LONG = 3 * MIN_COUNTED_RUN
 
 
 @given(
     data=st.data(), head=st.binary(min_size=1, max_size=30), rest=st.integers(0, 9), count=st.integers(1, 99)
 )
-def test_any_byte_that_differs_ends_a_run(data: st.DataObject, head: bytes, rest: int, count: int) -> None:
+def test_any_different_header_byte_ends_a_run(
+    data: st.DataObject, head: bytes, rest: int, count: int
+) -> None:
     size = len(head) + rest
     packets = bytearray((head + bytes(rest)) * count)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -34,13 +36,13 @@ def test_any_byte_that_differs_ends_a_run(data: st.DataObject, head: bytes, rest
     [(V311, True, False), (V5, True, False), (V5, False, True), (V5, True, True)],
 )
 @pytest.mark.parametrize("qos", [0, 1])
-@pytest.mark.parametrize("different", [0, 1, MANY, LONG - 1])
-def test_a_message_that_differs_among_many_keeps_what_is_its_own(
+@pytest.mark.parametrize("different", [0, 1, MIN_COUNTED_RUN, LONG - 1])
+def test_one_different_message_in_a_run_keeps_its_topic_and_properties(
     core: Core, version: int, topic_differs: bool, property_differs: bool, qos: int, different: int
 ) -> None:
-    """In its topic, which is as long as that of the others, or in a property."""
+    """It differs in its topic, which is as long as the others, or in a property."""
     subscriber = core.connect("subscriber", version, receive_maximum=1_000)
-    # With an identifier, nothing can be passed on as it came.
+    # With a subscription identifier, no packet can be forwarded unchanged.
     asked: dict[str, Any] = {"subscription_identifier": [7]} if version == V5 else {}
     subscriber.subscribe("topics/#", qos=qos, **asked)
     publisher = core.connect("publisher", version)

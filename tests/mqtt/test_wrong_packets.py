@@ -1,4 +1,4 @@
-"""What a broker does with packets that are none: it says why, closes, and everyone else lives on."""
+"""Malformed packets: the broker sends the reason, closes the connection, and serves the other clients."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from pyrite.protocols.mqtt.packets import V5, Connack, Disconnect
 from pyrite.protocols.mqtt.reasons import Reason, return_code
 from tests.support.core import Client, Core
-from tests.wire_cases import PUBLISHES, TO_CLIENT, VALID, WRONG_CONNECTS, WRONG_FROM_CLIENTS, Case
+from tests.support.wire_cases import PUBLISHES, TO_CLIENT, VALID, WRONG_CONNECTS, WRONG_FROM_CLIENTS, Case
 
 WRONG_LATER = [case for case in WRONG_FROM_CLIENTS if case not in WRONG_CONNECTS]
 VALID_LATER = [case for case in VALID if case.direction != TO_CLIENT and case.data[0] not in (0x10, 0xF0)]
 
 
 def expect_the_end(client: Client, case: Case) -> None:
-    """[MQTT-4.13.1-1]: a DISCONNECT with the reason where there is such a thing; and the end."""
+    """Require DISCONNECT with the reason, where the version has it, and the end [MQTT-4.13.1-1]."""
     packets = client.received()
     if case.version == V5:
         last = packets[-1] if packets else None
@@ -28,7 +28,7 @@ def expect_the_end(client: Client, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", WRONG_LATER, ids=str)
-def test_a_wrong_packet_ends_the_connection_with_its_reason_and_no_other(core: Core, case: Case) -> None:
+def test_a_malformed_packet_ends_its_connection_and_no_other(core: Core, case: Case) -> None:
     other = core.connect("other")
     client = core.connect("wrong", case.version)
     client.send(case.data)
@@ -38,8 +38,8 @@ def test_a_wrong_packet_ends_the_connection_with_its_reason_and_no_other(core: C
 
 
 @pytest.mark.parametrize("case", WRONG_LATER, ids=str)
-def test_a_wrong_packet_after_good_ones_ends_the_connection_with_its_reason(core: Core, case: Case) -> None:
-    """The good ones make the connection expect more of their kind; none of its short cuts may trust that."""
+def test_a_malformed_packet_after_valid_ones_ends_the_connection(core: Core, case: Case) -> None:
+    """Valid packets prime the fast paths of the connection, which must not trust the next packet."""
     publish = next(c.data for c in PUBLISHES if c.version == case.version and c.name == "publish")
     other = core.connect("other")
     other.subscribe("#")
@@ -52,7 +52,7 @@ def test_a_wrong_packet_after_good_ones_ends_the_connection_with_its_reason(core
 
 
 @pytest.mark.parametrize("case", WRONG_LATER, ids=str)
-def test_a_wrong_packet_that_comes_in_single_bytes_ends_the_connection(core: Core, case: Case) -> None:
+def test_a_malformed_packet_in_single_bytes_ends_the_connection(core: Core, case: Case) -> None:
     client = core.connect("wrong", case.version)
     for number in range(len(case.data)):
         client.send(case.data[number : number + 1])
@@ -60,7 +60,7 @@ def test_a_wrong_packet_that_comes_in_single_bytes_ends_the_connection(core: Cor
 
 
 @pytest.mark.parametrize("case", WRONG_CONNECTS, ids=str)
-def test_a_wrong_connect_is_refused_with_its_reason(core: Core, case: Case) -> None:
+def test_a_malformed_connect_is_refused_with_its_reason(core: Core, case: Case) -> None:
     assert isinstance(case.says, Reason)
     other = core.connect("other")
     client = core.wire(case.version)
@@ -79,7 +79,7 @@ def test_a_wrong_connect_is_refused_with_its_reason(core: Core, case: Case) -> N
 
 
 @pytest.mark.parametrize("case", [case for case in WRONG_LATER if case.data[0] >> 4 != 1], ids=str)
-def test_before_connect_nothing_is_answered(core: Core, case: Case) -> None:
+def test_a_packet_before_connect_gets_no_answer(core: Core, case: Case) -> None:
     """[MQTT-3.1.0-1]: the first packet is a CONNECT."""
     client = core.wire(case.version)
     client.send(case.data)
@@ -88,7 +88,7 @@ def test_before_connect_nothing_is_answered(core: Core, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", VALID_LATER, ids=str)
-def test_a_right_packet_leaves_the_connection_as_it_is(core: Core, case: Case) -> None:
+def test_a_valid_packet_keeps_the_connection_open(core: Core, case: Case) -> None:
     client = core.connect("right", case.version, **({"session_expiry": 10} if case.version == V5 else {}))
     other = core.connect("other", case.version)
     other.subscribe("a/#", qos=2)

@@ -1,4 +1,4 @@
-"""Brokers on every kind of listener, and the certificates for those that are encrypted."""
+"""Brokers on every kind of listener, and certificates for the encrypted ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Certificates:
         self.server = folder / "server.pem"
         self.client = folder / "client.pem"
         self.stranger = folder / "stranger.pem"
-        """A client's certificate from an authority that the server does not know."""
+        """A client certificate from an unknown authority."""
         authority.cert_pem.write_to_path(str(self.authority))
         authority.issue_cert("127.0.0.1", "localhost").private_key_and_cert_chain_pem.write_to_path(
             str(self.server)
@@ -43,7 +43,7 @@ class Certificates:
 
 
 class Serve(Protocol):
-    """Starts a broker with a configuration, on some kinds of listener; it ends with the test."""
+    """Starts a broker with a configuration on some kinds of listener. It ends with the test."""
 
     def __call__(self, config: str = "", *schemes: str, cwd: Path | None = None) -> Server: ...
 

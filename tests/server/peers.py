@@ -1,4 +1,4 @@
-"""The other end of every kind of listener: streams for a raw MQTT client, and a broker with its URLs."""
+"""Clients for every kind of listener: byte streams under a raw MQTT client, and a broker with its URLs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ from tests.conformance.client import TIMEOUT, Client
 from tests.support.process import BrokerProcess
 
 SCHEMES = ("mqtt", "ws", "mqtts", "wss")
+PLAIN_AND_LAYERED = ("mqtt", "wss")
+"""The listener with no layer between TCP and MQTT, and the one with both, TLS and WebSocket."""
 MIB = 1024 * 1024
 CHUNK = 128 * 1024
 ROOT = Path(__file__).parents[2]
@@ -33,16 +34,8 @@ _numbers = itertools.count()
 
 
 def unique(label: str) -> str:
-    """Make a name for a topic or a client that no other test uses."""
+    """Return a unique name for a topic or a client."""
     return f"{label}-{os.getpid()}-{next(_numbers)}"
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = TIMEOUT) -> None:
-    """Wait for something that nobody announces; fail if it does not come about in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class Stream:
@@ -55,7 +48,7 @@ class Stream:
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-            pass  # the broker has closed already: what it said before that is still to be read
+            pass  # the broker has closed already; what it sent before is still to be read
 
     def receive(self, timeout: float) -> bytes:
         self.socket.settimeout(timeout)
@@ -70,13 +63,13 @@ class Stream:
         self.socket.close()
 
     def reset(self) -> None:
-        """Close by a reset (RST) instead of a farewell (FIN)."""
+        """Close with a reset (RST) instead of FIN."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
 
 class WebSocket:
-    """RFC 6455 from a client's side, every frame as the test says. All masks are 0: fast, and allowed."""
+    """The client side of RFC 6455, frame by frame. All masks are 0, which is fast and allowed."""
 
     CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
@@ -111,7 +104,6 @@ class WebSocket:
         return int(status.split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
 
     def frame(self, opcode: int, data: bytes = b"", *, final: bool = True) -> None:
-        """Send one frame."""
         self.stream.send(self.encode(opcode, data, final=final))
 
     @staticmethod
@@ -180,7 +172,7 @@ def dial(
     receive_buffer: int | None = None,
     timeout: float = TIMEOUT,
 ) -> Stream:
-    """Connect to a listener, through TLS where it has that, and send nothing of MQTT or WebSocket."""
+    """Connect to a listener, with TLS where it has that, and send nothing."""
     parts = urlsplit(url)
     family = socket.AF_UNIX if parts.scheme == "unix" else socket.AF_INET
     if parts.hostname is not None and ":" in parts.hostname:
@@ -205,7 +197,7 @@ def dial(
 def open_client(
     url: str, version: int = 5, context: ssl.SSLContext | None = None, receive_buffer: int | None = None
 ) -> Client:
-    """Connect to a listener, up to where MQTT begins."""
+    """Connect to a listener up to the start of MQTT."""
     stream = dial(url, context, receive_buffer)
     parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss"):
@@ -226,7 +218,7 @@ def endpoint_of(client: Client) -> socket.socket:
 
 
 class Server:
-    """A broker process of a test: its listeners by scheme, its clients, its use of the machine."""
+    """A broker process: its listeners by scheme, its clients, its memory and files."""
 
     def __init__(self, process: BrokerProcess, context: ssl.SSLContext | None) -> None:
         self.process = process
@@ -236,17 +228,17 @@ class Server:
         self._streams: list[Stream] = []
 
     def open(self, scheme: str = "mqtt", version: int = 5, receive_buffer: int | None = None) -> Client:
-        """Connect up to where MQTT begins."""
+        """Connect up to the start of MQTT."""
         client = open_client(self.urls[scheme], version, self.context, receive_buffer)
         self._clients.append(client)
         return client
 
     def adopt(self, client: Client) -> None:
-        """Close this client too at the end of the test."""
+        """Close this client at the end of the test."""
         self._clients.append(client)
 
     def dial(self, scheme: str = "mqtt") -> Stream:
-        """Connect the transport only: no WebSocket, and of TLS no more than the plain socket."""
+        """Connect the TCP or Unix socket alone, without TLS or WebSocket."""
         url = urlsplit(self.urls[scheme])
         stream = dial(f"mqtt://{url.netloc}" if scheme != "unix" else self.urls[scheme])
         self._streams.append(stream)
@@ -261,7 +253,7 @@ class Server:
         receive_buffer: int | None = None,
         **values: Any,
     ) -> Client:
-        """Connect as an MQTT client, which has to succeed."""
+        """Connect as an MQTT client; a refusal fails the test."""
         client = self.open(scheme, version, receive_buffer)
         connack = client.connect(unique("client") if client_id is None else client_id, **values)
         assert connack.reason == 0, f"the broker refused the connection: {connack}"
@@ -282,16 +274,16 @@ class Server:
 
     @property
     def resident(self) -> int:
-        """How many bytes of memory the broker has in use."""
+        """Resident memory of the broker in bytes."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     @property
     def descriptors(self) -> int:
-        """How many files and sockets the broker has open."""
+        """The number of open files and sockets of the broker."""
         return int(psutil.Process(self.pid).num_fds())
 
     def figure(self, name: str) -> int:
-        """Return one of the figures under $SYS/broker/, as it was published last."""
+        """Return the last published value of a topic below $SYS/broker/."""
         client = self.connect()
         try:
             client.subscribe(f"$SYS/broker/{name}")
@@ -300,11 +292,11 @@ class Server:
             client.close()
 
     def complaints(self) -> list[str]:
-        """Return what the broker logged that it never should."""
+        """Return log lines about internal errors."""
         return [line for line in self.process.log if "Traceback" in line or "internal error" in line]
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Tell the broker to stop, and do not wait for it."""
+        """Signal the broker without waiting for it."""
         self.process.process.send_signal(number)
 
     def wait(self) -> int:
@@ -314,7 +306,7 @@ class Server:
         return self.stop()
 
     def stop(self) -> int:
-        """Stop the broker and return its exit code; it has to have kept its countenance to the end."""
+        """Stop the broker and return its exit code. An internal error in its log fails the test."""
         self.close_clients()
         code = self.process.stop()
         assert self.complaints() == [], "\n".join(self.process.log)
@@ -322,7 +314,7 @@ class Server:
 
 
 class Runner:
-    """Runs command lines that end by themselves, each in a process of its own (runner.py)."""
+    """Runs command lines that end by themselves, each in its own process (runner.py)."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -347,7 +339,7 @@ class Runner:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a command line."""
+    """Exit code and output of a command line."""
 
     code: int
     stdout: str
@@ -365,13 +357,13 @@ def run_serve(*arguments: str, cwd: Path | None = None) -> Done:
 
 
 def close_runner() -> None:
-    """End the process that runs command lines, if there is one."""
+    """End the process that runs command lines, if it was started."""
     while _runners:
         _runners.pop().close()
 
 
 def run_refused(code: int, *arguments: str, cwd: Path | None = None) -> str:
-    """Run a `pyrite serve` that cannot start; return the one line in which it says why."""
+    """Run a `pyrite serve` that cannot start; return the line that gives the reason."""
     done = run_serve(*arguments, cwd=cwd)
     assert done.code == code, (done.code, done.stderr)
     assert done.stdout == ""

@@ -1,7 +1,7 @@
-"""Runs the `pyrite` command again and again, each time in a process of its own, forked with all imports done.
+"""Runs the `pyrite` command many times, each time in a process forked after all imports.
 
-A hundred command lines are tested; an interpreter's start for each would take half of the suite's time.
-Every line in is a call, as JSON: the arguments and the folder; every line out its exit code and output.
+A hundred command lines are tested; starting an interpreter for each would take long. Every input line is a
+call as JSON, with arguments and folder; every output line has its exit code and output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pyrite.cli.main import main
 
 SECONDS = 20
-"""How long a call may take before it is killed."""
+"""A call that takes longer is killed."""
 
 
 def run(arguments: list[str], folder: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def run(arguments: list[str], folder: str) -> dict[str, Any]:
 def _be_the_command(arguments: list[str], folder: str, streams: list[Path]) -> NoReturn:
     """Do what `python -m pyrite` would do in that folder."""
     signal.alarm(SECONDS)
-    os.setsid()  # no terminal: nothing may be asked of a user
+    os.setsid()  # no terminal, so no question to a user
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, path in enumerate(streams, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)

@@ -1,4 +1,4 @@
-"""A plug-in in the folder where the broker is started decides who may connect, and do what."""
+"""An authenticator plug-in in the broker's working folder decides about connections and topics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.wire import CONNACK, Will, connect_packet
+from tests.support.waiting import wait_until
 
 from .conftest import Serve
-from .peers import SCHEMES, Server, run_serve, wait_until
+from .peers import SCHEMES, Server, run_serve
 
 PLUGIN = '''\
 """Lets in whoever knows the password, and keeps everyone but ann off topics that begin with private/."""
@@ -58,14 +59,16 @@ def test_a_module_in_the_folder_of_the_broker_is_found_without_pythonpath(tmp_pa
     assert "No module named" not in run_serve("--ephemeral", "--config", "pyrite.toml", cwd=tmp_path).stderr
 
 
-def test_clients_with_the_password_are_let_in(guarded: Server) -> None:
+def test_clients_with_the_password_are_accepted(guarded: Server) -> None:
     for scheme in SCHEMES:
         for version in (4, 5):
             guarded.connect(scheme, version=version, username="bob", password=b"secret").ping()
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_clients_without_it_are_refused_in_the_words_of_their_version(guarded: Server, version: int) -> None:
+def test_clients_without_the_password_are_refused_with_the_code_of_their_version(
+    guarded: Server, version: int
+) -> None:
     for username, reason, code in (
         ("wrong", 0x86, 4),
         ("unwelcome", 0x87, 5),
@@ -81,7 +84,7 @@ def test_clients_without_it_are_refused_in_the_words_of_their_version(guarded: S
             client.expect_refused(code)
 
 
-def test_who_fails_too_often_is_not_heard(guarded: Server) -> None:
+def test_a_client_that_fails_too_often_is_refused_unchecked(guarded: Server) -> None:
     for _ in range(5):
         client = guarded.open()
         client.send(connect_packet("c", username="wrong", password=b"guess"))
@@ -91,7 +94,7 @@ def test_who_fails_too_often_is_not_heard(guarded: Server) -> None:
     assert "too many failed log-ins" in client.expect_refused(0x9F).properties["reason_string"]
 
 
-def test_a_topic_may_be_forbidden_to_publish_on(guarded: Server) -> None:
+def test_publishing_to_a_topic_may_be_forbidden(guarded: Server) -> None:
     ann = guarded.connect(username="ann", password=b"secret")
     bob = guarded.connect(username="bob", password=b"secret")
     old = guarded.connect(version=4, username="bob", password=b"secret")
@@ -106,14 +109,14 @@ def test_a_topic_may_be_forbidden_to_publish_on(guarded: Server) -> None:
     assert ann.received_before_fence(ann) == []
 
 
-def test_a_topic_may_be_allowed_to_publish_on(guarded: Server) -> None:
+def test_publishing_to_a_topic_may_be_allowed(guarded: Server) -> None:
     ann = guarded.connect(username="ann", password=b"secret")
     ann.subscribe("private/#")
     ann.publish("private/x", b"from ann", qos=1)
     assert ann.receive().payload == b"from ann"
 
 
-def test_a_filter_may_be_forbidden_to_subscribe_to(guarded: Server) -> None:
+def test_subscribing_to_a_filter_may_be_forbidden(guarded: Server) -> None:
     bob = guarded.connect(username="bob", password=b"secret")
     old = guarded.connect(version=4, username="bob", password=b"secret")
     assert bob.subscribe("private/#", "open/#").reasons == (0x87, 0)
@@ -126,7 +129,7 @@ def test_a_will_on_a_forbidden_topic_is_refused(guarded: Server) -> None:
     client.expect_refused(0x87)
 
 
-def test_a_defect_in_the_plug_in_refuses_its_client_and_no_other(serve: Serve, tmp_path: Path) -> None:
+def test_an_exception_in_the_plug_in_refuses_its_client_only(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "doorman.py").write_text(PLUGIN)
     server = serve("[mqtt]\nauthenticator = 'doorman:make'\n", cwd=tmp_path)
     witness = server.connect(username="ann", password=b"secret")
@@ -152,7 +155,7 @@ class Sleeper(Doorman):
 """
 
 
-def test_a_plug_in_that_hangs_does_not_keep_the_broker_from_ending(serve: Serve, tmp_path: Path) -> None:
+def test_a_plug_in_that_hangs_does_not_block_shutdown(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "doorman.py").write_text(PLUGIN + SLEEPER)
     server = serve("[mqtt]\nauthenticator = 'doorman:Sleeper'\n", cwd=tmp_path)
     server.open().send(connect_packet("c", username="ann", password=b"secret"))
@@ -160,9 +163,7 @@ def test_a_plug_in_that_hangs_does_not_keep_the_broker_from_ending(serve: Serve,
     assert server.process.stop() == 0
 
 
-def test_who_was_not_checked_within_the_time_to_connect_is_told_to_come_again(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_a_client_not_checked_in_time_is_told_to_retry(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "doorman.py").write_text(PLUGIN + SLEEPER)
     settings = "[limits]\nconnect_timeout = 0.3\n[mqtt]\nauthenticator = 'doorman:Sleeper'\n"
     server = serve(settings, cwd=tmp_path)
@@ -175,7 +176,9 @@ def test_who_was_not_checked_within_the_time_to_connect_is_told_to_come_again(
     assert "the log-in could not be checked in time" in refused[0]
 
 
-def test_who_a_plug_in_cannot_tell_of_after_a_reload_has_to_go(serve: Serve, tmp_path: Path) -> None:
+def test_a_client_that_a_plug_in_cannot_check_after_a_reload_is_disconnected(
+    serve: Serve, tmp_path: Path
+) -> None:
     (tmp_path / "doorman.py").write_text(
         PLUGIN
         + """

@@ -1,4 +1,4 @@
-"""`pyrite serve`: its arguments, what it says, and what it says when it cannot start."""
+"""`pyrite serve`: arguments, output, and errors at the start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_kind_of_listener_serves_clients(server: Server, scheme: str) -> N
     server.connect(scheme).ping()
 
 
-def test_every_listener_is_announced_in_its_order_with_its_real_port_and_then_readiness(
+def test_listeners_are_announced_in_order_with_real_ports_before_readiness(
     tmp_path: Path,
 ) -> None:
     listeners = [
@@ -71,7 +71,7 @@ def test_every_listener_is_announced_in_its_order_with_its_real_port_and_then_re
             works(url)
 
 
-def test_readiness_is_told_at_once_though_standard_output_is_a_pipe() -> None:
+def test_readiness_is_announced_at_once_on_a_pipe() -> None:
     command = [sys.executable, "-m", "pyrite", "serve", "--ephemeral", "--listen", "mqtt://127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -85,7 +85,7 @@ def test_readiness_is_told_at_once_though_standard_output_is_a_pipe() -> None:
 
 @pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
-def test_an_ipv6_listener_is_announced_in_brackets_and_serves(scheme: str) -> None:
+def test_an_ipv6_listener_is_announced_in_brackets(scheme: str) -> None:
     with BrokerProcess("--ephemeral", "--listen", f"{scheme}://[::1]:0") as broker:
         assert broker.urls[0].startswith(f"{scheme}://[::1]:{broker.port()}")
         works(broker.urls[0])
@@ -99,7 +99,7 @@ def test_a_port_may_be_chosen() -> None:
         works(broker.urls[0])
 
 
-def test_a_port_may_be_used_again_at_once_after_a_restart() -> None:
+def test_a_port_can_be_reused_right_after_a_restart() -> None:
     with BrokerProcess("--ephemeral", "--listen", "mqtt://127.0.0.1:0") as broker:
         url = broker.urls[0]
         client = open_client(url)
@@ -132,13 +132,13 @@ def test_listeners_of_the_command_line_replace_those_of_the_file(tmp_path: Path)
     assert 'listen = ["unix:///x"]\n' in printed
 
 
-def test_the_data_folder_of_the_command_line_replaces_that_of_the_file(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_data_folder(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text('data = "one"\n')
     printed = run_serve("--print-config", "--config", "pyrite.toml", "--data", "two", cwd=tmp_path).stdout
     assert 'data = "two"\n' in printed
 
 
-def test_ephemeral_may_be_asked_for_on_the_command_line() -> None:
+def test_the_command_line_can_set_ephemeral() -> None:
     assert "ephemeral = false\n" in run_serve("--print-config").stdout
     assert "ephemeral = true\n" in run_serve("--print-config", "--ephemeral").stdout
 
@@ -149,14 +149,14 @@ def test_an_ephemeral_broker_leaves_nothing_on_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_print_config_ends_at_once_and_binds_nothing() -> None:
+def test_print_config_ends_without_listening() -> None:
     with taken_port() as port:
         done = run_serve("--print-config", "--listen", f"mqtt://127.0.0.1:{port}")
     assert (done.code, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [["--lisen", "x"], ["surplus"], ["--config"]])
-def test_a_wrong_command_line_ends_with_code_2_and_usage(arguments: list[str]) -> None:
+def test_an_invalid_command_line_ends_with_code_2_and_usage(arguments: list[str]) -> None:
     done = run_serve(*arguments)
     assert done.code == 2
     assert "usage: pyrite" in done.stderr
@@ -167,27 +167,27 @@ def test_a_wrong_command_line_ends_with_code_2_and_usage(arguments: list[str]) -
 
 
 @pytest.mark.parametrize("scheme", ["mqtt", "ws"])
-def test_an_address_in_use_is_named_in_one_line(scheme: str) -> None:
+def test_an_address_in_use_is_reported_in_one_line(scheme: str) -> None:
     with taken_port() as port:
         line = run_refused(1, "--ephemeral", "--listen", f"{scheme}://127.0.0.1:{port}")
     assert f"{scheme}://127.0.0.1:{port}" in line
     assert "in use" in line
 
 
-def test_one_address_in_use_among_several_ends_the_start_and_is_the_one_named() -> None:
+def test_one_address_in_use_among_several_ends_the_start() -> None:
     with taken_port() as port:
         url = f"mqtt://127.0.0.1:{port}"
         line = run_refused(1, "--ephemeral", "--listen", "mqtt://127.0.0.1:0", "--listen", url)
     assert url in line
 
 
-def test_the_same_address_twice_is_an_address_in_use() -> None:
+def test_the_same_address_twice_is_in_use() -> None:
     with taken_port() as port:
         url = f"mqtt://127.0.0.1:{port}"
     assert url in run_refused(1, "--ephemeral", "--listen", url, "--listen", url)
 
 
-def test_a_host_that_is_not_of_this_machine_is_named() -> None:
+def test_a_host_of_another_machine_is_reported() -> None:
     assert "192.0.2.1" in run_refused(1, "--ephemeral", "--allow-anonymous", "--listen", "mqtt://192.0.2.1:0")
 
 
@@ -209,14 +209,14 @@ def test_a_host_that_is_not_of_this_machine_is_named() -> None:
         "",
     ],
 )
-def test_a_listener_that_is_none_is_refused_with_what_was_expected(url: str) -> None:
+def test_an_invalid_listener_is_refused_with_what_was_expected(url: str) -> None:
     line = run_refused(2, "--ephemeral", "--listen", url)
     assert repr(url) in line
     assert "listen" in line
     assert "the command line" in line
 
 
-def test_a_password_in_a_listener_is_refused_and_not_shown() -> None:
+def test_a_password_in_a_listener_is_refused_and_not_printed() -> None:
     line = run_refused(2, "--ephemeral", "--listen", "mqtt://user:secret@127.0.0.1:1883")
     assert "listen = 'mqtt://(not shown)@127.0.0.1:1883': a listener has no user name" in line
     assert "secret" not in line
@@ -229,7 +229,7 @@ def socket_url(path: Path) -> str:
     return f"unix://{path}"
 
 
-def test_a_unix_socket_is_removed_at_the_end(tmp_path: Path) -> None:
+def test_a_unix_socket_is_removed_at_shutdown(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with BrokerProcess("--ephemeral", "--listen", socket_url(path)) as broker:
         assert stat.S_ISSOCK(path.stat().st_mode)
@@ -247,7 +247,7 @@ def test_a_unix_socket_left_behind_is_replaced(tmp_path: Path) -> None:
         works(broker.urls[0])
 
 
-def test_a_unix_socket_in_use_is_refused_and_goes_on_serving(tmp_path: Path) -> None:
+def test_a_unix_socket_in_use_is_refused_and_keeps_serving(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with BrokerProcess("--ephemeral", "--listen", socket_url(path)) as broker:
         assert socket_url(path) in run_refused(2, "--ephemeral", "--listen", socket_url(path))
@@ -267,12 +267,12 @@ def test_a_folder_is_not_replaced_by_a_unix_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/socket", "s" * 120])
-def test_a_unix_socket_that_cannot_be_made_is_named(tmp_path: Path, name: str) -> None:
+def test_a_unix_socket_that_cannot_be_created_is_reported(tmp_path: Path, name: str) -> None:
     url = socket_url(tmp_path / name)
     assert url in run_refused(1, "--ephemeral", "--listen", url)
 
 
-def test_a_failed_start_removes_the_unix_socket_it_had_made(tmp_path: Path) -> None:
+def test_a_failed_start_removes_its_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with taken_port() as port:
         url = f"mqtt://127.0.0.1:{port}"
@@ -280,7 +280,7 @@ def test_a_failed_start_removes_the_unix_socket_it_had_made(tmp_path: Path) -> N
     assert not path.exists()
 
 
-def test_plain_listeners_and_encrypted_ones_go_together(serve: Serve, certificates: Certificates) -> None:
+def test_plain_and_encrypted_listeners_can_be_combined(serve: Serve, certificates: Certificates) -> None:
     server = serve(f"[tls]\ncertificate = '{certificates.server}'\n", "mqtts", "mqtt", "wss", "ws")
     for scheme in ("mqtts", "mqtt", "wss", "ws"):
         server.connect(scheme).ping()

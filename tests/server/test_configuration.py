@@ -1,4 +1,4 @@
-"""pyrite.toml: what it may hold, and how every mistake in it is named."""
+"""pyrite.toml: its contents, and the message for every mistake."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def printed(*arguments: str, cwd: Path | None = None) -> str:
 
 
 def refused(folder: Path, text: str | bytes) -> str:
-    """Return the one line in which a configuration is refused; it has to name the file."""
+    """Return the line that refuses a configuration; it must name the file."""
     path = folder / "pyrite.toml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     line = run_refused(2, "--ephemeral", "--config", str(path), cwd=folder)
@@ -209,7 +209,7 @@ def test_any_text_round_trips(tmp_path: Path, text: str) -> None:
     assert printed("--config", "second.toml", cwd=tmp_path) == first
 
 
-def test_keys_that_are_not_set_keep_their_defaults(tmp_path: Path) -> None:
+def test_missing_keys_keep_their_defaults(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text("[limits]\nmax_inflight = 5\n")
     changed, defaults = (
         tomllib.loads(printed("--config", "pyrite.toml", cwd=tmp_path)),
@@ -253,12 +253,12 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     assert printed("--config", "pyrite.toml", cwd=tmp_path) == printed()
 
 
-def test_a_whole_number_will_do_for_a_number(tmp_path: Path) -> None:
+def test_a_whole_number_is_accepted_as_a_number(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text("[limits]\nconnect_timeout = 3\n")
     assert "connect_timeout = 3.0\n" in printed("--config", "pyrite.toml", cwd=tmp_path)
 
 
-def test_a_file_with_everything_as_printed_starts_a_broker(serve: Serve) -> None:
+def test_the_printed_defaults_start_a_broker(serve: Serve) -> None:
     server = serve(printed())
     server.connect().ping()
 
@@ -456,7 +456,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_named_with_its_key_its_value_and_what_was_expected(tmp_path: Path, name: str) -> None:
+def test_a_mistake_is_reported_with_key_value_and_what_was_expected(tmp_path: Path, name: str) -> None:
     text, expected = MISTAKES[name]
     line = refused(tmp_path, text)
     for part in expected:
@@ -474,7 +474,7 @@ def test_a_mistake_is_named_with_its_key_its_value_and_what_was_expected(tmp_pat
     ],
     ids=["raises when imported", "raises when made", "is no Python", "imports what is not there", "exits"],
 )
-def test_an_authenticator_that_fails_is_named(tmp_path: Path, source: str) -> None:
+def test_an_authenticator_that_fails_is_reported(tmp_path: Path, source: str) -> None:
     (tmp_path / "broken_plugin.py").write_text(source)
     line = refused(tmp_path, "[mqtt]\nauthenticator = 'broken_plugin:make'\n")
     assert "mqtt.authenticator" in line
@@ -484,7 +484,7 @@ def test_an_authenticator_that_fails_is_named(tmp_path: Path, source: str) -> No
 
 
 @pytest.mark.parametrize("key", ["certificate", "key", "client_ca"])
-def test_a_tls_file_that_is_none_is_named(tmp_path: Path, certificates: Certificates, key: str) -> None:
+def test_an_invalid_tls_file_is_reported(tmp_path: Path, certificates: Certificates, key: str) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
     nonsense.chmod(0o600)
@@ -496,17 +496,17 @@ def test_a_tls_file_that_is_none_is_named(tmp_path: Path, certificates: Certific
     assert "expected" in line
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     line = run_refused(2, "--config", "nowhere.toml", cwd=tmp_path)
     assert "nowhere.toml" in line
     assert "No such file" in line
 
 
-def test_a_folder_is_no_configuration_file(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_file_is_reported(tmp_path: Path) -> None:
     line = run_refused(2, "--config", str(tmp_path), cwd=tmp_path)
     assert str(tmp_path) in line
 
 
-def test_a_mistake_in_the_file_is_named_though_only_the_settings_are_to_be_printed(tmp_path: Path) -> None:
+def test_print_config_reports_mistakes(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text("colour = 3")
     assert "colour" in run_refused(2, "--print-config", "--config", "pyrite.toml", cwd=tmp_path)

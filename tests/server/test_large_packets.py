@@ -1,4 +1,4 @@
-"""Packets up to the largest, in small pieces, on every way in and out, byte for byte."""
+"""Packets up to the maximum size, in small pieces, arrive unchanged over every kind of listener."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from tests.conformance.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, ack_packet, publish_packet
 
 from .conftest import Serve
-from .peers import MIB, SCHEMES, Server
+from .peers import MIB, PLAIN_AND_LAYERED, Server
 
 LARGEST = 16 * MIB
 PIECE = 100_000
 
 
 def largest(topic: str, qos: int) -> bytes:
-    """Make a PUBLISH of exactly the maximum packet size, of bytes that are nowhere alike."""
+    """Return a PUBLISH of exactly the maximum packet size, with random bytes."""
     packet_id = 1 if qos else None
     room = (
         LARGEST
@@ -64,8 +64,8 @@ def test_a_packet_of_the_maximum_size_passes_through_tls(server: Server, scheme:
     assert sha256(subscriber.receive(15).payload).digest() == sha256(payload_of(packet, topic, 1)).digest()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_packet_one_byte_larger_does_not(server: Server, scheme: str, topic: str) -> None:
+@pytest.mark.parametrize("scheme", PLAIN_AND_LAYERED)
+def test_a_packet_one_byte_larger_ends_the_connection(server: Server, scheme: str, topic: str) -> None:
     client = server.connect(scheme)
     length = LARGEST + 1 - 5
     client.send(
@@ -98,8 +98,8 @@ def test_a_packet_may_end_anywhere_in_a_piece(server: Server, topic: str) -> Non
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_a_slow_reader_gets_in_many_partial_writes_is_intact(
+@pytest.mark.parametrize("scheme", PLAIN_AND_LAYERED)
+def test_partial_writes_to_a_slow_reader_keep_messages_intact(
     server: Server, scheme: str, qos: int, topic: str
 ) -> None:
     slow = server.connect(scheme, receive_buffer=8192)
@@ -123,7 +123,7 @@ def test_a_large_message_to_many_subscribers_of_both_versions_is_intact(server: 
         assert subscriber.receive().payload == payload
 
 
-def test_a_client_is_not_sent_a_packet_larger_than_it_takes(server: Server, topic: str) -> None:
+def test_a_client_is_not_sent_a_packet_larger_than_its_maximum(server: Server, topic: str) -> None:
     client, publisher = server.connect(maximum_packet_size=1000), server.connect()
     client.subscribe(topic, qos=1)
     for size in (100, 5000, 200):
@@ -140,7 +140,7 @@ def test_the_maximum_can_be_raised_to_what_the_protocol_allows(serve: Serve) -> 
     assert client.expect(PUBACK, 15).packet_id == 1
 
 
-def test_a_large_packet_that_stops_halfway_delays_nobody(server: Server, topic: str) -> None:
+def test_an_unfinished_large_packet_delays_no_client(server: Server, topic: str) -> None:
     halfway, client = server.connect(), server.connect()
     halfway.send(publish_packet(topic, bytes(MIB))[: MIB // 2])
     client.subscribe(topic)

@@ -1,4 +1,4 @@
-"""$SYS tells what the log does: what was written, how long commits take, who is behind."""
+"""$SYS metrics of the log: writes, commit times, and sessions that are behind."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Figures:
-    """What the broker tells of itself, as it comes."""
+    """The metrics of a broker as they are published."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._messages = client.subscribe(f"{PREFIX}#")
         self.now: dict[str, str] = {}
 
     def wait_for(self, true: Callable[[dict[str, str]], bool]) -> dict[str, str]:
-        """Return the figures when something is true of them."""
+        """Return the metrics once a condition holds."""
         until = time.monotonic() + 20
         while not self.now or not true(self.now):
             assert time.monotonic() < until, self.now
@@ -46,7 +46,7 @@ class Figures:
         return self.now
 
 
-def test_what_is_written_is_counted_and_timed(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_writes_are_counted_and_timed(broker: BrokerProcess, tmp_path: Path) -> None:
     with BlockingClient(broker.urls[0]) as watcher, BlockingClient(broker.urls[0]) as writer:
         figures = Figures(watcher)
         for _ in range(20):
@@ -65,7 +65,7 @@ def test_what_is_written_is_counted_and_timed(broker: BrokerProcess, tmp_path: P
         figures.wait_for(lambda now: now.get("log/streams/default/bytes") == on_disk() != "0")
 
 
-def test_a_restart_counts_from_0(tmp_path: Path) -> None:
+def test_counters_start_from_0_after_a_restart(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text(CONFIG)
     for _ in range(2):
         arguments = ("--config=pyrite.toml", "--data=data", "--listen=mqtt://127.0.0.1:0")
@@ -79,7 +79,7 @@ def test_a_restart_counts_from_0(tmp_path: Path) -> None:
             figures.wait_for(lambda now: now.get("log/messages/written") == "1")
 
 
-def test_who_is_too_slow_is_behind_until_it_has_caught_up(broker: BrokerProcess) -> None:
+def test_a_slow_session_is_behind_until_it_has_caught_up(broker: BrokerProcess) -> None:
     with (
         BlockingClient(broker.urls[0]) as watcher,
         BlockingClient(broker.urls[0], max_waiting=1) as slow,
@@ -96,7 +96,7 @@ def test_who_is_too_slow_is_behind_until_it_has_caught_up(broker: BrokerProcess)
         figures.wait_for(lambda now: now["clients/behind"] == "0")
 
 
-def test_who_leaves_is_not_behind_any_more(broker: BrokerProcess) -> None:
+def test_a_disconnected_session_is_not_behind(broker: BrokerProcess) -> None:
     with BlockingClient(broker.urls[0]) as watcher, BlockingClient(broker.urls[0]) as writer:
         figures = Figures(watcher)
         with BlockingClient(broker.urls[0], max_waiting=1) as slow:
@@ -107,7 +107,7 @@ def test_who_leaves_is_not_behind_any_more(broker: BrokerProcess) -> None:
         figures.wait_for(lambda now: now.get("clients/behind") == "0")
 
 
-def test_consumers_and_what_they_have_not_acknowledged(broker: BrokerProcess) -> None:
+def test_consumers_and_their_unacknowledged_messages_are_counted(broker: BrokerProcess) -> None:
     with BlockingClient(broker.urls[0]) as client:
         figures = Figures(client)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The broker's log: a line for each connection, for people or as JSON; and nothing that anyone can forge."""
+"""The broker's own log: lines for connections, as text or JSON, that clients cannot forge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from pyrite.client.line import LineClient
 from pyrite.process.logs import JsonFormatter, LogHandler, TextFormatter, parse_levels, part_of
 from pyrite.protocols.events import Events
 from tests.support.process import BrokerProcess
+from tests.support.waiting import wait_until
 
 LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=ws://127.0.0.1:0/mqtt", "--listen=line://127.0.0.1:0")
 PASSWORD = "open-sesame"
@@ -40,15 +41,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < until, "it did not come true"
-        time.sleep(0.02)
-
-
 def lines(broker: BrokerProcess, event: str, count: int = 1) -> list[dict[str, object]]:
-    """Return the lines of an event, when there are so many."""
+    """Return the lines of an event, once there are enough."""
 
     def found() -> list[dict[str, object]]:
         return [line for line in map(json.loads, list(broker.log)) if line["event"] == event]
@@ -62,7 +56,7 @@ def connect(url: str, client_id: str, password: str = PASSWORD, version: int = 5
     return BlockingClient(url, client_id=client_id, username="ann", password=password, version=version)
 
 
-def test_a_connection_has_a_line_when_it_comes_and_one_when_it_goes(broker: BrokerProcess) -> None:
+def test_a_connection_is_logged_when_it_opens_and_closes(broker: BrokerProcess) -> None:
     with connect(broker.urls[0], "first", version=4) as client:
         (came,) = lines(broker, "connected")
         client.publish("a", b"x" * 1_000, qos=1)
@@ -90,7 +84,7 @@ def test_a_connection_has_a_line_when_it_comes_and_one_when_it_goes(broker: Brok
     assert 4 <= gone["bytes_sent"] < 200
 
 
-def test_websockets_and_lines_have_them_too(broker: BrokerProcess) -> None:
+def test_websocket_and_line_connections_are_logged(broker: BrokerProcess) -> None:
     with connect(broker.urls[1], "web"):
         lines(broker, "connected")
     lines(broker, "disconnected")
@@ -101,7 +95,7 @@ def test_websockets_and_lines_have_them_too(broker: BrokerProcess) -> None:
     assert [line["client"] for line in lines(broker, "disconnected", 2)] == ["web", "typed"]
 
 
-def test_who_is_refused_is_said_and_why_and_no_password(broker: BrokerProcess) -> None:
+def test_a_refusal_is_logged_with_its_reason_and_without_the_password(broker: BrokerProcess) -> None:
     with pytest.raises(ConnectError), connect(broker.urls[0], "thief", "wrong-word"):
         pass
     (refused,) = lines(broker, "refused")
@@ -116,7 +110,7 @@ def test_who_is_refused_is_said_and_why_and_no_password(broker: BrokerProcess) -
     assert "wrong-word" not in written
 
 
-def test_one_connection_too_many_is_refused(broker: BrokerProcess) -> None:
+def test_a_connection_beyond_the_limit_is_logged(broker: BrokerProcess) -> None:
     held = [socket.create_connection(("127.0.0.1", broker.port())) for _ in range(4)]
     (refused,) = lines(broker, "refused")
     assert refused["reason"] == "there are too many connections from its address"
@@ -142,7 +136,7 @@ UPGRADE = (
         ),
     ],
 )
-def test_a_websocket_that_is_refused_has_a_line(broker: BrokerProcess, said: str, reason: str) -> None:
+def test_a_refused_websocket_is_logged(broker: BrokerProcess, said: str, reason: str) -> None:
     with socket.create_connection(("127.0.0.1", broker.port(1)), timeout=20) as client:
         client.sendall(said.encode())
         while client.recv(4_096):
@@ -152,7 +146,7 @@ def test_a_websocket_that_is_refused_has_a_line(broker: BrokerProcess, said: str
     assert refused["address"] == "127.0.0.1"
 
 
-def test_who_takes_too_long_has_a_line_on_every_listener_that_waits(tmp_path: Path) -> None:
+def test_a_connection_timeout_is_logged_on_every_listener(tmp_path: Path) -> None:
     certificate = trustme.CA().issue_cert("127.0.0.1")
     certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
     (tmp_path / "pyrite.toml").write_text(
@@ -171,7 +165,7 @@ def test_who_takes_too_long_has_a_line_on_every_listener_that_waits(tmp_path: Pa
     ]
 
 
-def test_a_session_that_is_taken_over(broker: BrokerProcess) -> None:
+def test_a_takeover_is_logged(broker: BrokerProcess) -> None:
     with connect(broker.urls[0], "same"):
         lines(broker, "connected")
         with connect(broker.urls[0], "same"):
@@ -179,7 +173,7 @@ def test_a_session_that_is_taken_over(broker: BrokerProcess) -> None:
             assert gone["reason"] == "taken over by another connection"
 
 
-def test_a_client_that_is_silent(broker: BrokerProcess) -> None:
+def test_a_keep_alive_timeout_is_logged(broker: BrokerProcess) -> None:
     name, word = b"ann", PASSWORD.encode()
     variable = b"\x00\x04MQTT\x04\xc2\x00\x01\x00\x05quiet"
     variable += b"\x00\x03" + name + len(word).to_bytes(2, "big") + word
@@ -193,7 +187,7 @@ def test_a_client_that_is_silent(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_no_one_can_forge_a_line(form: str) -> None:
+def test_log_lines_cannot_be_forged(form: str) -> None:
     with BrokerProcess(*LISTEN, "--ephemeral", "--log-format", form) as broker:
         with BlockingClient(broker.urls[0], client_id=FORGERY, username=FORGERY):
             wait_until(lambda: len(broker.log) == 1)
@@ -204,7 +198,7 @@ def test_no_one_can_forge_a_line(form: str) -> None:
         assert [json.loads(line)["client"] for line in broker.log] == [FORGERY, FORGERY]
 
 
-def test_levels_by_part() -> None:
+def test_log_levels_can_be_set_by_component() -> None:
     level = "info,connections=error"
     with (
         BrokerProcess(*LISTEN, "--ephemeral", "--log-level", level) as broker,
@@ -223,7 +217,7 @@ def test_levels_by_part() -> None:
         ("log=", "debug, info, warning, error"),
     ],
 )
-def test_a_level_that_cannot_be_is_an_error(level: str, expected: str) -> None:
+def test_an_invalid_level_is_an_error(level: str, expected: str) -> None:
     command = [sys.executable, "-m", "pyrite", "serve", "--ephemeral", "--log-level", level]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
@@ -231,7 +225,7 @@ def test_a_level_that_cannot_be_is_an_error(level: str, expected: str) -> None:
     assert expected in done.stderr
 
 
-def test_levels_are_read() -> None:
+def test_levels_are_parsed() -> None:
     assert parse_levels("warning") == {"": "warning"}
     assert parse_levels("access=debug, log=info") == {"access": "debug", "log": "info"}
 
@@ -247,12 +241,12 @@ def test_levels_are_read() -> None:
         ("asyncio", "server"),
     ],
 )
-def test_every_logger_belongs_to_a_part(logger: str, part: str) -> None:
+def test_every_logger_belongs_to_a_component(logger: str, part: str) -> None:
     assert part_of(logger) == part
 
 
 class Clock:
-    """A clock that is told the time."""
+    """A clock set by the test."""
 
     now = 100.0
 
@@ -260,7 +254,7 @@ class Clock:
         return self.now
 
 
-def test_in_a_rush_lines_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_beyond_the_rate_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pyrite.connections")
     clock = Clock()
     told = Events(3, clock)
@@ -276,7 +270,7 @@ def test_in_a_rush_lines_are_left_out_and_counted(caplog: pytest.LogCaptureFixtu
     assert caplog.records[3].__dict__["fields"] == {"lines": 7}
 
 
-def test_what_is_not_wanted_costs_nothing_and_counts_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_disabled_levels_do_not_count_towards_the_rate(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "pyrite.connections")
     clock = Clock()
     told = Events(0, clock)
@@ -291,7 +285,7 @@ def record(message: str, *arguments: object, error: BaseException | None = None)
     return logging.LogRecord("pyrite.journal.disk", logging.ERROR, "", 0, message, arguments, trace)
 
 
-def test_a_traceback_follows_its_line_and_is_none_itself() -> None:
+def test_a_traceback_follows_its_line() -> None:
     error = ValueError("bad\n2026-01-01T00:00:00.000Z INFO server: all is well")
     first, *others = TextFormatter().format(record("internal error", error=error)).split("\n")
     assert first.endswith("ERROR log: internal error")
@@ -302,7 +296,7 @@ def test_a_traceback_follows_its_line_and_is_none_itself() -> None:
     assert "ValueError: bad\n2026" in json.loads(line)["traceback"]
 
 
-def test_what_libraries_warn_of_is_in_the_log_like_all_else(tmp_path: Path) -> None:
+def test_warnings_of_libraries_are_logged(tmp_path: Path) -> None:
     (tmp_path / "careless.py").write_text(
         "import warnings\n"
         "from pyrite.broker.access import Access\n"
@@ -320,14 +314,14 @@ def test_what_libraries_warn_of_is_in_the_log_like_all_else(tmp_path: Path) -> N
     assert (warning["level"], warning["part"]) == ("warning", "server")
 
 
-def test_long_texts_are_cut() -> None:
+def test_long_texts_are_truncated() -> None:
     long = record("refused")
     long.fields = {"client": "c" * 65_535}
     assert len(TextFormatter().format(long)) < 400
     assert len(JsonFormatter().format(long)) < 500
 
 
-def test_a_standard_error_that_no_one_reads_holds_no_one_up() -> None:
+def test_an_unread_standard_error_does_not_block() -> None:
     read, write = os.pipe()
     handler = LogHandler(write, most=100)
     handler.setFormatter(TextFormatter())
@@ -345,7 +339,7 @@ def test_a_standard_error_that_no_one_reads_holds_no_one_up() -> None:
     assert lost + sum("xxx" in line for line in written) == 5_000
 
 
-def test_a_broker_whose_standard_error_no_one_reads_goes_on(tmp_path: Path) -> None:
+def test_a_broker_with_an_unread_standard_error_keeps_serving(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text("[logging]\nconnection_lines = 1000000\n")
     command = [sys.executable, "-m", "pyrite", "serve", "--config=pyrite.toml", "--ephemeral", LISTEN[0]]
     with subprocess.Popen(
@@ -361,7 +355,7 @@ def test_a_broker_whose_standard_error_no_one_reads_goes_on(tmp_path: Path) -> N
         assert process.wait(10) == 0
 
 
-def test_a_running_broker_says_how_many_lines_it_left_out(tmp_path: Path) -> None:
+def test_a_running_broker_reports_dropped_lines(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text("[logging]\nformat = 'json'\nconnection_lines = 1\n")
     with BrokerProcess("--config=pyrite.toml", "--ephemeral", *LISTEN, cwd=tmp_path) as broker:
         for _ in range(20):
@@ -376,7 +370,7 @@ def test_a_running_broker_says_how_many_lines_it_left_out(tmp_path: Path) -> Non
         assert len(broker.log) < 40
 
 
-def test_clients_over_udp_come_and_go_too() -> None:
+def test_udp_clients_are_logged() -> None:
     arguments = ("--listen=udp://127.0.0.1:0", "--ephemeral", "--log-format=json")
     with BrokerProcess(*arguments) as broker, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(10)

@@ -1,4 +1,4 @@
-"""After a rush, when it is quiet, Python is asked to let go of what it keeps."""
+"""When traffic is low after a burst, garbage is collected and caches are trimmed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from pyrite.server.config import Config
 from pyrite.server.memory import Memory
 from pyrite.server.server import Server
 from tests.conformance.wire import connect_packet
+from tests.support.waiting import until
 
 
 @pytest.fixture
 def collections() -> Iterator[list[int]]:
-    """Note the collections of all objects."""
+    """Record full garbage collections."""
     found: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -46,7 +47,7 @@ def rush() -> list[float]:
     return [float(number) for number in range(2 * memory.MANY)]
 
 
-def test_once_after_a_rush(collections: list[int]) -> None:
+def test_garbage_is_collected_once_after_a_burst(collections: list[int]) -> None:
     broker, watched = Broker(), Memory()
     a_second(broker, watched)
     many = rush()
@@ -59,7 +60,7 @@ def test_once_after_a_rush(collections: list[int]) -> None:
     assert collections == [1]
 
 
-def test_names_and_routes_are_forgotten() -> None:
+def test_names_and_routes_are_trimmed_after_a_burst() -> None:
     broker, watched = Broker(), Memory()
     broker.subscriptions.route(b"a/b")
     name = "".join(("not", "_", "there"))  # made anew, as C does it
@@ -74,7 +75,7 @@ def test_names_and_routes_are_forgotten() -> None:
     assert not broker.subscriptions.routes
 
 
-def test_not_while_many_messages_come(collections: list[int]) -> None:
+def test_garbage_is_not_collected_during_a_burst(collections: list[int]) -> None:
     broker, watched = Broker(), Memory()
     many = rush()
     a_second(broker, watched)
@@ -85,7 +86,7 @@ def test_not_while_many_messages_come(collections: list[int]) -> None:
     assert collections == [1]
 
 
-def test_not_with_many_sessions_who_would_notice(
+def test_garbage_is_not_collected_with_many_sessions(
     collections: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "FEW_SESSIONS", 1)
@@ -99,11 +100,11 @@ def test_not_with_many_sessions_who_would_notice(
 
 
 def connections() -> set[int]:
-    """Return where in memory there are connections."""
+    """Return the addresses of connection objects in memory."""
     return {id(one) for one in gc.get_objects() if isinstance(one, Connection)}
 
 
-def test_a_connection_that_is_over_is_gone_without_a_search(collections: list[int]) -> None:
+def test_a_closed_connection_is_freed_without_the_garbage_collector(collections: list[int]) -> None:
     async def come_and_go() -> bool:
         server = Server(Config(listen=["mqtt://127.0.0.1:0"], ephemeral=True))
         (listener,) = await server.start()
@@ -114,9 +115,7 @@ def test_a_connection_that_is_over_is_gone_without_a_search(collections: list[in
             places = {id(one) for one in server.connections}
             assert connections() & places
             writer.close()
-            async with asyncio.timeout(10):
-                while server.connections:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: not server.connections, "the broker has closed the connection")
             return connections().isdisjoint(places)
         finally:
             await server.stop()

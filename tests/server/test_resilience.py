@@ -1,27 +1,38 @@
-"""No input, and no break, ends more than its own connection or leaves anything behind."""
+"""Invalid input and broken connections end only their own connection, and leave nothing behind."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import socket
-import time
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.conformance.client import Client, Closed
 from tests.conformance.wire import connect_packet, publish_packet, subscribe_packet
+from tests.support.waiting import wait_until
 
 from .conftest import Serve
-from .peers import MIB, SCHEMES, Server, Stream, WebSocket, dial, endpoint_of, open_client, unique, wait_until
+from .peers import (
+    MIB,
+    PLAIN_AND_LAYERED,
+    SCHEMES,
+    Server,
+    Stream,
+    WebSocket,
+    dial,
+    endpoint_of,
+    open_client,
+    unique,
+)
 
 GROWTH = 16 * MIB
 """Memory that may stay with the allocator after a storm."""
 
 
 class Calm:
-    """A client that was there all along, and what the broker used while it was the only one."""
+    """A client that stays connected, and the broker's resource usage while it was alone."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -36,10 +47,10 @@ class Calm:
         assert self.witness.receive().payload == b"all well"
 
     def require(self) -> None:
-        """Require that all is again as it was."""
+        """Require the resource usage from the start."""
         self._exchange()
         server = self.server
-        wait_until(lambda: server.descriptors <= self.descriptors, "all sockets are closed", 8)
+        wait_until(lambda: server.descriptors <= self.descriptors, "all sockets are closed")
         assert server.resident - self.resident < GROWTH
         for scheme in SCHEMES:
             if scheme in server.urls:
@@ -55,7 +66,7 @@ def calm(serve: Serve) -> Calm:
 
 
 def scrambled(source: random.Random) -> bytes:
-    """Make bytes that are random from the start, or from somewhere in a good beginning."""
+    """Return random bytes, or a valid beginning followed by random bytes."""
     good = (
         connect_packet("c", keep_alive=1)
         + subscribe_packet(1, [("#", 1)])
@@ -76,7 +87,7 @@ def scrambled(source: random.Random) -> bytes:
 
 
 def send_and_read(stream: Stream, data: bytes) -> None:
-    """Send bytes, say that they are all, and read until the broker closes."""
+    """Send bytes, close the writing side, and read until the broker closes."""
     stream.send(data)
     with contextlib.suppress(OSError):
         stream.socket.shutdown(socket.SHUT_WR)
@@ -118,7 +129,7 @@ def test_random_bytes_instead_of_tls_end_only_their_own_connection(calm: Calm, s
     calm.require()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", PLAIN_AND_LAYERED)
 def test_resets_in_mid_packet_end_only_their_own_connection(calm: Calm, scheme: str) -> None:
     server = calm.server
     packet = publish_packet("t", bytes(100_000), qos=1, packet_id=1)
@@ -140,7 +151,7 @@ def reset(client: Client) -> None:
     stream.reset()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", PLAIN_AND_LAYERED)
 def test_resets_while_messages_wait_end_only_their_own_connection(calm: Calm, scheme: str) -> None:
     server = calm.server
     publisher = server.connect()
@@ -174,8 +185,8 @@ def test_half_open_connections_leave_nothing_behind(calm: Calm, scheme: str) -> 
     calm.require()
 
 
-@pytest.mark.parametrize(("scheme", "times"), [("mqtt", 500), ("ws", 250), ("mqtts", 150), ("wss", 100)])
-def test_coming_and_going_leaves_nothing_behind(calm: Calm, scheme: str, times: int) -> None:
+@pytest.mark.parametrize(("scheme", "times"), [("mqtt", 500), ("wss", 100)])
+def test_connecting_and_disconnecting_leaves_nothing_behind(calm: Calm, scheme: str, times: int) -> None:
     server = calm.server
     for number in range(times):
         client = open_client(server.urls[scheme], version=4 + number % 2, context=server.context)
@@ -188,7 +199,7 @@ def test_coming_and_going_leaves_nothing_behind(calm: Calm, scheme: str, times: 
     wait_until(lambda: server.figure("clients/total") <= 2, "no session is left")
 
 
-def test_running_out_of_descriptors_ends_nobody_and_passes(serve: Serve) -> None:
+def test_running_out_of_file_descriptors_ends_no_connection(serve: Serve) -> None:
     server = serve("", "mqtt", "ws")
     calm = Calm(server)
     limit = server.descriptors + 10
@@ -197,18 +208,20 @@ def test_running_out_of_descriptors_ends_nobody_and_passes(serve: Serve) -> None
     calm.witness.ping()
     for stream in streams:
         stream.close()
-    deadline = time.monotonic() + 8
-    while True:
+
+    def accepts() -> bool:
         try:
             for scheme in ("mqtt", "ws"):
                 server.connect(scheme).ping()
-            break
         except (OSError, AssertionError, Closed):
-            assert time.monotonic() < deadline, "the broker does not accept again"
+            return False
+        return True
+
+    wait_until(accepts, "the broker accepts connections again")
     calm.witness.ping()
 
 
-def test_a_storm_of_everything_at_once_is_survived(calm: Calm) -> None:
+def test_the_broker_survives_many_kinds_of_connections_at_once(calm: Calm) -> None:
     server, source = calm.server, random.Random(7)
     streams = []
     for _ in range(150):

@@ -1,4 +1,4 @@
-"""mqtts:// and wss://: versions, client certificates, and what is not TLS at all."""
+"""mqtts:// and wss://: TLS versions, client certificates, and plain text on an encrypted port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENCRYPTED = ["mqtts", "wss"]
 
 
 def only(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
-    """Let a client speak one version of TLS and no other."""
+    """Return TLS settings of a client that speaks one version only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that old versions are old is the point
         context.minimum_version = context.maximum_version = version
@@ -29,7 +29,7 @@ def only(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
 
 
 def shake_hands(server: Server, scheme: str, context: ssl.SSLContext) -> str | None:
-    """Connect an MQTT client with these TLS settings; return the version of TLS that was spoken."""
+    """Connect an MQTT client with these TLS settings; return the negotiated version."""
     client = open_client(server.urls[scheme], context=context)
     try:
         assert client.connect().reason == 0
@@ -45,14 +45,14 @@ def shake_hands(server: Server, scheme: str, context: ssl.SSLContext) -> str | N
 @pytest.mark.parametrize(
     ("version", "name"), [(ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")]
 )
-def test_tls_1_2_and_1_3_are_spoken(
+def test_tls_1_2_and_1_3_are_supported(
     server: Server, certificates: Certificates, scheme: str, version: ssl.TLSVersion, name: str
 ) -> None:
     assert shake_hands(server, scheme, only(certificates.context(), version)) == name
 
 
 @pytest.mark.parametrize("scheme", ENCRYPTED)
-def test_the_newest_version_that_both_speak_is_spoken(
+def test_the_newest_common_version_is_negotiated(
     server: Server, certificates: Certificates, scheme: str
 ) -> None:
     assert shake_hands(server, scheme, certificates.context()) == "TLSv1.3"
@@ -66,7 +66,7 @@ def test_older_versions_are_refused_by_the_broker(
         shake_hands(server, "mqtts", only(certificates.context(), version))
 
 
-def test_the_minimum_version_is_respected(serve: Serve, certificates: Certificates) -> None:
+def test_the_minimum_version_is_enforced(serve: Serve, certificates: Certificates) -> None:
     server = serve(f"[tls]\ncertificate = '{certificates.server}'\nminimum_version = '1.3'\n", "mqtts")
     assert shake_hands(server, "mqtts", only(certificates.context(), ssl.TLSVersion.TLSv1_3)) == "TLSv1.3"
     with pytest.raises(ssl.SSLError):
@@ -78,9 +78,7 @@ def test_the_certificate_is_the_one_configured(server: Server) -> None:
         shake_hands(server, "mqtts", ssl.create_default_context())
 
 
-def test_the_key_may_be_in_a_file_of_its_own(
-    serve: Serve, certificates: Certificates, tmp_path: Path
-) -> None:
+def test_the_key_may_be_in_a_separate_file(serve: Serve, certificates: Certificates, tmp_path: Path) -> None:
     text = certificates.server.read_text()
     at = text.index("-----BEGIN CERTIFICATE")
     (tmp_path / "key.pem").write_text(text[:at])
@@ -89,7 +87,7 @@ def test_the_key_may_be_in_a_file_of_its_own(
     assert shake_hands(serve(table, "mqtts"), "mqtts", certificates.context())
 
 
-def test_a_key_behind_a_pass_phrase_is_refused_without_asking_for_it(
+def test_a_key_with_a_pass_phrase_is_refused_without_a_prompt(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     from cryptography.hazmat.primitives import serialization
@@ -125,7 +123,7 @@ def with_client_ca(certificates: Certificates, required: bool) -> str:
 
 
 def refused(server: Server, scheme: str, context: ssl.SSLContext) -> bool:
-    """Tell whether the broker refuses a client; with TLS 1.3 it learns that at its first read."""
+    """Whether the broker refuses a client; with TLS 1.3 the client learns that at its first read."""
     try:
         shake_hands(server, scheme, context)
     except (ssl.SSLError, ConnectionError, Closed, AssertionError):
@@ -134,7 +132,9 @@ def refused(server: Server, scheme: str, context: ssl.SSLContext) -> bool:
 
 
 @pytest.mark.parametrize("scheme", ENCRYPTED)
-def test_a_required_certificate_is_required(serve: Serve, certificates: Certificates, scheme: str) -> None:
+def test_a_client_without_the_required_certificate_is_refused(
+    serve: Serve, certificates: Certificates, scheme: str
+) -> None:
     server = serve(with_client_ca(certificates, required=True), scheme)
     known, unknown, none = certificates.context(), certificates.context(), certificates.context()
     known.load_cert_chain(certificates.client)
@@ -144,7 +144,7 @@ def test_a_required_certificate_is_required(serve: Serve, certificates: Certific
     assert not refused(server, scheme, known)
 
 
-def test_an_optional_certificate_may_be_left_out_but_not_be_a_strangers(
+def test_an_optional_certificate_may_be_missing_but_not_unknown(
     serve: Serve, certificates: Certificates
 ) -> None:
     server = serve(with_client_ca(certificates, required=False), "mqtts")
@@ -156,7 +156,7 @@ def test_an_optional_certificate_may_be_left_out_but_not_be_a_strangers(
     assert refused(server, "mqtts", unknown)
 
 
-def test_without_an_authority_for_clients_their_certificates_are_not_looked_at(
+def test_without_an_authority_client_certificates_are_ignored(
     server: Server, certificates: Certificates
 ) -> None:
     context = certificates.context()
@@ -190,7 +190,7 @@ def test_plain_text_on_the_encrypted_port_closes_only_its_own_connection(
     witness.ping()
 
 
-def test_a_break_in_the_middle_of_the_handshake_closes_only_its_own_connection(server: Server) -> None:
+def test_a_broken_handshake_closes_only_its_own_connection(server: Server) -> None:
     witness = server.connect("mqtts")
     for _ in range(20):
         stream = server.dial("mqtts")
@@ -216,7 +216,7 @@ def test_plain_text_within_a_session_closes_only_its_own_connection(server: Serv
 
 
 @pytest.mark.parametrize("scheme", ENCRYPTED)
-def test_a_goodbye_of_tls_ends_the_connection(server: Server, scheme: str, topic: str) -> None:
+def test_a_tls_close_notify_ends_the_connection(server: Server, scheme: str, topic: str) -> None:
     witness = server.connect()
     witness.subscribe(topic)
     client = server.connect(scheme, will=Will(topic, b"gone"))

@@ -1,4 +1,4 @@
-"""MQTT over WebSocket (section 6): the handshake, frames and packets, and the end."""
+"""MQTT over WebSocket (section 6): handshake, frames, packets and close."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tests.conformance.wire import (
     publish_packet,
     subscribe_packet,
 )
+from tests.support.waiting import wait_until
 
-from .peers import Server, Stream, WebSocket, dial, endpoint_of, unique, wait_until
+from .peers import Server, Stream, WebSocket, dial, endpoint_of, unique
 
 PINGREQ_PACKET = b"\xc0\x00"
 
@@ -29,7 +30,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 
 def upgrade(server: Server, scheme: str, path: str = "/mqtt", offered: str | None = "mqtt") -> WebSocket:
-    """Ask for an upgrade, and return what came of it."""
+    """Request an upgrade, and return the WebSocket with its status."""
     client = Client(WebSocket(dial(server.urls[scheme], server.context), "127.0.0.1", path, offered))
     server.adopt(client)
     assert isinstance(client.transport, WebSocket)
@@ -45,7 +46,7 @@ def websocket_of(client: Client) -> WebSocket:
 
 
 @pytest.mark.parametrize("offered", ["mqtt", "other, mqtt", "mqtt,other"])
-def test_the_subprotocol_mqtt_is_chosen(server: Server, scheme: str, offered: str) -> None:
+def test_the_subprotocol_mqtt_is_selected(server: Server, scheme: str, offered: str) -> None:
     websocket = upgrade(server, scheme, offered=offered)
     assert websocket.status == 101
     assert websocket.headers["sec-websocket-protocol"] == "mqtt"
@@ -65,10 +66,10 @@ def test_the_subprotocol_mqtt_is_chosen(server: Server, scheme: str, offered: st
         ("http://[broken", 403),
     ],
 )
-def test_only_pages_of_this_machine_reach_a_listener_of_this_machine(
+def test_a_local_listener_accepts_only_pages_of_this_machine(
     server: Server, origin: str, status: int
 ) -> None:
-    """A page of any site could otherwise have a visitor's browser publish to his own broker."""
+    """Otherwise a page of any site could publish to the broker on its visitor's machine."""
     stream = dial(server.urls["ws"], server.context)
     stream.send(
         b"GET /mqtt HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -92,12 +93,12 @@ def test_another_path_is_not_found(server: Server, path: str) -> None:
     assert upgrade(server, "ws", path).status == 404
 
 
-def test_a_query_after_the_path_is_of_no_concern(server: Server) -> None:
+def test_a_query_after_the_path_is_ignored(server: Server) -> None:
     assert upgrade(server, "ws", "/mqtt?token=x").status == 101
 
 
 def ask(server: Server, scheme: str, request: bytes) -> bytes:
-    """Send bytes to the WebSocket port and return all that comes back, up to the end."""
+    """Send bytes to the WebSocket port, and return everything up to the close."""
     stream: Stream = dial(server.urls[scheme], server.context)
     try:
         stream.send(request)
@@ -139,7 +140,7 @@ def test_a_plain_get_of_another_path_is_not_found(server: Server) -> None:
     ],
     ids=["POST", "HTTP/1.0", "no header", "many headers", "long path", "bytes", "MQTT", "key", "version"],
 )
-def test_what_is_no_upgrade_is_refused_and_closed(server: Server, request_: bytes) -> None:
+def test_an_invalid_upgrade_is_refused_and_closed(server: Server, request_: bytes) -> None:
     answer = ask(server, "ws", request_)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
 
@@ -159,7 +160,7 @@ def test_a_handshake_may_come_in_pieces(server: Server) -> None:
         stream.close()
 
 
-def test_frames_may_follow_the_handshake_without_waiting_for_its_answer(server: Server) -> None:
+def test_frames_may_follow_the_handshake_at_once(server: Server) -> None:
     stream = dial(server.urls["ws"])
     try:
         stream.send(
@@ -218,13 +219,13 @@ def test_a_frame_may_come_in_pieces(server: Server, topic: str) -> None:
     assert client.receive().payload == bytes(300)
 
 
-def test_an_empty_frame_means_nothing(server: Server, scheme: str) -> None:
+def test_an_empty_frame_is_ignored(server: Server, scheme: str) -> None:
     client = server.connect(scheme)
     client.send(b"")
     client.ping()
 
 
-def test_masks_are_taken_off(server: Server, topic: str) -> None:
+def test_masks_are_applied(server: Server, topic: str) -> None:
     client = server.connect("ws")
     client.subscribe(topic)
     data, mask = publish_packet(topic, b"masked"), b"\x12\x34\x56\x78"
@@ -236,26 +237,26 @@ def test_masks_are_taken_off(server: Server, topic: str) -> None:
 # Control frames
 
 
-def test_a_ping_is_answered_with_its_data(server: Server, scheme: str) -> None:
+def test_a_ping_is_answered_with_the_same_data(server: Server, scheme: str) -> None:
     websocket = websocket_of(server.connect(scheme))
     websocket.frame(WebSocket.PING, b"are you there?")
     assert websocket.read_frame() == (WebSocket.PONG, b"are you there?")
 
 
-def test_a_ping_before_connect_is_answered_too(server: Server) -> None:
+def test_a_ping_before_connect_is_answered(server: Server) -> None:
     websocket = websocket_of(server.open("ws"))
     websocket.frame(WebSocket.PING, b"?")
     assert websocket.read_frame() == (WebSocket.PONG, b"?")
 
 
-def test_a_pong_nobody_asked_for_means_nothing(server: Server, scheme: str) -> None:
+def test_an_unsolicited_pong_is_ignored(server: Server, scheme: str) -> None:
     client = server.connect(scheme)
     websocket_of(client).frame(WebSocket.PONG, b"here")
     client.ping()
 
 
 def expect_end(websocket: WebSocket, *codes: int) -> None:
-    """Require a close frame with one of these codes, perhaps after a DISCONNECT, and then the end."""
+    """Require a close frame with one of these codes, possibly after a DISCONNECT, and the end."""
     while (found := websocket.read_frame())[0] == WebSocket.BINARY:
         assert found[1][0] == 0xE0
     assert found[0] == WebSocket.CLOSE
@@ -302,9 +303,7 @@ def test_a_disconnect_is_answered_by_a_close_frame(server: Server, scheme: str) 
     ids=["no mask", "reserved bit", "opcode 3", "continuation of nothing", "ping in fragments", "long ping",
          "close of one byte", "endless frame"],
 )  # fmt: skip
-def test_a_frame_that_breaks_the_rules_ends_the_connection(
-    server: Server, frame: bytes, codes: tuple[int, ...]
-) -> None:
+def test_an_invalid_frame_ends_the_connection(server: Server, frame: bytes, codes: tuple[int, ...]) -> None:
     websocket = websocket_of(server.connect("ws"))
     websocket.stream.send(frame)
     expect_end(websocket, *codes)
@@ -313,7 +312,7 @@ def test_a_frame_that_breaks_the_rules_ends_the_connection(
 # The end
 
 
-def test_a_connection_that_just_breaks_sends_the_will(server: Server, scheme: str, topic: str) -> None:
+def test_a_broken_connection_publishes_the_will(server: Server, scheme: str, topic: str) -> None:
     witness = server.connect()
     witness.subscribe(topic)
     client = server.connect(scheme, will=Will(topic, b"gone"))
@@ -321,7 +320,7 @@ def test_a_connection_that_just_breaks_sends_the_will(server: Server, scheme: st
     assert witness.receive().payload == b"gone"
 
 
-def test_a_close_frame_without_disconnect_sends_the_will(server: Server, scheme: str, topic: str) -> None:
+def test_a_close_frame_without_disconnect_publishes_the_will(server: Server, scheme: str, topic: str) -> None:
     witness = server.connect()
     witness.subscribe(topic)
     client = server.connect(scheme, will=Will(topic, b"gone"))
@@ -329,9 +328,7 @@ def test_a_close_frame_without_disconnect_sends_the_will(server: Server, scheme:
     assert witness.receive().payload == b"gone"
 
 
-def test_another_connection_of_the_same_client_takes_over_from_a_websocket(
-    server: Server, scheme: str
-) -> None:
+def test_a_takeover_closes_a_websocket(server: Server, scheme: str) -> None:
     client_id = unique("same")
     first = server.connect(scheme, client_id=client_id)
     second = server.connect(client_id=client_id)
@@ -348,10 +345,10 @@ def test_a_refused_upgrade_leaves_no_connection_behind(server: Server) -> None:
 
 @pytest.mark.parametrize("scheme", ["ws", "wss", "mqtts"])
 @pytest.mark.parametrize("goodbye", [True, False], ids=["with a close frame", "without one"])
-def test_all_that_comes_before_the_end_of_a_connection_is_handled(
+def test_everything_sent_before_the_close_is_handled(
     server: Server, scheme: str, goodbye: bool, topic: str
 ) -> None:
-    """Handling many small frames takes several turns, so the client has gone before its last one."""
+    """Handling many small frames takes several turns, so the client has closed before the last one."""
     count = 3_000
     witness = server.connect()
     witness.subscribe(topic)

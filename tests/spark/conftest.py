@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -96,14 +95,6 @@ class Broker:
     def staged(self) -> list[str]:
         """Return what sinks have staged and not committed."""
         return [str(path) for path in self.data.glob("staging/**/*") if path.is_file()]
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for a condition that has no event."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it does not happen"
-        time.sleep(0.1)
 
 
 def free_port() -> int:

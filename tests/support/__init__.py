@@ -1,1 +1,1 @@
-"""What several tests need: a real broker to talk to, and a broker without sockets to drive by hand."""
+"""Shared by tests of several folders: a real broker, and a broker without sockets that a test drives."""

@@ -1,4 +1,4 @@
-"""The broker's core driven by hand: clients on transports that keep bytes, a clock that is told the time.
+"""A broker without sockets: clients on transports that record bytes, and a clock that the test advances.
 
 core = Core()
 alice = core.connect("alice")
@@ -49,49 +49,44 @@ Kind = TypeVar("Kind")
 
 
 class RecordingTransport:
-    """A transport that keeps what is written to it. Raise `waiting` to act as a client that reads slowly."""
+    """A transport that records what is written. Raise `waiting` to act as a client that reads slowly."""
 
     def __init__(self) -> None:
         self.written = bytearray()
         self.waiting = 0
-        """Bytes that the client has not taken yet, as the broker is told."""
+        """Unread bytes as reported to the broker."""
         self.slow = False
-        """Whether everything written from now on counts as not taken."""
+        """Whether everything written from now on counts as unread."""
         self.paused = False
-        """Whether the connection wants nothing to be read."""
+        """Whether the connection has paused reading."""
         self.closed = False
         self.aborted = False
 
     def write(self, data: bytes | bytearray) -> None:
-        """Keep `data`."""
         assert not self.closed, f"written after close: {bytes(data)!r}"
         self.written += data
         if self.slow:
             self.waiting += len(data)
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes the client has not taken."""
+        """Return the number of bytes that the client has not read."""
         return self.waiting
 
     def pause_reading(self) -> None:
-        """Note that nothing is to be read."""
         self.paused = True
 
     def resume_reading(self) -> None:
-        """Note that reading goes on."""
         self.paused = False
 
     def close(self) -> None:
-        """Note the orderly end."""
         self.closed = True
 
     def abort(self) -> None:
-        """Note the end."""
         self.closed = self.aborted = True
 
 
 def split(data: bytes) -> list[tuple[int, bytes]]:
-    """Split bytes into packets, as (first byte, body); they must be whole."""
+    """Split bytes into complete packets, as (first byte, body)."""
     packets = []
     at = 0
     while at < len(data):
@@ -112,12 +107,12 @@ def split(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def topic_bytes(topic: str | bytes) -> bytes:
-    """Return a topic as it travels."""
+    """Return a topic as bytes."""
     return topic if isinstance(topic, bytes) else topic.encode()
 
 
 class Client:
-    """One client: a Connection on a transport that keeps what the broker sends."""
+    """One client: a Connection on a transport that records what the broker sends."""
 
     def __init__(self, core: Core, version: int = V5, address: str = "127.0.0.1") -> None:
         self.core = core
@@ -135,20 +130,20 @@ class Client:
     # Sending
 
     def send(self, *packets: Packet | bytes) -> None:
-        """Send packets in one piece, and have the broker send what comes of it."""
+        """Send packets in one piece, and flush the broker."""
         self.feed(self.encoded(*packets))
         self.core.flush()
 
     def feed(self, data: bytes) -> None:
-        """Give the connection bytes, without a flush."""
+        """Feed bytes to the connection without a flush."""
         self.connection.feed(data)
 
     def encoded(self, *packets: Packet | bytes) -> bytes:
-        """Return packets as the bytes this client would send."""
+        """Return packets as bytes in this client's version."""
         return b"".join(p if isinstance(p, bytes) else encode(p, self.version) for p in packets)
 
     def packet_id(self) -> int:
-        """Return an id that this client has not used yet."""
+        """Return an unused packet id."""
         self._next_id += 1
         return self._next_id
 
@@ -166,7 +161,7 @@ class Client:
         self.send(
             Connect(client_id, self.version, clean_start, keep_alive, will, username, password, properties)
         )
-        # After the CONNACK may come what waited for the session: that is left to be received.
+        # Messages that waited for the session may follow the CONNACK: they stay to be received.
         data = bytes(self.transport.written)
         first, body = split(data)[0]
         connack = decode(first, body, self.version)
@@ -184,7 +179,7 @@ class Client:
         retain_handling: int = 0,
         **properties: Any,
     ) -> list[int]:
-        """Subscribe and return the reason codes; retained messages are left to be received."""
+        """Subscribe and return the reason codes; retained messages stay to be received."""
         wishes = [
             Wish(f.encode(), qos, no_local, retain_as_published, retain_handling) if isinstance(f, str) else f
             for f in filters
@@ -223,18 +218,18 @@ class Client:
         packet_id: int = 0,
         **properties: Any,
     ) -> int:
-        """Publish a message and return its packet id, 0 with QoS 0."""
+        """Publish a message and return its packet id, 0 for QoS 0."""
         if qos and not packet_id:
             packet_id = self.packet_id()
         self.send(Publish(topic_bytes(topic), payload, qos, retain, dup, packet_id, properties))
         return packet_id
 
     def ack(self, kind: int, *packet_ids: int, reason: int = 0) -> None:
-        """Acknowledge messages, by PUBACK, PUBREC, PUBREL or PUBCOMP."""
+        """Send PUBACK, PUBREC, PUBREL or PUBCOMP for messages."""
         self.send(*(Ack(kind, packet_id, reason) for packet_id in packet_ids))
 
     def ping(self) -> bool:
-        """Tell whether the broker answers a PINGREQ; what else came is left to be received."""
+        """Whether the broker answers a PINGREQ; other packets stay to be received."""
         self.send(Ping(fields.PINGREQ))
         if not self.transport.written.endswith(b"\xd0\x00"):
             return False
@@ -242,7 +237,6 @@ class Client:
         return True
 
     def disconnect(self, reason: int = 0, **properties: Any) -> None:
-        """Send DISCONNECT, and close."""
         self.send(Disconnect(reason, properties))
         self.drop()
 
@@ -252,7 +246,7 @@ class Client:
         self.core.flush()
 
     def take_all(self) -> None:
-        """As a client that was slow: read everything, and be well again."""
+        """Read everything, as a slow client does in the end."""
         self.transport.waiting = 0
         self.transport.slow = False
         self.connection.drained()
@@ -261,28 +255,28 @@ class Client:
     # Receiving
 
     def received(self) -> list[Packet]:
-        """Return the packets that have come since this was last asked."""
+        """Return the packets that came since the last call."""
         data = bytes(self.transport.written)
         self.transport.written.clear()
         return [decode(first, body, self.version) for first, body in split(data)]
 
     def messages(self) -> list[Publish]:
-        """Return the messages that have come; everything else that came is passed over."""
+        """Return the messages that came; drop all other packets."""
         return [packet for packet in self.received() if isinstance(packet, Publish)]
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads of the messages that have come."""
+        """Return the payloads of the messages that came."""
         return [message.payload for message in self.messages()]
 
     def only(self, kind: type[Kind]) -> Kind:
-        """Return the one packet that has come, which is of this kind."""
+        """Return the only packet that came, which must be of this kind."""
         packets = self.received()
         assert len(packets) == 1, packets
         assert isinstance(packets[0], kind), packets
         return packets[0]
 
     def finish(self, messages: Sequence[Publish] | None = None) -> list[Publish]:
-        """Acknowledge messages to the end, those that have come if none are given, and return them."""
+        """Complete the exchange of messages, by default of those that came, and return them."""
         messages = self.messages() if messages is None else messages
         for message in messages:
             if message.qos == 1:
@@ -296,7 +290,7 @@ class Client:
 class Core:
     """A broker without a server: the test is its event loop and its clock.
 
-    With a journal, everyone who waits for a turn has it with each flush: that is how commits are settled.
+    With a journal, a flush gives every interrupted client its turns, which settles commits.
     """
 
     def __init__(
@@ -320,7 +314,7 @@ class Core:
             journal.restore(self.broker)
 
     def flush(self) -> None:
-        """Have the broker send what it has gathered."""
+        """Flush the broker, and give interrupted clients their turns if there is a journal."""
         self.broker.flush()
         if self.journal is None:
             return
@@ -332,24 +326,22 @@ class Core:
             self.broker.flush()
 
     def wire(self, version: int = V5) -> Client:
-        """Return a client that has not sent its CONNECT yet."""
+        """Return a client that has not sent CONNECT."""
         return Client(self, version)
 
     def connect(self, client_id: str = "", version: int = V5, **wishes: Any) -> Client:
-        """Return a client that is connected."""
         client = Client(self, version)
         connack = client.connect(client_id, **wishes)
         assert connack.reason == 0, connack
         return client
 
     def tick(self, seconds: float) -> None:
-        """Let time pass."""
         self.broker.tick(self.broker.now + seconds)
         self.flush()
 
 
 class _Alarm(logging.Handler):
-    """Turns the record of an unexpected exception into a failure, where it happened."""
+    """Raises AssertionError at the place that logs an error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
@@ -358,7 +350,7 @@ class _Alarm(logging.Handler):
 
 @contextmanager
 def no_internal_errors() -> Iterator[None]:
-    """Fail as soon as the broker logs an error: it catches its own mistakes, and tests must not."""
+    """Fail as soon as the broker logs an error. The broker catches its exceptions; tests must see them."""
     alarm = _Alarm(logging.ERROR)
     logger = logging.getLogger("pyrite")
     logger.addHandler(alarm)

@@ -1,11 +1,11 @@
-"""A broker on a disk that can lose power or fail, and clients that remember what real ones do.
+"""A broker on a disk that can lose power or fail, and clients with the state of real ones.
 
 machine = Machine(folder)
 alice = Device(machine, "alice")
 alice.connect()
 alice.publish(("a/b", b"hello", 1))
 machine.crash()
-alice.connect()                            # what was not acknowledged is sent again
+alice.connect()                            # unacknowledged messages are sent again
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ WALL = 2_000_000_000.0
 
 
 def examples(number: int) -> int:
-    """Return how many examples to try: PYRITE_EXAMPLES=20 has the tests try 20 times as many."""
+    """Return the number of examples to try; PYRITE_EXAMPLES=20 multiplies it by 20."""
     return max(1, int(number * float(os.environ.get("PYRITE_EXAMPLES", "1"))))
 
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """Give a folder in memory, if there is one: hundreds of commits are not to wait for a real disk."""
+    """A folder in memory where possible, because hundreds of commits on a real disk are slow."""
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(prefix="pyrite-", dir=memory if memory.is_dir() else None))
     try:
@@ -62,11 +62,11 @@ def quick_folder() -> Iterator[Path]:
 
 
 class PowerLoss(BaseException):
-    """The power has gone. Nothing catches it but the test."""
+    """Power loss. Only the test catches it."""
 
 
 class Deferred(Worker):
-    """Keeps jobs until it is told to do them, as a thread does that is not scheduled yet."""
+    """A worker whose jobs run when the test says so, like a thread that is not scheduled yet."""
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], object]]] = deque()
@@ -78,16 +78,15 @@ class Deferred(Worker):
         failed: Callable[[Exception], Result] = raised,
         asker: Asker = NO_ONE,
     ) -> None:
-        """Keep a job."""
         self._jobs.append((lambda: attempt(job, failed), then))
 
     @property
     def waiting(self) -> int:
-        """How many jobs there are to do."""
+        """The number of jobs that wait."""
         return len(self._jobs)
 
     def step(self) -> bool:
-        """Do the first job, and tell the result; False if there is none."""
+        """Run the first job and report its result; return False if there is none."""
         if not self._jobs:
             return False
         job, then = self._jobs.popleft()
@@ -95,58 +94,54 @@ class Deferred(Worker):
         return True
 
     def work_only(self) -> None:
-        """Do the first job, if there is one; no one is told."""
+        """Run the first job, if there is one, without reporting its result."""
         if self._jobs:
             self._jobs.popleft()[0]()
 
     def stop(self) -> None:
-        """Do everything."""
         while self.step():
             pass
 
 
 class OpenFiles(Files):
-    """The real disk, with a list of what is open."""
+    """The real disk, with a record of open files."""
 
     def __init__(self) -> None:
         self.open_files: set[int] = set()
 
     def open(self, path: Path) -> int:
-        """Open a file, and note it."""
         descriptor = super().open(path)
         self.open_files.add(descriptor)
         return descriptor
 
     def close(self, descriptor: int) -> None:
-        """Close a file that is open."""
         self.open_files.remove(descriptor)
         super().close(descriptor)
 
     def sync(self, descriptor: int) -> None:
-        """Wait for nothing: what lies in memory will not be safer."""
+        """Do nothing: the folder is in memory."""
 
     def sync_folder(self, path: Path) -> None:
-        """Wait for nothing."""
+        """Do nothing: the folder is in memory."""
 
     def abandon(self) -> None:
-        """Close everything, as the end of a process does."""
+        """Close all files, as the end of a process does."""
         for descriptor in self.open_files:
             os.close(descriptor)
         self.open_files.clear()
 
 
 class FailingFiles(OpenFiles):
-    """A disk whose operations fail when told to. A write that fails has written a part."""
+    """A disk whose operations fail on request. A write that fails has written a part."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failing: dict[str, int] = {}
-        """Operations that fail, and the number of the error."""
+        """Operations that fail, with the error number."""
         self.only = ""
-        """A part of the path of the files to which writing fails, if not to all."""
+        """Writing fails for files with this in their path; for all files if empty."""
 
     def heal(self) -> None:
-        """Have everything work again."""
         self.failing.clear()
 
     def _check(self, operation: str) -> None:
@@ -182,7 +177,7 @@ class FailingFiles(OpenFiles):
 
 
 class _File:
-    """One file: its bytes as they are, and as the disk has them."""
+    """One file: its current bytes, and its bytes on the disk."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.now = bytearray(data)
@@ -190,9 +185,9 @@ class _File:
 
 
 class FragileFiles(OpenFiles):
-    """A disk that forgets what was not synced when the power goes, which may be at the n-th operation.
+    """A disk that loses unsynced data at a power loss, which may happen at the n-th operation.
 
-    What lies outside of `root` is on another disk, which forgets nothing.
+    Files outside of `root` are on another disk, which loses nothing.
     """
 
     def __init__(self, root: Path, survives: int = ALWAYS) -> None:
@@ -203,7 +198,7 @@ class FragileFiles(OpenFiles):
         self._names: dict[Path, _File] = {}
         self._safe_names: dict[Path, _File] = {}
         self._changes: list[tuple[Path, _File | None]] = []
-        """Names that were given or taken since their folder was synced, in that order."""
+        """Names added or removed since their folder was synced, in order."""
         self._safe_folders: set[Path] = set()
         for path in root.rglob("*"):
             if path.is_dir():
@@ -212,13 +207,13 @@ class FragileFiles(OpenFiles):
                 self._names[path] = self._safe_names[path] = _File(path.read_bytes())
 
     def count(self) -> None:
-        """Count an operation; the power may go here."""
+        """Count an operation; the power may fail here."""
         if self.left <= 0:
             raise PowerLoss
         self.left -= 1
 
     def open(self, path: Path) -> int:
-        """Open a file; if it is new, its name is not safe."""
+        """Open a file. The name of a new file is not durable yet."""
         if not path.is_relative_to(self.root):
             return super().open(path)
         self.count()
@@ -231,7 +226,7 @@ class FragileFiles(OpenFiles):
         return descriptor
 
     def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
-        """Write what is not safe yet."""
+        """Write bytes that are not durable yet."""
         if descriptor not in self._by_descriptor:
             super().write(descriptor, pieces, at)
             return
@@ -242,7 +237,7 @@ class FragileFiles(OpenFiles):
         now[at : at + len(data)] = data
 
     def sync(self, descriptor: int) -> None:
-        """Make a file's bytes safe. The power may go before or right after it."""
+        """Make a file's bytes durable. The power may fail before or right after it."""
         if descriptor not in self._by_descriptor:
             return
         self.count()
@@ -251,7 +246,7 @@ class FragileFiles(OpenFiles):
         self.count()
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut a file; the disk may have it longer until the next sync."""
+        """Truncate a file. It may keep its length on the disk until the next sync."""
         if descriptor not in self._by_descriptor:
             super().truncate(descriptor, size)
             return
@@ -260,7 +255,7 @@ class FragileFiles(OpenFiles):
         del self._by_descriptor[descriptor].now[size:]
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder safe."""
+        """Make the names in a folder durable."""
         if not path.is_relative_to(self.root):
             return
         self.count()
@@ -273,7 +268,6 @@ class FragileFiles(OpenFiles):
         self.count()
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file."""
         if not old.is_relative_to(self.root):
             super().rename(old, new)
             return
@@ -284,7 +278,6 @@ class FragileFiles(OpenFiles):
         self._changes += [(old, None), (new, file)]
 
     def remove(self, path: Path) -> None:
-        """Remove a file."""
         if not path.is_relative_to(self.root):
             super().remove(path)
             return
@@ -294,12 +287,12 @@ class FragileFiles(OpenFiles):
             self._changes.append((path, None))
 
     def close(self, descriptor: int) -> None:
-        """Close a file; its number may be that of another soon."""
+        """Close a file, whose descriptor may be reused."""
         self._by_descriptor.pop(descriptor, None)
         super().close(descriptor)
 
     def crash(self, target: Path, random: Random | None) -> None:
-        """Make a folder as the disk has it: with what was synced alone; or, if random, with more of it."""
+        """Write a folder as it is after the power loss: synced data, and at random parts of the rest."""
         self.left = 0
         names = dict(self._safe_names)
         folders = set(self._safe_folders)
@@ -323,11 +316,11 @@ def _rename(names: dict[Path, _File], name: Path, file: _File | None) -> None:
 
 
 def _torn(file: _File, random: Random) -> bytes:
-    """Return what a disk may have of a file that was not synced."""
+    """Return a possible state on the disk of a file that was not synced."""
     safe, now = file.safe, bytes(file.now)
     if len(now) < len(safe):
         return random.choice([safe, now])
-    # Some sectors reached the disk; the others are as they were, or zeros.
+    # Some sectors reached the disk; the others have their old bytes or zeros.
     survived = bytearray(safe.ljust(len(now), b"\0"))
     likely = random.choice([0.0, 0.5, 1.0])
     for start in range(0, len(now), SECTOR):
@@ -337,13 +330,13 @@ def _torn(file: _File, random: Random) -> bytes:
 
 
 def default_streams(**options: Any) -> list[StreamOptions]:
-    """Return two streams: `a` captures a/#, the default one all else; segments are small."""
+    """Return two streams with small segments: `a` captures a/#, the default stream all else."""
     settings: dict[str, Any] = {"segment_bytes": 6_000, "fsync_interval": 0.0} | options
     return [StreamOptions("a", ["a/#"], **settings), StreamOptions(**settings)]
 
 
 class Machine:
-    """One computer: its data, its clock, and the broker that runs on it now."""
+    """One computer: its data, its clock, and the broker that runs on it."""
 
     def __init__(
         self,
@@ -366,7 +359,7 @@ class Machine:
         self.limits = limits
         self.elapsed = 0.0
         self.wrong_by = 0.0
-        """Seconds by which the time of day is ahead of what it should be."""
+        """Seconds by which the wall clock is ahead."""
         self.core: Core
         self.journal: DiskJournal
         self.files: OpenFiles
@@ -384,7 +377,7 @@ class Machine:
 
     @property
     def data(self) -> Path:
-        """The data folder; after a crash it is another, as the disk has it."""
+        """The data folder; every crash makes a new one."""
         return self.root / f"data-{self._boots}"
 
     def wall(self) -> float:
@@ -392,7 +385,7 @@ class Machine:
         return WALL + self.elapsed + self.wrong_by
 
     def start(self, survives: int = ALWAYS) -> None:
-        """Start a broker on the data; the power may go after so many operations of the disk."""
+        """Start a broker on the data; the power fails after this number of disk operations."""
         self.data.mkdir(0o700, parents=True, exist_ok=True)
         (self.data / "streams").mkdir(exist_ok=True)
         format_file = self.data / "format"
@@ -416,7 +409,7 @@ class Machine:
         )
         if isinstance(self.files, FragileFiles):
             _count_commits(self.journal, self.files)
-        # A clock that begins anew with each start, as the real one does.
+        # The monotonic clock restarts with the machine.
         now = 1_000.0 * self._boots + 500.0
         self.core = Core(
             self.limits,
@@ -429,7 +422,7 @@ class Machine:
         self.running = True
 
     def tick(self, seconds: float) -> None:
-        """Let time pass; the broker notices every second for a while, then all at once."""
+        """Advance the clock: second by second for a while, then at once."""
         for _ in range(min(3, int(seconds))):
             self.elapsed += 1
             seconds -= 1
@@ -440,16 +433,16 @@ class Machine:
             self.core.tick(seconds)
 
     def settle(self) -> None:
-        """Do all that workers have to do."""
+        """Run all jobs of the workers."""
         while any(
             isinstance(one, Deferred) and one.step() for one in (self.writing, self.committing, self.reading)
         ):
             self.core.flush()
 
     def crash(self, random: Random | None = None, keep: bool = False) -> None:
-        """Cut the power: what becomes of the disk is to be started again.
+        """Cut the power and keep what the disk has; start() runs a broker on it.
 
-        With `keep`, it is the process alone that ends: all that was written is there.
+        With `keep`, the process alone ends: everything written is kept.
         """
         old = self.data
         self._boots += 1
@@ -462,13 +455,13 @@ class Machine:
             (self.data / "streams").mkdir(exist_ok=True)
         else:
             shutil.copytree(old / "streams", self.data / "streams")
-        if (old / "staging").exists():  # what is there was safe before it had its name
+        if (old / "staging").exists():  # staged files are durable before they get their name
             shutil.copytree(old / "staging", self.data / "staging")
         self._leave()
         shutil.rmtree(old)
 
     def _leave(self) -> None:
-        """Let go of what the process had, without a last word."""
+        """Close the files of the process without a clean shutdown."""
         if self.running:
             self.running = False
             self.journal._state.close()
@@ -476,7 +469,7 @@ class Machine:
         self.files.abandon()
 
     def stop(self) -> None:
-        """Stop the broker as one should."""
+        """Shut the broker down cleanly."""
         self.core.flush()
         self.running = False
         self.journal.close()
@@ -492,7 +485,7 @@ class Machine:
         self._leave()
 
     def log(self, stream: str, damaged: bool = False) -> list[dict[str, Any]]:
-        """Return all messages of a stream, as a reader of the folder sees them; some may be `damaged`."""
+        """Return all messages of a stream as a reader of the folder sees them; `damaged` allows damage."""
         rows: list[dict[str, Any]] = []
         for piece in StreamReader(self.data / "streams" / stream).read(0):
             if isinstance(piece, Damage):
@@ -509,7 +502,7 @@ class Machine:
 
 
 def _count_commits(journal: DiskJournal, files: FragileFiles) -> None:
-    """Have the power go before or after a commit of the state, too."""
+    """Let the power fail before or after a commit of the state, too."""
     commit = journal._state.commit
 
     def counted(changes: Sequence[Any]) -> None:
@@ -521,7 +514,7 @@ def _count_commits(journal: DiskJournal, files: FragileFiles) -> None:
 
 
 class Sent:
-    """A message that a device published and that is not acknowledged to the end."""
+    """A published message whose exchange is not complete."""
 
     def __init__(self, packet: Publish) -> None:
         self.packet = packet
@@ -533,9 +526,9 @@ class Sent:
 
 
 class Device:
-    """A client that keeps its half of the session across connections, as the specification wants it.
+    """A client that keeps its half of the session across connections, as the specification requires.
 
-    It uses the lowest packet id that is free, so that one which was not free would be noticed.
+    It uses the lowest free packet id, so the broker notices one that is not free.
     """
 
     def __init__(
@@ -565,13 +558,13 @@ class Device:
 
     @property
     def connected(self) -> bool:
-        """Whether a CONNACK has come on a connection that lives."""
+        """Whether the connection is open and has its CONNACK."""
         return self.client is not None and self.client.connack is not None
 
     # Coming and going
 
     def begin(self, clean: bool = False, **properties: Any) -> None:
-        """Send CONNECT; the answer may take its time."""
+        """Send CONNECT without waiting for the answer."""
         client = self.client = Client(self.machine.core, self.version)
         self.todo.clear()
         if self.version == V5:
@@ -582,7 +575,7 @@ class Device:
         self.receive()
 
     def connect(self, clean: bool = False, **properties: Any) -> None:
-        """Connect, and send again what was not acknowledged, as far as the session is still there."""
+        """Connect, and send unacknowledged messages again if the session is present."""
         self.begin(clean, **properties)
         assert self.connected, "no CONNACK"
 
@@ -616,7 +609,7 @@ class Device:
             self.outgoing.clear()
 
     def drop(self, cleanly: bool = False) -> None:
-        """Lose the connection, or end it."""
+        """Lose the connection, or disconnect."""
         if self.client is not None:
             if cleanly:
                 self.client.send(Disconnect(0, {}))
@@ -624,14 +617,14 @@ class Device:
         self.cut_off()
 
     def cut_off(self) -> None:
-        """Note that the other side is gone."""
+        """Forget a connection whose broker is gone."""
         self.client = None
         self.todo.clear()
 
     # Sending
 
     def publish(self, *messages: tuple[str, bytes, int], flush: bool = True, **options: Any) -> list[Publish]:
-        """Publish messages in one piece: topic, payload and quality of service of each."""
+        """Publish messages in one piece, each a topic, payload and QoS."""
         client = self.client
         assert client is not None
         packets = [self._packet(topic, payload, qos, **options) for topic, payload, qos in messages]
@@ -650,12 +643,12 @@ class Device:
         return packet
 
     def request(self) -> int:
-        """Return an id for a SUBSCRIBE or UNSUBSCRIBE."""
+        """Return a packet id for SUBSCRIBE or UNSUBSCRIBE."""
         self._next_request += 1
         return self._next_request
 
     def answer(self, most: int = ALWAYS, flush: bool = True) -> int:
-        """Send acknowledgements that are owed, in their order; return how many."""
+        """Send pending acknowledgements in order; return their number."""
         client = self.client
         if client is None or not self.todo:
             return 0
@@ -674,7 +667,7 @@ class Device:
     # Receiving
 
     def receive(self) -> None:
-        """Take what has come."""
+        """Handle the packets that came."""
         client = self.client
         while client is not None and client.transport.written:
             for packet in client.received():
@@ -683,7 +676,7 @@ class Device:
             self.cut_off()
 
     def last_words(self) -> None:
-        """Take what came before the other side vanished; nothing can be said to it any more."""
+        """Handle the packets that came before the broker was gone."""
         client = self.client
         for packet in client.received() if client is not None else ():
             if not isinstance(packet, Connack):
@@ -743,7 +736,7 @@ class Device:
             del self.outgoing[packet_id]
 
     def finish(self) -> None:
-        """Acknowledge everything until nothing more comes."""
+        """Acknowledge until nothing more comes."""
         self.machine.settle()
         self.receive()
         rounds = 0
@@ -755,5 +748,5 @@ class Device:
             self.receive()
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads of all messages that came."""
+        """Return the payloads of all received messages."""
         return [packet.payload for packet in self.got]

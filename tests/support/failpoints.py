@@ -1,4 +1,4 @@
-"""Named failpoints: every write, sync, rename and commit of a data folder can fail, be short, or be the last.
+"""Named failpoints: any write, sync, rename or commit of a data folder can fail, be partial or be the last.
 
 points = Failpoints()
 machine = Machine(folder, files=lambda _: FailpointFiles(points))
@@ -55,12 +55,12 @@ NAMES = [f"{kind} {operation}" for kind, operations in FAILPOINTS.items() for op
 
 
 class Stopped(BaseException):
-    """The process has ended here. Nothing catches it but the test."""
+    """The end of the process. Only the test catches it."""
 
 
 @dataclass
 class Fail:
-    """Fail with an error, so many times; what is written may get there in part."""
+    """Fail with an error a number of times; a write may be partial."""
 
     error: int = errno.ENOSPC
     times: int = 1 << 30
@@ -69,7 +69,7 @@ class Fail:
 
 @dataclass
 class Stop:
-    """End the process, before the operation or after it, or in the midst of a write."""
+    """End the process before or after the operation, or during a write."""
 
     after: bool = False
     short: bool = False
@@ -81,7 +81,7 @@ Action = Fail | Stop
 
 
 class Failpoints:
-    """Which failpoints are armed, and which were reached."""
+    """The failpoints that are armed, and those that were reached."""
 
     def __init__(self) -> None:
         self.armed: dict[str, Action] = {}
@@ -91,17 +91,17 @@ class Failpoints:
         self.stopped = False
 
     def arm(self, name: str, action: Action) -> None:
-        """Have something happen whenever a failpoint is reached."""
+        """Set what happens when a failpoint is reached."""
         assert name in NAMES, name
         self.armed[name] = action
 
     def heal(self) -> None:
-        """Have everything work again."""
+        """Disarm all failpoints."""
         self.armed.clear()
         self.stopped = False
 
     def at(self, name: str, operation: Callable[[], None], part: Callable[[], None] | None = None) -> None:
-        """Do an operation, or what its failpoint says; `part` does a part of it."""
+        """Run an operation, or what its failpoint says; `part` runs a part of it."""
         if self.stopped:
             raise Stopped
         self.reached[name] += 1
@@ -126,14 +126,14 @@ class Failpoints:
 
 
 def kind_of(path: Path) -> str:
-    """Return which file a path is that of."""
+    """Return the kind of file at a path."""
     if "staging" in path.parts:
         return "part"
     return max(_KINDS, key=lambda one: len(one[0]) if path.name.endswith(one[0]) else -1)[1]
 
 
 class FailpointFiles(OpenFiles):
-    """The real disk with failpoints; it waits for no sync."""
+    """The real disk with failpoints, without waiting for syncs."""
 
     def __init__(self, points: Failpoints) -> None:
         super().__init__()
@@ -141,18 +141,16 @@ class FailpointFiles(OpenFiles):
         self._paths: dict[int, Path] = {}
 
     def make_folder(self, path: Path, parents: bool = False) -> None:
-        """Make a folder."""
         self.points.at("folder make", lambda: super(OpenFiles, self).make_folder(path, parents))
 
     def open(self, path: Path) -> int:
-        """Open a file."""
         opened: list[int] = []
         self.points.at(f"{kind_of(path)} open", lambda: opened.append(super(FailpointFiles, self).open(path)))
         self._paths[opened[0]] = path
         return opened[0]
 
     def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
-        """Write; a short write has written half."""
+        """Write; a partial write writes half."""
         base = super().write
         data = b"".join(pieces)
         self.points.at(
@@ -162,34 +160,27 @@ class FailpointFiles(OpenFiles):
         )
 
     def sync(self, descriptor: int) -> None:
-        """Sync."""
         self.points.at(f"{kind_of(self._paths[descriptor])} sync", lambda: None)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut a file."""
         base = super().truncate
         self.points.at(f"{kind_of(self._paths[descriptor])} truncate", lambda: base(descriptor, size))
 
     def sync_folder(self, path: Path) -> None:
-        """Sync a folder."""
         self.points.at("folder sync", lambda: None)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file."""
         base = super().rename
         self.points.at(f"{kind_of(old)} rename", lambda: base(old, new))
 
     def remove(self, path: Path) -> None:
-        """Remove a file."""
         base = super().remove
         self.points.at(f"{kind_of(path)} remove", lambda: base(path))
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder."""
         base = super().remove_folder
         self.points.at("folder remove", lambda: base(path))
 
     def commit(self, path: Path, cursor: sqlite3.Cursor) -> None:
-        """Commit."""
         base = super().commit
         self.points.at(f"{kind_of(path)} commit", lambda: base(path, cursor))

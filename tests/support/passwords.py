@@ -1,4 +1,4 @@
-"""Passwords that are checked quickly: for tests that are about something else."""
+"""Cheap password hashes, for tests about something else."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
 def quick_hash(password: str) -> str:
-    """Return what a file of users has for a password. The hash itself says how little it costs."""
+    """Return a password hash for a file of users; its own parameters make it cheap to check."""
     return _quick.hash(password)

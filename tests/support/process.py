@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, on free ports of 127.0.0.1."""
+"""A real broker in its own process, on free ports of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STOP_TIME = 10.0
 
 
 class BrokerProcess:
-    """`pyrite serve`, started with some arguments, stopped at the end of a `with` block.
+    """`pyrite serve` with some arguments, stopped at the end of a `with` block.
 
-    `urls` are its listeners as it printed them, with their real ports. `before` is what to put before the
-    command, as in `unshare -rm`; without `wait` the process is not waited for until it is ready.
+    `urls` are its listeners as printed, with their real ports. `before` is put before the command, as in
+    `unshare -rm`. Without `wait`, the constructor returns before the broker is ready.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class BrokerProcess:
                 self.urls.append(line.removeprefix("listening on "))
 
     def port(self, number: int = 0) -> int:
-        """Return the port of a listener, by its place among the arguments."""
+        """Return the port of a listener, by its index among the arguments."""
         port = urlsplit(self.urls[number]).port
         assert port is not None
         return port

@@ -1,4 +1,4 @@
-"""A proxy in front of a broker, as nginx would be: TLS, a path of its own, HTTP and WebSocket."""
+"""A reverse proxy in front of a broker, like nginx: TLS, a path prefix, HTTP and WebSocket."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONNECTION = re.compile(rb"(?i)connection:[^\r]*\r\n")
 class Proxy:
     """Serves in a thread, on a free port of 127.0.0.1, until the end of a `with` block.
 
-    What is below `prefix` goes on to the port `http`, or to `websocket` if the client wants that; both
-    are told once they are known. Hosts go on as they came.
+    Requests below `prefix` are forwarded to the port `http`, or to `websocket` for an upgrade; both ports
+    are set once they are known. The Host header is forwarded unchanged.
     """
 
     def __init__(self, context: ssl.SSLContext, prefix: str) -> None:
@@ -39,7 +39,8 @@ class Proxy:
         server.close()
         for writer in list(self._writers):
             writer.transport.abort()
-        await asyncio.sleep(0.1)  # for the event loop to close them
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

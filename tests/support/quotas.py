@@ -1,4 +1,4 @@
-"""Quotas in tests: users who are let in by their names, and usage counted anew from everything there is."""
+"""Users accepted by name, and the usage of quotas recounted from scratch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTED = (
 
 
 class Named(Access):
-    """Lets everyone in under a name that counts as proved; `members` says who is in which group."""
+    """Accepts every user name as proved; `members` assigns users to groups."""
 
     def __init__(self, **members: str) -> None:
         self.members = members
@@ -39,7 +39,7 @@ def quotas(default: Quota | None = None, **users: Quota) -> QuotaOptions:
 
 
 def usage(broker: Broker) -> dict[str, dict[str, int]]:
-    """Return what each account uses, as the broker counts it."""
+    """Return the usage of each account as the broker counts it."""
     found = {
         key: {name: getattr(account, name) for name in COUNTED}
         for key, account in broker.quotas.accounts.items()
@@ -48,7 +48,7 @@ def usage(broker: Broker) -> dict[str, dict[str, int]]:
 
 
 def recount(broker: Broker, log: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the same, counted from scratch; each payload in the log begins with its user's name."""
+    """Return the usage recounted from scratch; every payload in the log begins with its user's name."""
     found: dict[str, dict[str, int]] = {}
 
     def count(key: str | None, name: str, more: int = 1) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pyrite.access.rules import Rule, Rules
 from pyrite.access.tokens import Tokens
-from pyrite.access.users import User, verify
+from pyrite.access.users import User, stand_in, verify
 from pyrite.broker.access import (
     BAD_USER_NAME_OR_PASSWORD,
     NOT_AUTHORIZED,
@@ -38,6 +38,7 @@ class Guard(Access):
     ) -> None:
         """Have another list in force from now on."""
         self._users = users
+        self._hashes = [user.hashed for user in users.values()]
         self._tokens = tokens
         self._rules = Rules(rules)
         self._anonymous = anonymous
@@ -83,8 +84,15 @@ class Guard(Access):
             seconds = max(0.0, bearer.until - time.time())
             return Accept(username=bearer.name, seconds=seconds, groups=bearer.groups, proof=bearer.proof)
         user = self._users.get(username or "")
-        good = verify(user, password)
+        good = verify(self._stand_in(username) if user is None else user.hashed, password)
         return Accept(username=username, proof=user.hashed) if good and user is not None else None
+
+    def _stand_in(self, name: str | None) -> str:
+        """Return the hash that passwords of an unknown user are checked against.
+
+        It is another user's, so that the check costs what it costs for users, whatever their hashes cost.
+        """
+        return self._hashes[hash(name) % len(self._hashes)] if self._hashes else stand_in()
 
     def may_within(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
         """Tell whether a client may do something on any topic of a filter."""

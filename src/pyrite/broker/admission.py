@@ -1,15 +1,19 @@
-"""Who is let in: the limits in front of every kind of access, and turns where checking takes time.
+"""Deciding on log-ins: limits on failures, and turns where a check takes time.
 
-One log-in is checked at a time, and networks take turns: someone who sends many waits for himself. What
-waits is bounded; who comes then is told to come again. So is everyone while a plug-in does not come to an end
-with the one that it checks.
+One log-in is checked at a time. Networks take turns, and so do the names on each network. The number of
+waiting log-ins is bounded; further ones are refused and may be repeated. So are all of them while a plug-in
+hangs.
+
+While a network is locked, its log-ins are checked all the same, after those of other networks, and refused
+whatever the result, unless their name has logged in from there before. Known and unknown names thus take the
+same path, in the same time.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from traceback import format_exception
@@ -28,6 +32,7 @@ from pyrite.broker.access import (
 )
 from pyrite.broker.attempts import Attempts, network_of
 from pyrite.broker.timers import NO_SLOT
+from pyrite.process.fair import Asker, FairQueue
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -35,11 +40,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4_096
-"""Log-ins that may wait to be checked; one takes some 50 ms."""
+"""Log-ins that may wait to be checked; a check takes some 50 ms."""
+MAX_LOCKED = 1_024
+"""Those of locked networks among them."""
 MAX_OF_ONE = 256
-"""Log-ins of one network that may."""
+"""Those of one network."""
 PATIENCE = 10.0
-"""Seconds that checking one may take, before no one else waits for it."""
+"""Seconds that a check may take before the others no longer wait for it."""
 FAILURE = 0x80
 """From here on, reason codes tell of failures."""
 
@@ -54,29 +61,60 @@ class _LogIn(NamedTuple):
     then: Then
 
 
+class _Lane:
+    """Waiting log-ins: networks take turns, and so do the names on each network."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: FairQueue[_LogIn] = FairQueue()
+        self._of: Counter[str] = Counter()
+        """How many wait of each network."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, log_in: _LogIn) -> bool:
+        """Add a log-in; return False if there is no room for it."""
+        network = network_of(log_in.credentials.address)
+        if len(self._waiting) >= self._most or self._of[network] >= MAX_OF_ONE:
+            return False
+        self._of[network] += 1
+        self._waiting.put(Asker(network, log_in.credentials.username or ""), log_in)
+        return True
+
+    def get(self) -> _LogIn:
+        """Take the log-in whose turn it is."""
+        log_in = self._waiting.get()
+        network = network_of(log_in.credentials.address)
+        self._of[network] -= 1
+        if not self._of[network]:
+            del self._of[network]
+        return log_in
+
+
 class Admission:
-    """Has the access plug-in decide on clients that want to come in."""
+    """Has the access plug-in decide on log-ins."""
 
     def __init__(self, broker: Broker, aside: Aside) -> None:
         self._broker = broker
         self._aside = aside
         self._attempts = Attempts(lambda: broker.now)
-        self._waiting: OrderedDict[str, deque[_LogIn]] = OrderedDict()
-        """By network; the first has the next turn."""
-        self._count = 0
+        self._first = _Lane(MAX_WAITING)
+        self._locked = _Lane(MAX_LOCKED)
+        """Log-ins of locked networks: checked when no others wait."""
         self._busy = False
         self.version = 0
-        """Changes with who may come in."""
+        """Changes with the users that are let in."""
         self.slot = NO_SLOT
         self._checked: _LogIn | None = None
-        """The one that is being checked, until someone is told of it."""
+        """The log-in that is being checked, until its client is answered."""
 
     def changed(self) -> None:
-        """Have those decided on again who are just being checked: who may come in has changed."""
+        """Decide again on log-ins that are being checked: users have changed."""
         self.version += 1
 
     def decide(self, credentials: Credentials, then: Then) -> None:
-        """Have it decided whether a client may come in; `then` is told at once, or later."""
+        """Decide whether a client may come in; `then` is called with the verdict, at once or later."""
         refusal = self.too_many(credentials) if self._is_guess(credentials) else None
         if refusal is not None:
             then(refusal)
@@ -90,36 +128,33 @@ class Admission:
             self._enqueue(_LogIn(credentials, then))
 
     def too_many(self, credentials: Credentials) -> Refuse | None:
-        """Return why someone is turned away unheard, if so."""
+        """Return the refusal of a log-in that is not checked: its name failed too often from this network."""
         if not self._broker.access.limits_log_ins:
             return None
         attempts, address, name = self._attempts, credentials.address, credentials.username
-        wait = attempts.wait(address, name)
-        return self._come_again(max(wait, attempts.wait_of_unknown(address, name))) if wait else None
+        return self._come_again(credentials) if attempts.own_lock(address, name) else None
 
-    @staticmethod
-    def _come_again(wait: float) -> Refuse:
+    def _come_again(self, credentials: Credentials) -> Refuse:
+        wait = self._attempts.longest_lock(credentials.address, credentials.username)
         reason = f"too many failed log-ins; try again in {math.ceil(wait)} s"
         return Refuse(CONNECTION_RATE_EXCEEDED, reason, wait)
 
     def judged(self, credentials: Credentials, verdict: Verdict) -> Verdict | Refuse:
-        """Count what became of a log-in, and return what the client is told.
+        """Count the outcome of a log-in, and return the verdict that its client is told.
 
-        While log-ins under unknown names are turned away unheard, one that fails is told the same as those:
-        else the answer would tell that its name is known.
+        While a lock is in force, all failures get the same answer, and so do right passwords under names that
+        have not logged in from this network before.
         """
-        limits = self._broker.access.limits_log_ins
-        wait = self._attempts.wait_of_unknown(credentials.address, credentials.username) if limits else 0.0
-        self._note(credentials, verdict)
-        if wait and isinstance(verdict, Refuse) and verdict.code in WHO_IT_IS:
-            return self._come_again(wait)
-        return verdict
-
-    def _note(self, credentials: Credentials, verdict: Accept | Refuse | Challenge) -> None:
-        if isinstance(verdict, Accept):
-            self._attempts.succeeded(credentials.address, credentials.username)
-        elif isinstance(verdict, Refuse) and verdict.code in WHO_IT_IS:
-            self._attempts.failed(credentials.address, credentials.username)
+        attempts, address, name = self._attempts, credentials.address, credentials.username
+        failed = isinstance(verdict, Refuse) and verdict.code in WHO_IT_IS
+        if not self._broker.access.limits_log_ins or not (failed or isinstance(verdict, Accept)):
+            return verdict
+        if not failed and not attempts.wait(address, name):
+            attempts.succeeded(address, name)
+            return verdict
+        told = self._come_again(credentials) if attempts.longest_lock(address, name) else verdict
+        attempts.failed(address, name)
+        return told
 
     def _is_guess(self, credentials: Credentials) -> bool:
         """Tell whether a client may have guessed what it says of itself: not where everyone is let in."""
@@ -137,30 +172,29 @@ class Admission:
         if self._stuck:
             log_in.then(Refuse(SERVER_BUSY, "log-ins cannot be checked now; try again"))
             return
-        network = network_of(log_in.credentials.address)
-        waiting = self._waiting.get(network, ())
-        if self._count >= MAX_WAITING or len(waiting) >= MAX_OF_ONE:
+        if len(self._first) + len(self._locked) >= MAX_WAITING or not self._lane(log_in).put(log_in):
             log_in.then(Refuse(SERVER_BUSY, "too many log-ins wait to be checked; try again"))
-            return
-        self._waiting.setdefault(network, deque()).append(log_in)
-        self._count += 1
-        if not self._busy:
+        elif not self._busy:
             self._next()
 
+    def _lane(self, log_in: _LogIn) -> _Lane:
+        is_limited = self._broker.access.limits_log_ins and self._is_guess(log_in.credentials)
+        locked = is_limited and self._attempts.network_lock(log_in.credentials.address)
+        return self._locked if locked else self._first
+
     def _next(self) -> None:
-        """Have the next log-in checked, of the network whose turn it is."""
-        while self._waiting and not self._busy:
-            network, waiting = self._waiting.popitem(last=False)
-            log_in = waiting.popleft()
-            self._count -= 1
-            if waiting:
-                self._waiting[network] = waiting
-            # Those before it may have failed since it came.
+        """Have the next log-in checked."""
+        while (self._first or self._locked) and not self._busy:
+            lane = self._first or self._locked
+            log_in = lane.get()
+            # Others may have failed since it came.
             refusal = self.too_many(log_in.credentials) if self._is_guess(log_in.credentials) else None
             if refusal is not None:
                 self._tell(log_in, refusal)
-            else:
+            elif lane is self._locked or self._lane(log_in) is self._first:
                 self._check(log_in)
+            elif not self._locked.put(log_in):
+                self._tell(log_in, self._come_again(log_in.credentials))
 
     def _check(self, log_in: _LogIn) -> None:
         access, version, credentials = self._broker.access, self.version, log_in.credentials
@@ -190,12 +224,10 @@ class Admission:
             "the access plug-in has been checking a log-in for %d s: who comes now is told to come again",
             PATIENCE,
         )
-        waiting = [one for several in self._waiting.values() for one in several]
-        if self._checked is not None:
-            waiting.insert(0, self._checked)
+        waiting = [] if self._checked is None else [self._checked]
         self._checked = None
-        self._waiting.clear()
-        self._count = 0
+        for lane in (self._first, self._locked):
+            waiting += [lane.get() for _ in range(len(lane))]
         for log_in in waiting:
             self._tell(log_in, Refuse(SERVER_BUSY, "log-ins cannot be checked now; try again"))
 

@@ -1,4 +1,4 @@
-"""`pyrite classic`: the programs of the five classic systems, wherever Pyrite is installed."""
+"""`pyrite classic`: the programs of the five classic systems, from an installed Pyrite."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from typing import NamedTuple
 PROGRAM = "pyrite classic"
 
 
-class System(NamedTuple):
-    """A classic system: the page's name for it, and its programs with what each is for."""
+class ClassicSystem(NamedTuple):
+    """A classic system: its title, and what each of its programs does."""
 
     title: str
     programs: dict[str, str]
 
 
 SYSTEMS = {
-    "message-broker": System(
+    "message-broker": ClassicSystem(
         "Message Broker, TCP 1370",
         {"server": "the server", "client": "publish a message, or subscribe to topics"},
     ),
-    "at-sign": System(
-        "the MQTT-like broker of type@topic@contents@flag, TCP 8000",
+    "at-sign": ClassicSystem(
+        "the MQTT-like broker with type@topic@contents@flag messages, TCP 8000",
         {"server_host": "the server", "client_host": "the interactive client"},
     ),
-    "newsroom": System(
+    "newsroom": ClassicSystem(
         "the newsroom, TCP 12345",
         {"server": "the server", "newsroom": "the test sequence"},
     ),
-    "dallal": System(
+    "dallal": ClassicSystem(
         "Dallal, TCP 1373 and UDP 1234",
         {"server": "the server", "client": "publish a message, or subscribe to topics"},
     ),
-    "distributed": System(
+    "distributed": ClassicSystem(
         "the distributed broker, TCP 5555",
         {
             "server": "the server",
             "publisher": "create and delete topics, publish messages",
             "subscriber": "pull and print the messages of a topic",
-            "benchmark_createTopic": "how many topics are created a second",
-            "benchmark_send": "how many messages are sent a second",
+            "benchmark_createTopic": "measure topics created per second",
+            "benchmark_send": "measure messages sent per second",
         },
     ),
 }
@@ -60,12 +60,11 @@ examples:
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the command line."""
     parser = commands.add_parser(
         "classic",
         help="run the programs of the five classic systems",
         usage=f"{PROGRAM} [SYSTEM [PROGRAM [ARGUMENT ...]]]",
-        description="Run a program of one of the five classic systems; without a program, list them.",
+        description="Run a program of one of the five classic systems. Without a program, list them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,7 +73,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """List systems or programs, or run a program and return its exit code."""
     if not args.words:
         return _list(SYSTEMS)
     asked_system, *words = args.words
@@ -92,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(system: str, program: str, arguments: list[str]) -> int:
-    sys.argv = [f"{PROGRAM} {system} {program}", *arguments]  # usage and errors name the program like this
+    sys.argv = [f"{PROGRAM} {system} {program}", *arguments]  # usage and error messages show this name
     try:
-        # By name: the classic programs stand above the command line, and use it.
+        # Imported by name: pyrite.classic is in a layer above the command line, and imports it.
         module = import_module(f"pyrite.classic.{system.replace('-', '_')}.{program}")
         code: int = module.main(arguments)
     except KeyboardInterrupt:
@@ -119,7 +117,7 @@ def _plain(name: str) -> str:
 
 
 def _find(asked: str, names: Iterable[str]) -> str | None:
-    """Return the name that was meant: case, - or _, and a .py at the end make no difference."""
+    """Return the matching name; case, `-` or `_`, and a trailing `.py` do not matter."""
     return next((name for name in names if _plain(name) == _plain(asked)), None)
 
 
@@ -127,5 +125,5 @@ def _unknown(what: str, asked: str, names: Iterable[str]) -> int:
     by_plain = {_plain(name): name for name in names}
     close = get_close_matches(_plain(asked), by_plain, n=1)
     hint = f"did you mean {by_plain[close[0]]!r}?" if close else f"expected {', '.join(by_plain.values())}"
-    print(f"{PROGRAM}: there is no {what} {asked!r}: {hint}", file=sys.stderr)
+    print(f"{PROGRAM}: no {what} {asked!r}: {hint}", file=sys.stderr)
     return 2

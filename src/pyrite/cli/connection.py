@@ -1,4 +1,4 @@
-"""The connection of a command to the broker that its options name, from the first word to the last."""
+"""A command's connection to the broker: options, errors, and exit codes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from pyrite.cli.errors import CommandError, UsageError, describe, reason_of
 from pyrite.cli.properties import properties_of
 from pyrite.cli.session_options import add_session_options, session_of
 from pyrite.client import Client, ClientError, ConnectError, ConnectionLost, SubscribeError
-from pyrite.client.wire import shown
+from pyrite.client.address import shown
 from pyrite.process.terminal import printable
 from pyrite.protocols.mqtt.packets import V5
 from pyrite.protocols.mqtt.reasons import Reason
 
 
 def add_connection_options(parser: argparse.ArgumentParser, with_session: bool = False) -> None:
-    """Add the options of every command that connects; `with_session` those of `pub` and `sub`, too."""
+    """Add the options of every command that connects; `with_session` adds the session options of `pub` and
+    `sub`.
+    """
     add_broker_options(parser)
     if with_session:
         add_session_options(parser)
@@ -30,11 +32,11 @@ def add_connection_options(parser: argparse.ArgumentParser, with_session: bool =
     add_tls_options(parser)
 
 
-class Connection:
-    """A command's client, and everything that may end the command's work with it.
+class CommandConnection:
+    """A command's client, and every way its work may end.
 
-    `reconnect`: whether the work goes on when the connection is lost, or the broker shuts down.
-    `session`: whether the command has the options for it.
+    With `reconnect`, the work continues after a lost connection or a broker shutdown. With `session`, the
+    command has the session options.
     """
 
     def __init__(
@@ -52,39 +54,39 @@ class Connection:
         if session:
             options |= session_of(args, program)
         elif self.endpoint.topic is not None:
-            raise UsageError(f"-L {shown(args.url)}: a topic in the URL is of no use here.")
-        else:  # who comes back subscribes anew, and is sent again what is retained
+            raise UsageError(f"-L {shown(args.url)}: this command takes no topic in the URL.")
+        else:  # a reconnecting command subscribes again and receives retained messages again
             options["session_expiry"] = 0
         self.client = Client(
             self.endpoint.address,
             reconnect=reconnect,
-            longest_pause=1.0,  # there is someone who waits
+            longest_pause=1.0,  # an interactive user is waiting
             on_disconnect=self._lost,
             **options,
         )
 
     @property
     def is_mqtt5(self) -> bool:
-        """Whether properties and reason codes exist."""
+        """True if properties and reason codes can be used."""
         return bool(self._args.protocol_version == V5)
 
     def properties(self, command: str) -> dict[str, Any]:
-        """Return what `-D` said about this packet."""
+        """Return the properties that `-D` set for this packet."""
         return properties_of(command, self._args.properties)
 
     def warn(self, message: str) -> None:
-        """Tell all but those who asked for --quiet."""
+        """Print a warning on stderr unless --quiet is set."""
         if not self._args.quiet:
             print(f"{self._program}: {printable(message)}", file=sys.stderr, flush=True)
 
     def stop(self, outcome: int | CommandError) -> None:
-        """End the work with an exit code or an error, whatever it is at."""
+        """End the work with an exit code or an error, at whatever point it is."""
         if not self._stopped.is_set():
             self._outcome = outcome
             self._stopped.set()
 
     async def run(self, work: Callable[[], Awaitable[int]]) -> int:
-        """Connect, work, and say goodbye, so that the broker discards the will; returns the exit code."""
+        """Connect, work, and disconnect normally so that no will is published; return the exit code."""
         working = asyncio.ensure_future(self._connect_and(work))
         stopping = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -108,13 +110,13 @@ class Connection:
 
     def _lost(self, error: ClientError) -> None:
         explained = self._explain(error)
-        # Whoever took our session over would lose it to us again, and so on; other reasons last.
+        # Reconnecting after a session takeover would take it back, and so on without end.
         worth_retrying = isinstance(error, ConnectionLost) and error.reason in (
             None,
             Reason.SERVER_SHUTTING_DOWN,
         )
         if self._reconnect and worth_retrying:
-            self.warn(f"{explained} Connecting again.")
+            self.warn(f"{explained} Reconnecting.")
         else:
             self.stop(explained)
 
@@ -128,11 +130,11 @@ class Connection:
             return CommandError(f"cannot connect to {where}: {why}.{_advice(error.__cause__)}")
         if isinstance(error, ConnectError):
             is_web = where.address.scheme in ("ws", "wss")
-            advice = "" if is_web else " Does it speak this version of MQTT, and does it expect TLS?"
+            advice = "" if is_web else " Does it support this MQTT version, and does it expect TLS?"
             return CommandError(f"{error}.{advice}")
         if isinstance(error, ConnectionLost) and error.reason is not None:
             why = describe(error.reason, error.said)
-            return CommandError(f"{where} disconnected us: {why}.", error.reason or 1)
+            return CommandError(f"{where} closed the connection: {why}.", error.reason or 1)
         if isinstance(error, ConnectionLost):
             return CommandError(f"the connection to {where} was lost.")
         if isinstance(error, SubscribeError):
@@ -149,7 +151,6 @@ class Connection:
 
 
 def refused_subscription(topic_filter: str, reason: int, said: str = "") -> str:
-    """Say that a broker refused a subscription."""
     return f"the broker refused the subscription to {topic_filter}: {describe(reason, said)}."
 
 
@@ -157,5 +158,5 @@ def _advice(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return " Is a broker running there? Start one with `pyrite serve`."
     if "certificate verify failed" in str(error):
-        return " Name the authority to trust with --cafile."
+        return " Name the trusted authority with --cafile."
     return ""

@@ -1,4 +1,4 @@
-"""What a command says when it fails: one line for the person at the keyboard, an exit code for scripts."""
+"""Errors of the command line: one line for the user, an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _RETURN_CODES = {
     4: Reason.BAD_USER_NAME_OR_PASSWORD,
     5: Reason.NOT_AUTHORIZED,
 }
-"""What the return codes of MQTT 3 mean."""
+"""The reason codes that MQTT 3 return codes correspond to."""
 
 
 _ADVICE = {
-    errno.ENOSPC: "; make room there, and try again: nothing is lost",
-    errno.EDQUOT: "; make room there, and try again: nothing is lost",
-    errno.EROFS: "; name a folder that can be written to",
+    errno.ENOSPC: "; free some space and try again: nothing is lost",
+    errno.EDQUOT: "; free some space and try again: nothing is lost",
+    errno.EROFS: "; choose a folder that is writable",
 }
 
 
 class CommandError(Exception):
-    """What went wrong: a sentence for the person at the keyboard, and an exit code for scripts."""
+    """A failed command: its message and its exit code."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class CommandError(Exception):
 
 
 class UsageError(CommandError):
-    """The options do not go together; 2 is the exit code argparse uses as well."""
+    """Invalid options; exit code 2, as argparse uses."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, exit_code=2)
@@ -52,8 +52,8 @@ def run_command(
     args: argparse.Namespace,
     command: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
 ) -> int:
-    """Run a command so that whatever happens ends in one line and an exit code, never in a traceback."""
-    import asyncio  # which `pyrite log` need not load
+    """Run a command; every failure becomes one line on stderr and an exit code, never a traceback."""
+    import asyncio  # imported here so that `pyrite log` does not load it
 
     import uvloop
 
@@ -64,7 +64,7 @@ def run_command(
         message, exit_code = str(error), error.exit_code
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # the user gets a line whatever went wrong
+    except Exception as error:  # show one line, whatever went wrong
         message, exit_code = f"unexpected {type(error).__name__}: {error}", 1
     if not args.quiet:
         print(f"{program}: {printable(message)}", file=sys.stderr)
@@ -72,7 +72,7 @@ def run_command(
 
 
 def describe(reason: int, said: str = "") -> str:
-    """Return a reason code's name, and what the broker said besides."""
+    """Return the name of a reason code, with the broker's reason string if there is one."""
     try:
         words = reasons.describe(_RETURN_CODES.get(reason, reason))
     except ValueError:
@@ -82,7 +82,7 @@ def describe(reason: int, said: str = "") -> str:
 
 
 def reason_of(error: OSError) -> str:
-    """Say why, without the number and the punctuation that str(error) adds."""
+    """Return the cause without the error number and quotes of str(error)."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -94,7 +94,14 @@ def reason_of(error: OSError) -> str:
 
 
 def with_name(error: OSError) -> str:
-    """Say what went wrong with which file, if it is one."""
+    """Return the cause, with the file name if known and advice if there is any."""
     where = f"{error.filename}: " if error.filename else ""
     advice = _ADVICE.get(error.errno or 0, "")
     return f"{where}{error.strerror or error}{advice}"
+
+
+def discard_stdout() -> None:
+    """Redirect stdout to /dev/null: its reader is gone, and Python would report the failed flush at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,4 +1,4 @@
-"""The `pyrite` command: its subcommands and what they have in common."""
+"""The `pyrite` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ COMMANDS = (
     "simulate",
     "classic",
 )
-"""The modules of this package that register them."""
+"""The modules of this package, each of which registers one subcommand."""
 
 _EXAMPLES = """\
 examples:
   pyrite serve                                  start a broker on 127.0.0.1:1883
   pyrite sub -t 'sensors/#' -v                  watch all sensors
   pyrite pub -t sensors/kitchen -m 21.5         publish a value
-  pyrite topics                                 the tree of topics with their kept values
-  pyrite top                                    what the broker is doing, live
-  pyrite pull billing -t 'orders/#'             fetch what no one has fetched as billing yet
-  pyrite log cat --from -1h                     what came in the last hour
-  pyrite pipeline init plant                    a Spark pipeline over the log, ready to run
-  pyrite simulate --devices 50 --seconds 30     devices that publish, for trying things out
+  pyrite topics                                 the topic tree with its retained messages
+  pyrite top                                    a live view of the broker
+  pyrite pull billing -t 'orders/#'             fetch what consumer 'billing' has not fetched yet
+  pyrite log cat --from -1h                     messages of the last hour
+  pyrite pipeline init plant                    create a Spark pipeline over the log
+  pyrite simulate --devices 50 --seconds 30     publish from simulated devices
   pyrite classic                                the programs of the five classic systems
 
-`pyrite COMMAND --help` tells more about each command.
+`pyrite COMMAND --help` describes a command.
 """
 
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pyrite {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    # Only the command that is asked for is loaded: all of them take a quarter of a second.
+    # Load only the requested command: loading all takes a quarter of a second.
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
         import_module(f"pyrite.cli.{name}").register(commands)
     args = parser.parse_args(words)
@@ -63,12 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_files() -> None:
-    """Open what the shell's <&- or >&- has closed: libuv ends the process if it is given such a number."""
+    """Open the standard files that the shell closed with <&- or >&-: libuv aborts on a closed one."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the smallest number that is free
+            os.open(os.devnull, os.O_RDWR)  # opens the lowest free number
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `pyrite sub` prints for a message: the payload, mosquitto_sub's -F formats, or a line of JSON."""
+"""Output formats of `pyrite sub`: the payload, mosquitto_sub's -F formats, or JSON lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrite.process.terminal import printable_bytes
 
 @dataclass(slots=True)
 class Received:
-    """A message as it arrived."""
+    """A received message and the time it arrived."""
 
     topic: str
     payload: bytes
@@ -29,12 +29,12 @@ class Received:
 
 
 class NotJSON(ValueError):
-    """%J was asked to show a payload that is not JSON."""
+    """A message's payload cannot be shown with %J because it is not JSON."""
 
 
 Format = Callable[[Received], bytes]
 
-# A sequence of a format: %, flags, width, maximum width and a letter; @ and a letter; or \ and a letter.
+# A sequence in a format: % with flags, width, maximum width and a letter; @ or \ with a letter.
 _SEQUENCE = re.compile(
     r"%(?P<flags>[-0]*)(?P<width>\d*)(?:\.(?P<maximum>\d+))?(?P<letter>.?)|@(.?)|\\(.?)", re.DOTALL
 )
@@ -45,12 +45,12 @@ _MAY_BE_ZERO_PADDED = frozenset("AEFlmSxX")
 
 
 def payload_only(message: Received) -> bytes:
-    """The default: the payload, unaltered."""
+    """The default: the payload, unchanged."""
     return message.payload
 
 
 def for_terminal(form: Format) -> Format:
-    """Have what a format makes of a message shown, and not obeyed, by a terminal."""
+    """Escape control characters in the output of a format, so that the terminal does not act on them."""
     return lambda message: printable_bytes(form(message))
 
 
@@ -60,9 +60,9 @@ def topic_and_payload(message: Received) -> bytes:
 
 
 def json_line(message: Received) -> bytes:
-    """--json: everything about the message, as one JSON object.
+    """--json: the message as one JSON object.
 
-    A payload that is not UTF-8 is given in base64, marked by "payload_encoding".
+    A payload that is not UTF-8 is encoded in base64, with "payload_encoding" set.
     """
     line: dict[str, Any] = {
         "topic": message.topic,
@@ -76,9 +76,9 @@ def json_line(message: Received) -> bytes:
 
 
 def compile_format(text: str, terminal: bool = False) -> Format:
-    """Translate a -F format once; a ValueError says which sequence is unknown.
+    """Compile a -F format; raises ValueError for an unknown sequence.
 
-    With `terminal`, control characters of the message are shown; those of the format are its user's wish.
+    With `terminal`, control characters in the message are escaped, but not those in the format itself.
     """
     pieces: list[Format] = []
     position = 0
@@ -96,7 +96,7 @@ def compile_format(text: str, terminal: bool = False) -> Format:
 def _piece(match: re.Match[str]) -> Format:
     sequence = match.group()
     if sequence in ("%", "@", "\\") or (sequence[0] == "%" and not match["letter"]):
-        raise ValueError(f"the sequence {sequence!r} at the end of the format is incomplete")
+        raise ValueError(f"incomplete sequence {sequence!r} at the end of the format")
     if sequence[0] == "\\":
         if sequence[1] not in _ESCAPES:
             raise ValueError(f"unknown escape {sequence!r} in the format")
@@ -119,7 +119,7 @@ def _piece(match: re.Match[str]) -> Format:
     def padded(message: Received) -> bytes:
         value = show(message)
         if maximum is not None:
-            # Widths count characters, lest a cut leave half of one.
+            # Cut by characters, not bytes, so that no character is split.
             value = value.decode("utf-8")[:maximum].encode("utf-8")
         missing = max(0, width - len(value.decode("utf-8", "replace")))
         return value + fill * missing if left else fill * missing + value
@@ -167,7 +167,7 @@ def _mosquitto_json(message: Received, payload: Any) -> bytes:
         line["mid"] = message.packet_identifier
     properties = _properties(message)
     if pairs := properties.pop("user-property", None):
-        # mosquitto_sub's shape: one object, whose keys cannot repeat.
+        # mosquitto_sub prints one object, which cannot repeat a key.
         properties = {"user-properties": dict(pairs)} | properties
     if properties:
         line["properties"] = properties
@@ -188,7 +188,7 @@ def _embedded_payload(message: Received) -> bytes:
 
 
 def _properties(message: Received) -> dict[str, Any]:
-    """Return the properties under the names that -D has for them."""
+    """Return the properties under the names that -D uses."""
     shown: dict[str, Any] = {}
     for ours, name in NAMES.items():
         value = message.properties.get(ours)
@@ -208,7 +208,7 @@ def _put_text_or_base64(line: dict[str, Any], name: str, marker: str, value: byt
 
 
 def text_of(payload: bytes) -> str:
-    """Return a payload as text; a byte that is not UTF-8 is written as `\\xff`."""
+    """Decode a payload; a byte that is not UTF-8 becomes `\\xff`."""
     return payload.decode("utf-8", "backslashreplace")
 
 

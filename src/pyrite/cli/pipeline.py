@@ -1,4 +1,4 @@
-"""`pyrite pipeline`: make, run and show a pipeline of Spark's over the log."""
+"""`pyrite pipeline`: create, run and show a Spark pipeline over the log."""
 
 from __future__ import annotations
 
@@ -12,81 +12,103 @@ from types import FrameType
 
 from rich.console import Console
 
+from pyrite.cli.arguments import number_between, positive_int
+
 BROKER = "flight://127.0.0.1:8815"
 
 _EXAMPLES = """\
 examples:
-  pyrite pipeline init plant                    write a project into the folder plant
+  pyrite pipeline init plant                    create a project in the folder plant
   cd plant
   pyrite pipeline run                           process what is new since the last run
-  pyrite pipeline run --continuous              and go on doing so, until Ctrl-C
-  pyrite pipeline show                          the tables, and plots of them as PNG files
-  pyrite sub -t 'alerts/#' -v                   what the pipeline has found, as it finds it
+  pyrite pipeline run --continuous              keep processing until Ctrl-C
+  pyrite pipeline show                          print the tables, and plot them to PNG files
+  pyrite sub -t 'alerts/#' -v                   the alerts, as the pipeline publishes them
 
-It takes `pip install 'pyrite[spark]'`, and Java 17 or later (which that brings, if there is none).
+Needs `pip install 'pyrite[spark]'` and Java 17 or later (installed with it if missing).
 """
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
     parser = commands.add_parser(
         "pipeline",
-        help="make, run and show a Spark pipeline: all messages, decoded, summarised, watched for outliers",
-        description="Make, run and show a Spark Declarative Pipeline over the log of a broker.",
+        help="create, run and show a Spark pipeline: raw messages, decoded, aggregated, with outlier alerts",
+        description="Create, run and show a Spark Declarative Pipeline over the log of a broker.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
 
-    init = _add(actions, "init", "write a new project", "  pyrite pipeline init plant\n")
-    init.add_argument("name", metavar="NAME", type=Path, help="a folder that is to be made")
+    init = _add(actions, "init", "create a project", "  pyrite pipeline init plant\n")
+    init.add_argument("name", metavar="NAME", type=Path, help="the folder to create")
     init.add_argument("--broker", default=BROKER, metavar="URL", type=_broker, help=f"default: {BROKER}")
     init.set_defaults(run=_init)
 
     run = _add(
         actions,
         "run",
-        "process what is new in the log",
+        "process new messages",
         "  pyrite pipeline run\n  pyrite pipeline run --continuous --every 5\n"
         "  pyrite pipeline run --full-refresh\n",
     )
     _add_project(run)
-    run.add_argument("--broker", metavar="URL", type=_broker, help="in place of that in spark-pipeline.yml")
     run.add_argument(
-        "--master", default="local[*]", help="where Spark runs (default: local[*], all cores here)"
+        "--broker",
+        metavar="URL",
+        type=_broker,
+        help="use this broker instead of the one in spark-pipeline.yml",
+    )
+    run.add_argument(
+        "--master", default="local[*]", help="the Spark master (default: local[*], all local cores)"
     )
     how = run.add_mutually_exclusive_group()
     how.add_argument(
         "--continuous", action="store_true", help="run again whenever the log has grown, until Ctrl-C"
     )
     how.add_argument(
-        "--full-refresh", action="store_true", help="empty all tables first, and process the whole log again"
+        "--full-refresh", action="store_true", help="empty all tables, then process the whole log"
     )
     run.add_argument(
-        "--every", type=_seconds, default=1.0, metavar="N", help="seconds between runs (default: 1)"
+        "--every",
+        type=number_between(0, 86_400, "seconds from 0 to 86400"),
+        default=1.0,
+        metavar="N",
+        help="seconds between runs (default: 1)",
     )
     run.set_defaults(run=_run)
 
-    show = _add(actions, "show", "print the tables, and draw plots", "  pyrite pipeline show --rows 20\n")
+    show = _add(actions, "show", "print the tables and draw plots", "  pyrite pipeline show --rows 20\n")
     _add_project(show)
-    show.add_argument("--rows", type=_count, default=10, metavar="N", help="rows of a table (default: 10)")
-    show.add_argument("--plots", type=Path, metavar="DIR", help="where to (default: plots in the project)")
+    show.add_argument(
+        "--rows", type=positive_int, default=10, metavar="N", help="rows per table (default: 10)"
+    )
+    show.add_argument(
+        "--plots", type=Path, metavar="DIR", help="where to write plots (default: plots in the project)"
+    )
     show.set_defaults(run=_show)
 
     demo = _add(
         actions,
         "demo",
-        "a broker, devices with faults, the pipeline and its alerts, all at once",
+        "run a broker, devices with faults and a pipeline, and show its alerts",
         "  pyrite pipeline demo\n  pyrite pipeline demo --seconds 30 --faults 5\n",
     )
-    demo.add_argument("--devices", type=_count, default=50, metavar="N", help="default: 50")
+    demo.add_argument("--devices", type=positive_int, default=50, metavar="N", help="default: 50")
     demo.add_argument(
-        "--rate", type=_count, default=10, metavar="N", help="messages a second of each (default: 10)"
+        "--rate",
+        type=positive_int,
+        default=10,
+        metavar="N",
+        help="messages per second and device (default: 10)",
     )
     demo.add_argument(
-        "--seconds", type=_count, default=40, metavar="N", help="how long they send (default: 40)"
+        "--seconds",
+        type=positive_int,
+        default=40,
+        metavar="N",
+        help="how long the devices publish (default: 40)",
     )
-    demo.add_argument("--faults", type=_count, default=20, metavar="N", help="default: 20")
+    demo.add_argument("--faults", type=positive_int, default=20, metavar="N", help="default: 20")
     demo.add_argument("--seed", type=int, default=7, metavar="N", help="default: 7")
     demo.set_defaults(run=_demo)
 
@@ -109,7 +131,7 @@ def _add_project(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="its folder (default: this one, or one above)",
+        help="the project folder (default: the current folder or a parent of it)",
     )
 
 
@@ -119,24 +141,8 @@ def _broker(text: str) -> str:
     raise argparse.ArgumentTypeError(f"expected flight://HOST:PORT or flights://HOST:PORT, not {text!r}")
 
 
-def _count(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if 0 <= seconds <= 86_400:
-        return seconds
-    raise argparse.ArgumentTypeError(f"expected a number of seconds, not {text!r}")
-
-
 def _said(work: Callable[[], int]) -> int:
-    """Do something; whatever is wrong ends in one line."""
+    """Run an action; known errors become one line on stderr and an exit code."""
     try:
         from pyrite.pipeline.project import ProjectError
     except ModuleNotFoundError as error:
@@ -163,9 +169,9 @@ def _init(args: argparse.Namespace) -> int:
         from pyrite.pipeline.project import make_project
 
         project = make_project(args.name, args.broker)
-        print(f"{args.name} is there: edit schemas.toml and transformations/ as you like. Now:")
+        print(f"Created {args.name}. Edit schemas.toml and transformations/ to suit your messages, then:")
         print(f"  cd {args.name}\n  pyrite pipeline run")
-        print(f"It reads from {project.broker}, where `pyrite serve` is to be running.")
+        print(f"It reads from {project.broker}; start a broker there with `pyrite serve`.")
         return 0
 
     return _said(work)
@@ -178,7 +184,7 @@ def _run(args: argparse.Namespace) -> int:
 def _run_project(args: argparse.Namespace) -> int:
     from pyrite.pipeline.project import find_project
 
-    project = find_project(args.project)  # before Spark is loaded, which takes seconds
+    project = find_project(args.project)  # loading Spark takes seconds
     if project.advice is not None:
         print(f"pyrite pipeline: {project.advice}", file=sys.stderr)
     from pyrite.pipeline.progress import Progress
@@ -202,18 +208,18 @@ def _run_project(args: argparse.Namespace) -> int:
     except (RunError, SchemaError, NoJava, NoSpark) as error:
         print(f"pyrite pipeline: {error}", file=sys.stderr)
         if (project.folder / "spark.log").exists():
-            print(f"What Spark itself said is in {project.folder / 'spark.log'}", file=sys.stderr)
+            print(f"Spark's own output is in {project.folder / 'spark.log'}", file=sys.stderr)
         return 1
 
 
 def _stop_after_this_run(stop: Event, note: Callable[[str], None]) -> None:
-    """Let the first Ctrl-C end the loop, and the next one everything."""
+    """Stop the loop after the current run at the first Ctrl-C, and at once at the second."""
 
     def asked(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        note("ending after this run; Ctrl-C again ends it at once, and nothing is lost by it")
+        note("stopping after this run; press Ctrl-C again to stop now (nothing is lost)")
 
     signal.signal(signal.SIGINT, asked)
     signal.signal(signal.SIGTERM, asked)

@@ -1,4 +1,4 @@
-"""MQTT 5 properties on the command line: `-D COMMAND NAME VALUE`, as mosquitto's tools take them."""
+"""MQTT 5 properties on the command line: `-D COMMAND NAME VALUE`, as in mosquitto's tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMANDS = ("connect", "publish", "subscribe", "unsubscribe", "disconnect", "wil
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The type of a property (2.2.2.2); for a number, the largest, and the range that the property allows."""
+    """The type of a property (2.2.2.2). Numbers have a largest encodable value and an allowed range."""
 
     name: str
     largest: int = 0
@@ -28,7 +28,7 @@ def _number(largest: int, least: int = 0, most: int | None = None) -> Kind:
 _STRING, _BINARY, _PAIR = Kind("string"), Kind("binary"), Kind("pair")
 _BIT, _TWO_BYTES, _FOUR_BYTES = _number(0xFF, most=1), _number(0xFFFF), _number(0xFFFF_FFFF)
 
-# The name for -D, the client's name, the type, and the packets of a client that may carry it (table 2-4).
+# Name for -D, name in the client, type, and the client packets that may carry the property (table 2-4).
 _TABLE: tuple[tuple[str, str, Kind, tuple[str, ...]], ...] = (
     ("payload-format-indicator", "payload_format", _BIT, ("publish", "will")),
     ("message-expiry-interval", "message_expiry", _FOUR_BYTES, ("publish", "will")),
@@ -50,13 +50,13 @@ _TABLE: tuple[tuple[str, str, Kind, tuple[str, ...]], ...] = (
     ("maximum-packet-size", "maximum_packet_size", _number(0xFFFF_FFFF, 1), ("connect",)),
 )
 NAMES = {ours: name for name, ours, _, _ in _TABLE}
-"""What -D calls the properties, by the client's names for them, in the order of the specification."""
+"""The -D name of each property by its name in the client, in the order of the specification."""
 _OURS = {name: ours for ours, name in NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One `-D`: the packet it belongs to, its name as the user wrote it, and its value."""
+    """One `-D` option: packet, property name and value."""
 
     command: str
     name: str
@@ -64,15 +64,15 @@ class Property:
 
 
 def parse_property(words: Sequence[str]) -> Property:
-    """Read the words after `-D`; a ValueError says what is wrong with them."""
+    """Parse the words after `-D`; raises ValueError."""
     if len(words) < 2:
         raise ValueError("expected COMMAND NAME VALUE, for example: publish content-type text/plain")
     command, name, *values = words
     if command not in COMMANDS:
-        raise ValueError(f"unknown command {command!r}: choose from {', '.join(COMMANDS)}")
+        raise ValueError(f"unknown command {command!r}: expected one of {', '.join(COMMANDS)}")
     kinds = {known: kind for known, _, kind, commands in _TABLE if command in commands}
     if name not in kinds:
-        raise ValueError(f"{command} has no property {name!r}: choose from {', '.join(sorted(kinds))}")
+        raise ValueError(f"{command} has no property {name!r}: expected one of {', '.join(sorted(kinds))}")
     kind = kinds[name]
     if kind is _PAIR and len(values) != 2:
         raise ValueError(f"{command} {name} takes a key and a value, not {len(values)} words")
@@ -82,7 +82,7 @@ def parse_property(words: Sequence[str]) -> Property:
 
 
 def properties_of(command: str, given: Iterable[Property]) -> dict[str, Any]:
-    """Gather the properties given for one packet, under the client's names."""
+    """Return the properties for one packet, under the client's names."""
     properties: dict[str, Any] = {}
     for each in given:
         if each.command == command:
@@ -94,7 +94,7 @@ def properties_of(command: str, given: Iterable[Property]) -> dict[str, Any]:
 
 
 class PropertyAction(argparse.Action):
-    """Argparse's side of `-D`: it takes three words, or four for a user property."""
+    """The argparse action of `-D`, which takes three words, or four for a user property."""
 
     def __call__(
         self,
@@ -103,7 +103,6 @@ class PropertyAction(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Add one property to those already given."""
         try:
             parsed = parse_property(list(values or ()))
         except ValueError as error:
@@ -123,16 +122,16 @@ def _value(what: str, kind: Kind, words: list[str]) -> Any:
     if kind is _BINARY:
         binary = os.fsencode(words[0])
         if len(binary) > 0xFFFF:
-            raise ValueError(f"{what} is {len(binary)} bytes long; 65535 is the most")
+            raise ValueError(f"{what} is {len(binary)} bytes long; the maximum is 65535")
         return binary
     try:
         number = int(words[0])
     except ValueError:
-        raise ValueError(f"{what} takes a number, not {words[0]!r}") from None
+        raise ValueError(f"{what} must be a number, not {words[0]!r}") from None
     if not 0 <= number <= kind.largest:
-        raise ValueError(f"{what} must be between 0 and {kind.largest}, not {number}")
+        raise ValueError(f"{what} must be from 0 to {kind.largest}, not {number}")
     if not kind.least <= number <= kind.most:
-        raise ValueError(f"{what} must be in the range {kind.least}-{kind.most}")
+        raise ValueError(f"{what} must be from {kind.least} to {kind.most}, not {number}")
     return number
 
 
@@ -142,5 +141,5 @@ def _text(what: str, word: str) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"{what} must be valid UTF-8") from None
     if len(encoded) > 0xFFFF:
-        raise ValueError(f"{what} is {len(encoded)} bytes long; 65535 is the most")
+        raise ValueError(f"{what} is {len(encoded)} bytes long; the maximum is 65535")
     return word

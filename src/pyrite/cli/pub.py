@@ -1,4 +1,4 @@
-"""`pyrite pub`: publish a message, a file or the lines of stdin, and wait until the broker has them."""
+"""`pyrite pub`: publish a message, a file or lines of stdin, and wait for acknowledgements."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterable
 
-from pyrite.cli.connection import Connection, add_connection_options
+from pyrite.cli.connection import CommandConnection, add_connection_options
 from pyrite.cli.errors import CommandError, UsageError, describe, run_command
 from pyrite.client import ConnectionLost, PublishError
 
 PROGRAM = "pyrite pub"
-LARGEST_PAYLOAD = 268_435_455
-# How many messages may wait for their acknowledgement: enough to keep the broker busy over a slow network,
-# and few enough that 100,000 lines on stdin do not gather in memory.
-WINDOW = 200
-READ_BYTES = 65536
+MAX_PAYLOAD = 268_435_455
+# Unacknowledged messages: enough to keep the broker busy over a slow network, and few enough that 100,000
+# lines of stdin do not pile up in memory.
+DEFAULT_MAX_INFLIGHT = 200
+READ_SIZE = 65536
 
 DESCRIPTION = """\
 Publish to an MQTT broker: one message (-m, -n), a file (-f), all of stdin (-s) or each of its lines (-l).
-With QoS 1 and 2, waits until the broker has acknowledged every message. The options are mosquitto_pub's."""
+With QoS 1 and 2, wait until the broker has acknowledged every message. The options are mosquitto_pub's."""
 
 EPILOG = """\
 examples:
@@ -37,7 +37,6 @@ exit codes: 0 published; 2 wrong options; the broker's reason code if it refused
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `pub` to the commands of the command line."""
     parser = commands.add_parser(
         "pub",
         help="publish messages",
@@ -51,7 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     message = parser.add_argument_group("message")
     message.add_argument("-t", "--topic", help="the topic to publish to")
     source = message.add_mutually_exclusive_group()
-    source.add_argument("-m", "--message", help="the payload (one starting with a dash: --message=-text)")
+    source.add_argument("-m", "--message", help="the payload (if it starts with a dash: --message=-text)")
     source.add_argument("-f", "--file", help="publish this file's content as one message")
     source.add_argument(
         "-l", "--stdin-line", action="store_true", help="publish each line of stdin as a message"
@@ -61,38 +60,31 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     message.add_argument(
         "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="quality of service (default: 0)"
     )
-    message.add_argument("-r", "--retain", action="store_true", help="have the broker retain the message")
-    message.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="publish it N times (not with -l)"
-    )
-    message.add_argument(
-        "--repeat-delay", type=float, default=0.0, metavar="SECONDS", help="time between the repetitions"
-    )
+    message.add_argument("-r", "--retain", action="store_true", help="ask the broker to retain the message")
     message.add_argument(
         "-M",
         "--max-inflight",
         type=int,
-        default=WINDOW,
+        default=DEFAULT_MAX_INFLIGHT,
         metavar="N",
-        help=f"messages that may wait for acknowledgement at a time (default: {WINDOW})",
+        help=f"maximum number of unacknowledged messages (default: {DEFAULT_MAX_INFLIGHT})",
     )
     add_connection_options(parser, with_session=True)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish what the options say; returns the exit code."""
     return run_command(PROGRAM, args, _publish)
 
 
 async def _publish(args: argparse.Namespace) -> int:
-    connection = Connection(PROGRAM, args, session=True)
+    connection = CommandConnection(PROGRAM, args, session=True)
     if args.topic is None:
         args.topic = connection.endpoint.topic
     _check_options(args)
-    # Read before connecting: a broker would wait for us no longer than its patience for an idle client.
+    # Read the input before connecting: the broker drops a client that stays idle after CONNECT.
     payload = b"" if args.stdin_line else _payload(args)
-    publisher = Publisher(connection, args)
+    publisher = PublishCommand(connection, args)
 
     async def work() -> int:
         publisher.check_limits()
@@ -100,10 +92,7 @@ async def _publish(args: argparse.Namespace) -> int:
             async for lines in lines_of(sys.stdin.fileno()):
                 await publisher.publish(lines)
         else:
-            for repetition in range(args.repeat):
-                if repetition:
-                    await asyncio.sleep(args.repeat_delay)
-                await publisher.publish([payload])
+            await publisher.publish([payload])
         await publisher.finish()
         return 0
 
@@ -116,10 +105,10 @@ async def _publish(args: argparse.Namespace) -> int:
         raise CommandError(f"{error} Messages not acknowledged: {unacknowledged}.", error.exit_code) from None
 
 
-class Publisher:
-    """Publishes through a connection, keeping to the broker's limits, and remembers what became of it."""
+class PublishCommand:
+    """Publishes within the broker's limits, and tracks acknowledgements and refusals."""
 
-    def __init__(self, connection: Connection, args: argparse.Namespace) -> None:
+    def __init__(self, connection: CommandConnection, args: argparse.Namespace) -> None:
         self.refusal: CommandError | None = None
         self.unacknowledged = 0
         self._client = connection.client
@@ -128,7 +117,7 @@ class Publisher:
         self._news = asyncio.Event()
 
     def check_limits(self) -> None:
-        """Refuse what the broker's CONNACK rules out, with a word on what to do about it."""
+        """Raise a CommandError if CONNACK rules out what the options ask for."""
         limits = self._client.capabilities
         if self._args.qos > limits.get("maximum_qos", 2):  # [MQTT-3.2.2-11]
             raise CommandError(f"the broker supports QoS {limits['maximum_qos']} at most: lower -q.", 155)
@@ -139,7 +128,7 @@ class Publisher:
             raise CommandError(f"the broker does not accept topic alias {alias}.", 148)
 
     async def publish(self, payloads: Iterable[bytes]) -> None:
-        """Publish messages, each as soon as there is room for it on the way to the broker."""
+        """Publish messages, waiting for room in the in-flight window."""
         args, client, properties = self._args, self._client, self._properties
         try:
             if args.qos:
@@ -151,7 +140,7 @@ class Publisher:
             else:
                 for payload in payloads:
                     client.publish_nowait(args.topic, payload, args.retain, properties)
-                await asyncio.sleep(0)  # what comes from the broker has its turn, too
+                await asyncio.sleep(0)  # let the event loop read incoming packets
                 await client.drained()
         except PublishError as error:
             raise CommandError(f"{error}.", error.reason) from None
@@ -171,7 +160,7 @@ class Publisher:
     def _settled(self, sent: asyncio.Future[None]) -> None:
         error = sent.exception()
         if isinstance(error, ConnectionLost):
-            return  # and the work has ended
+            return  # CommandConnection ends the work
         self.unacknowledged -= 1
         self._news.set()
         if isinstance(error, PublishError) and self.refusal is None:
@@ -182,7 +171,7 @@ class Publisher:
 
 
 async def lines_of(source: int) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a file as they come, as many at a time as there are."""
+    """Yield lists of lines as they arrive, each with all lines available."""
     rest = b""
     async for block in _blocks_of(source):
         *lines, rest = (rest + block).split(b"\n")
@@ -199,13 +188,13 @@ async def _blocks_of(source: int) -> AsyncIterator[bytes]:
         try:
             loop.add_reader(source, readable.set)
         except OSError:
-            pass  # a file on disk can always be read
+            pass  # a regular file is always readable
         else:
             try:
                 await readable.wait()
             finally:
                 loop.remove_reader(source)
-        block = os.read(source, READ_BYTES)
+        block = os.read(source, READ_SIZE)
         if not block:
             return
         yield block
@@ -213,11 +202,11 @@ async def _blocks_of(source: int) -> AsyncIterator[bytes]:
 
 def _check_options(args: argparse.Namespace) -> None:
     if args.topic is None:
-        raise UsageError("which topic? Name it with -t.")
+        raise UsageError("no topic given: add -t.")
     if not args.topic or "+" in args.topic or "#" in args.topic:  # [MQTT-3.3.2-2]
-        raise UsageError(f"-t {args.topic!r}: a topic to publish to has no wildcards and is not empty.")
+        raise UsageError(f"-t {args.topic!r}: a topic name must not be empty or contain wildcards.")
     if len(os.fsencode(args.topic)) > 65535:
-        raise UsageError("-t: a topic is at most 65535 bytes long.")
+        raise UsageError("-t: a topic name is at most 65535 bytes long.")
     sources = (
         args.message is not None,
         args.file is not None,
@@ -227,17 +216,15 @@ def _check_options(args: argparse.Namespace) -> None:
     )
     if not any(sources):
         raise UsageError(
-            "publish what? Use -m MESSAGE, -f FILE, -l (lines of stdin), -s (all of stdin) or -n (nothing)."
+            "no message given: use -m MESSAGE, -f FILE, -l (lines of stdin), -s (all of stdin) or -n (empty)."
         )
     if (args.stdin_line or args.stdin_file) and sys.stdin is None:  # the shell's <&-
-        raise UsageError("stdin is closed: there is nothing to read messages from.")
-    if args.repeat < 1 or args.repeat_delay < 0 or args.max_inflight < 1:
-        raise UsageError("--repeat and --max-inflight are at least 1, and --repeat-delay is not negative.")
-    if args.stdin_line and args.repeat > 1:
-        raise UsageError("--repeat does not go with -l.")
+        raise UsageError("stdin is closed, but the message is to be read from it.")
+    if args.max_inflight < 1:
+        raise UsageError("--max-inflight must be at least 1.")
     for each in args.properties:
         if each.command in ("subscribe", "unsubscribe"):
-            raise UsageError(f"-D {each.command}: pyrite pub does not {each.command}.")
+            raise UsageError(f"-D {each.command}: pyrite pub sends no {each.command.upper()} packet.")
 
 
 def _payload(args: argparse.Namespace) -> bytes:
@@ -246,15 +233,15 @@ def _payload(args: argparse.Namespace) -> bytes:
     try:
         if args.file is not None:
             with open(args.file, "rb") as file:
-                payload = file.read(LARGEST_PAYLOAD + 1)
+                payload = file.read(MAX_PAYLOAD + 1)
         elif args.stdin_file:
-            payload = sys.stdin.buffer.read(LARGEST_PAYLOAD + 1)
+            payload = sys.stdin.buffer.read(MAX_PAYLOAD + 1)
         else:
             return b""
     except OSError as error:
         raise CommandError(f"cannot read {args.file or 'stdin'}: {error.strerror}.") from None
-    if len(payload) > LARGEST_PAYLOAD:
+    if len(payload) > MAX_PAYLOAD:
         raise CommandError(
-            f"{args.file or 'stdin'} is too large: an MQTT message holds 268435455 bytes at most."
+            f"{args.file or 'stdin'} is too large: an MQTT payload holds at most 268435455 bytes."
         )
     return payload

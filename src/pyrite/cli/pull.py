@@ -1,4 +1,4 @@
-"""`pyrite pull`: fetch messages from a named consumer, print them, and acknowledge them."""
+"""`pyrite pull`: fetch messages from a consumer, print them, and acknowledge them."""
 
 from __future__ import annotations
 
@@ -6,79 +6,76 @@ import argparse
 import asyncio
 import base64
 import json
-import re
 
-from pyrite.cli.connection import Connection, add_connection_options
+from pyrite.cli.arguments import accept_times_ago, positive_int
+from pyrite.cli.connection import CommandConnection, add_connection_options
 from pyrite.cli.errors import run_command
 from pyrite.cli.message_format import text_of
 from pyrite.client import Pulled
 from pyrite.process.terminal import on_terminal, printable
 
 PROGRAM = "pyrite pull"
-PIECE = 1_000
-"""Messages fetched at a time."""
-PAUSE = 0.2
-"""Seconds between two looks for new messages."""
+MAX_FETCHED = 1_000
+"""Messages per fetch."""
+POLL_INTERVAL = 0.2
+"""Seconds between polls for new messages."""
 
 _EXAMPLES = """\
 examples:
-  pyrite pull billing -t 'orders/#'        what no one has pulled as billing yet, then end
+  pyrite pull billing -t 'orders/#'        print what consumer 'billing' has not fetched yet
   pyrite pull billing -n 10                at most 10 messages
-  pyrite pull billing --follow --json      and what comes from now on, as JSON
-  pyrite pull billing --delete             forget the consumer
+  pyrite pull billing --follow --json      also print new messages as they arrive, as JSON
+  pyrite pull billing --delete             delete the consumer
 
-A consumer lasts: several programs that pull under one name share its messages, each message is given out
-once, and again only if whoever took it ends before it is printed.
+A consumer outlives the command. Several programs may pull from the same consumer: each message goes to one
+of them, and is fetched again only if that program ends before it has printed the message.
 """
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
     parser = commands.add_parser(
         "pull",
-        help="fetch messages from a named consumer of a running broker",
+        help="fetch messages from a consumer",
         usage="pyrite pull [options] NAME",
-        description="Fetch messages from a named consumer, print them, and acknowledge them.",
+        description="Fetch messages from a named consumer of a running broker, print them, and "
+        "acknowledge them.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    # So that -1h is a value, as -1 is, and not an unknown option.
-    parser._negative_number_matcher = re.compile(r"-[0-9]")
+    accept_times_ago(parser)
     add_connection_options(parser)
     parser.add_argument("name", type=_name, help="the consumer's name")
-    parser.add_argument("-t", "--topic", help="its filter (default: the one it has; # when it is made)")
+    parser.add_argument(
+        "-t", "--topic", help="topic filter (default: the consumer's own, or # for a new consumer)"
+    )
     parser.add_argument(
         "--from",
         dest="start",
         default="earliest",
         metavar="POSITION",
-        help="where it begins, when it is made: earliest, latest, an offset, -1h, a time (default: earliest)",
+        help="where a new consumer starts: earliest, latest, an offset, -1h, a time (default: earliest)",
     )
     parser.add_argument(
-        "-n", "--count", type=_count, help="at most so many messages (default: all there are)"
+        "-n", "--count", type=positive_int, help="at most this many messages (default: all available)"
     )
-    parser.add_argument("--follow", action="store_true", help="go on with what comes, until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="continue with new messages until Ctrl-C")
     parser.add_argument(
         "--json",
         action="store_true",
-        help='a JSON object a line; a payload that is not UTF-8 is in base64, under "payload_base64"',
+        help='print JSON lines; a payload that is not UTF-8 is base64, under "payload_base64"',
     )
-    parser.add_argument("--keep", action="store_true", help="do not acknowledge: they are given out again")
-    parser.add_argument("--delete", action="store_true", help="forget the consumer, and end")
+    parser.add_argument(
+        "--keep", action="store_true", help="do not acknowledge: the messages will be fetched again"
+    )
+    parser.add_argument("--delete", action="store_true", help="delete the consumer and exit")
     parser.set_defaults(run=_run)
 
 
 def _name(text: str) -> str:
-    if not text or set(text) & set("+#\0"):  # it is part of a topic
-        raise argparse.ArgumentTypeError(f"expected a name without + and #, not {text!r}")
+    if not text or set(text) & set("+#\0"):  # the name becomes a topic level
+        raise argparse.ArgumentTypeError(f"a consumer name must not be empty or contain + or #, got {text!r}")
     return text
-
-
-def _count(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -86,7 +83,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def _pull(args: argparse.Namespace) -> int:
-    connection = Connection(PROGRAM, args)
+    connection = CommandConnection(PROGRAM, args)
 
     async def work() -> int:
         if args.delete:
@@ -95,7 +92,7 @@ async def _pull(args: argparse.Namespace) -> int:
         consumer = await connection.client.consumer(args.name, args.topic, start=args.start)
         left: int | None = args.count
         while left is None or left > 0:
-            messages = await consumer.pull(PIECE if left is None else min(left, PIECE))
+            messages = await consumer.pull(MAX_FETCHED if left is None else min(left, MAX_FETCHED))
             for message in messages:
                 _show(message, args.json)
             if messages and not args.keep:
@@ -105,7 +102,7 @@ async def _pull(args: argparse.Namespace) -> int:
             if not messages:
                 if not args.follow:
                     break
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(POLL_INTERVAL)
         return 0
 
     return await connection.run(work)

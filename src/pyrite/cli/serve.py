@@ -21,22 +21,21 @@ from pyrite.storage.folder import FolderError
 _EXAMPLES = """\
 examples:
   pyrite serve
-        on the defaults: mqtt://127.0.0.1:1883, ws://127.0.0.1:8083/mqtt,
+        with defaults: mqtt://127.0.0.1:1883, ws://127.0.0.1:8083/mqtt,
         line://127.0.0.1:1373, udp://127.0.0.1:1234, flight://127.0.0.1:8815 and
-        http://127.0.0.1:8080, where the dashboard is
+        http://127.0.0.1:8080 with the dashboard
   pyrite serve --config pyrite.toml --listen mqtt://0.0.0.0:1883
-        for other machines too, with the users that the file names (pyrite passwd --help)
+        reachable from other machines, with the users named in the file (pyrite passwd --help)
   pyrite serve --listen mqtt://127.0.0.1:0 --ephemeral
-        on a free port, nothing on disk
+        on a free port, with nothing on disk
   pyrite serve --config pyrite.toml
-        everything from a file
+        with settings from a file
   pyrite serve --print-config > pyrite.toml
-        such a file, with everything that can be set
+        write a file with every setting
 """
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the command line."""
     parser = commands.add_parser(
         "serve",
         help="start the broker",
@@ -49,28 +48,27 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--listen",
         action="append",
         metavar="URL",
-        help="listen here instead of on the defaults: mqtt://host:port, mqtts://, ws://host:port/path, "
-        "wss://, line://, udp://, flight://, flights://, http://, https://, unix:///path; "
-        "port 0 picks a free one; may be repeated",
+        help="listen on this URL instead of the defaults: mqtt://host:port, mqtts://, "
+        "ws://host:port/path, wss://, line://, udp://, flight://, flights://, http://, "
+        "https://, unix:///path; port 0 picks a free port; may be repeated",
     )
-    parser.add_argument("--data", metavar="DIR", help="the folder for everything that lasts")
+    parser.add_argument("--data", metavar="DIR", help="the data folder")
     parser.add_argument("--ephemeral", action="store_true", help="keep nothing on disk")
     parser.add_argument(
-        "--allow-anonymous", action="store_true", help="let clients without a name in, wherever it listens"
+        "--allow-anonymous", action="store_true", help="accept clients without a user name, on every listener"
     )
-    parser.add_argument("--log-format", choices=FORMATS, help="lines for people, or one JSON object a line")
+    parser.add_argument("--log-format", choices=FORMATS, help="text, or one JSON object per line")
     parser.add_argument(
         "--log-level",
         metavar="LEVEL",
-        help="debug, info, warning or error; also by part, as in access=debug,log=info "
-        "(parts: access, connections, flight, http, log, server)",
+        help="debug, info, warning or error; also per area, as in access=debug,log=info (areas: "
+        "access, connections, flight, http, log, server)",
     )
-    parser.add_argument("--print-config", action="store_true", help="show the settings in force, and end")
+    parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the broker, and return when it has stopped."""
     read = partial(configuration.load, args.config, partial(_override, args))
     try:
         config = read()
@@ -84,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _override(args: argparse.Namespace, config: configuration.Config) -> list[str]:
-    """Have what the command line says take the place of what a file says; return the keys."""
+    """Apply the command line over the file's settings; return the keys that were overridden."""
     config.listen = args.listen or config.listen
     config.data = args.data or config.data
     config.log_level = args.log_level or config.log_level
@@ -100,17 +98,18 @@ def start(
     reread: Callable[[], configuration.Config] | None = None,
     program: str = "pyrite serve",
 ) -> int:
-    """Run a broker until it is stopped, and return the exit code; `say` is told what happens.
+    """Run a broker until it is stopped, and return the exit code.
 
-    At SIGHUP, `reread` is asked for the settings as they are then. Errors begin with the name of the program.
+    `say` prints status lines. `reread` loads the settings again at SIGHUP. Error messages start with
+    `program`.
     """
-    # It ends no broker, and what it would have read again was just read.
+    # Until the server installs its handler, SIGHUP must not end the process. Settings were read just now.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     handler = start_logging(parse_levels(config.log_level), config.logging.format)
     events.most = config.logging.connection_lines
     try:
         keep_pandas_out()
-        from pyrite.server.server import serve  # with Arrow, which the other commands need not wait for
+        from pyrite.server.server import serve  # loads Arrow, which the other commands do not need
 
         uvloop.run(serve(config, say, reread))
     except configuration.ConfigError as error:

@@ -1,4 +1,4 @@
-"""The options of `pyrite pub` and `pyrite sub` that say who we are, how we speak, and with what will."""
+"""Options of `pyrite pub` and `pyrite sub` for client identifier, MQTT version, session and will."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ _PROTOCOLS = {"mqttv31": V31, "mqttv311": V311, "mqttv5": V5}
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options, with mosquitto's letters and names."""
+    """Add the session options, with mosquitto's letters and names."""
     session = parser.add_argument_group("session")
     session.add_argument("-i", "--id", metavar="ID", help="client identifier (default: a random one)")
-    session.add_argument(
-        "-I", "--id-prefix", metavar="PREFIX", help="client identifier: this and the process id"
-    )
     session.add_argument(
         "-V",
         "--protocol-version",
@@ -39,14 +36,14 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
         "-c",
         "--disable-clean-session",
         action="store_true",
-        help="continue the session of this client identifier, and leave it with the broker on exit; needs -i",
+        help="continue the session of this client identifier and keep it after exit; needs -i",
     )
     session.add_argument(
         "-x",
         "--session-expiry-interval",
         type=_session_expiry,
         metavar="SECONDS",
-        help="how long the session outlives the connection; -1: for ever (default: 0, with -c for ever)",
+        help="how long the session is kept after disconnect; -1: forever (default: 0, with -c forever)",
     )
     session.add_argument(
         "-D",
@@ -59,7 +56,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
         help="an MQTT 5 property: COMMAND NAME VALUE, or COMMAND user-property KEY VALUE; may be repeated",
     )
 
-    will = parser.add_argument_group("will: what the broker publishes should this client vanish")
+    will = parser.add_argument_group("will: published by the broker if this client disconnects unexpectedly")
     will.add_argument("--will-topic", metavar="TOPIC")
     will.add_argument("--will-payload", metavar="MESSAGE")
     will.add_argument("--will-qos", type=int, choices=(0, 1, 2), default=0)
@@ -67,16 +64,14 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_session_options(args: argparse.Namespace) -> None:
-    """Refuse combinations that cannot be meant."""
-    if args.disable_clean_session and not args.id and not args.id_prefix:
-        raise UsageError("-c continues the session of a client identifier: name it with -i.")
-    if args.id and args.id_prefix:
-        raise UsageError("-i and -I both say what the client identifier is: drop one.")
+    """Raise UsageError for options that exclude each other."""
+    if args.disable_clean_session and not args.id:
+        raise UsageError("-c continues a session: name its client identifier with -i.")
     if args.protocol_version != V5:
         if args.properties:
-            raise UsageError("-D needs MQTT 5: drop it, or use -V mqttv5.")
+            raise UsageError("-D needs MQTT 5: remove it, or use -V mqttv5.")
         if args.session_expiry_interval is not None:
-            raise UsageError("-x needs MQTT 5: drop it, or use -V mqttv5.")
+            raise UsageError("-x needs MQTT 5: remove it, or use -V mqttv5.")
     if args.will_topic is None:
         if args.will_payload is not None or args.will_retain or args.will_qos:
             raise UsageError("--will-payload, --will-qos and --will-retain need --will-topic.")
@@ -84,25 +79,23 @@ def check_session_options(args: argparse.Namespace) -> None:
             raise UsageError("-D will needs --will-topic.")
     elif not args.will_topic or "+" in args.will_topic or "#" in args.will_topic:
         raise UsageError(
-            f"--will-topic {args.will_topic!r}: a topic to publish to has no wildcards and is not empty."
+            f"--will-topic {args.will_topic!r}: a topic name must not be empty or contain wildcards."
         )
     expiries = [each for each in args.properties if each.name == "session-expiry-interval"]
     if args.session_expiry_interval is not None and any(each.command == "connect" for each in expiries):
-        raise UsageError("-x and -D connect session-expiry-interval say the same: drop one.")
+        raise UsageError("-x and -D connect session-expiry-interval set the same property: use one.")
 
 
 def client_identifier(args: argparse.Namespace, program: str) -> str:
-    """Return the identifier asked for, or one that tells in the broker's log who this is."""
+    """Return the identifier of -i, or a random one that names the program in the broker's log."""
     if args.id is not None:
         return str(args.id)
-    if args.id_prefix:
-        return f"{args.id_prefix}{os.getpid()}"
-    # At most 23 characters: all that an MQTT 3.1 broker must accept.
+    # An MQTT 3.1 broker need not accept more than 23 characters.
     return f"{program.replace(' ', '-')}-{secrets.token_hex(4)}"
 
 
 def session_of(args: argparse.Namespace, program: str) -> dict[str, Any]:
-    """Return the identifier, version, session, will and properties, as the client takes them."""
+    """Return identifier, version, session, will and properties as keyword arguments of the client."""
     check_session_options(args)
     connect = properties_of("connect", args.properties)
     expiry = connect.pop("session_expiry", args.session_expiry_interval)
@@ -126,14 +119,14 @@ def session_of(args: argparse.Namespace, program: str) -> dict[str, Any]:
 def _keepalive(text: str) -> int:
     if text.isdecimal() and int(text) < 65536:
         return int(text)
-    raise argparse.ArgumentTypeError(f"the keep alive is between 0 and 65535 seconds, not {text!r}")
+    raise argparse.ArgumentTypeError(f"the keep alive must be from 0 to 65535 seconds, not {text!r}")
 
 
 def _protocol(text: str) -> int:
     name = text if text.startswith("mqttv") else f"mqttv{text}"
     if name in _PROTOCOLS:
         return _PROTOCOLS[name]
-    raise argparse.ArgumentTypeError(f"choose from {', '.join(_PROTOCOLS)}, not {text!r}")
+    raise argparse.ArgumentTypeError(f"expected {', '.join(_PROTOCOLS)}, not {text!r}")
 
 
 def _session_expiry(text: str) -> int:
@@ -141,4 +134,6 @@ def _session_expiry(text: str) -> int:
         return SESSION_NEVER_EXPIRES
     if text.isdecimal() and int(text) <= SESSION_NEVER_EXPIRES:
         return int(text)
-    raise argparse.ArgumentTypeError(f"the session expiry is between 0 and 4294967295, or -1, not {text!r}")
+    raise argparse.ArgumentTypeError(
+        f"the session expiry must be from 0 to 4294967295 seconds, or -1, not {text!r}"
+    )

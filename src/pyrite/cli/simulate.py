@@ -1,4 +1,4 @@
-"""`pyrite simulate`: devices that publish what they measure, and go wrong on purpose."""
+"""`pyrite simulate`: simulated devices that publish telemetry, with deliberate faults."""
 
 from __future__ import annotations
 
@@ -8,99 +8,72 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pyrite.cli.arguments import number_between, positive_int
 from pyrite.cli.errors import CommandError, run_command
 
 PROGRAM = "pyrite simulate"
 
 _EXAMPLES = """\
 examples:
-  pyrite simulate                                        50 devices, a message a second each, for 30 seconds
-  pyrite simulate --devices 5 --rate 10 --seconds 60     fewer, and faster
-  pyrite simulate --rate 10 --faults 20 --record f.jsonl   20 faults, and a list of them
-  pyrite simulate --rate 10 --speed 60                   a minute of the devices' time a second
+  pyrite simulate                                          50 devices, one message a second each, for 30 s
+  pyrite simulate --devices 5 --rate 10 --seconds 60       fewer devices, faster
+  pyrite simulate --rate 10 --faults 20 --record f.jsonl   20 faults, listed in a file
+  pyrite simulate --rate 10 --speed 60                     device clocks run 60 times as fast
 
-Each device has a connection of its own and publishes with QoS 1 on devices/dev-NNN/telemetry, as in
+Each device has its own connection and publishes with QoS 1 on devices/dev-NNN/telemetry:
   {"time": "2026-01-31T12:00:00.000Z", "temperature": 21.3, "vibration": 2.1, "battery": 87.5, "count": 17}
-Faults are spikes (one value), drifts (15 values, further and further off) and dropouts (45 messages that
-never come). The same seed makes the same values and the same faults.
+A fault is a spike (one value), a drift (15 values, increasingly wrong) or a dropout (45 missing messages).
+The same seed gives the same values and faults.
 """
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
     parser = commands.add_parser(
         "simulate",
-        help="publish as many devices would, with faults on purpose",
-        description="Publish what simulated devices measure: temperature, vibration, battery and a count.",
+        help="publish telemetry from simulated devices, with deliberate faults",
+        description="Publish telemetry of simulated devices: temperature, vibration, battery and a counter.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--broker", default="mqtt://127.0.0.1:1883", metavar="URL", help="default: %(default)s"
     )
-    parser.add_argument("--devices", type=_count, default=50, metavar="N", help="default: 50")
+    parser.add_argument("--devices", type=positive_int, default=50, metavar="N", help="default: 50")
     parser.add_argument(
-        "--rate", type=_number, default=1.0, metavar="R", help="messages a second of each device (default: 1)"
+        "--rate", type=_positive, default=1.0, metavar="R", help="messages per second and device (default: 1)"
     )
-    parser.add_argument("--seconds", type=_number, default=30.0, metavar="N", help="how long (default: 30)")
-    parser.add_argument("--faults", type=_whole, default=0, metavar="K", help="how many (default: 0)")
+    parser.add_argument("--seconds", type=_positive, default=30.0, metavar="N", help="duration (default: 30)")
+    parser.add_argument("--faults", type=_whole, default=0, metavar="K", help="number of faults (default: 0)")
     parser.add_argument(
         "--malformed",
-        type=_share,
+        type=number_between(0, 1, "a number from 0 to 1"),
         default=0.01,
         metavar="P",
-        help="share of unreadable messages (default: 0.01)",
+        help="share of malformed messages (default: 0.01)",
     )
-    parser.add_argument(
-        "--seed", type=int, default=1, metavar="S", help="for all that is random (default: 1)"
-    )
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="random seed (default: 1)")
     parser.add_argument(
         "--speed",
-        type=_number,
+        type=_positive,
         default=1.0,
         metavar="X",
-        help="how fast the devices' clocks run (default: 1)",
+        help="speed of the devices' clocks (default: 1)",
     )
+    parser.add_argument("--prefix", default="devices", help="first level of the topics (default: devices)")
     parser.add_argument(
-        "--prefix", default="devices", help="the first level of the topics (default: devices)"
+        "--record", type=Path, metavar="FILE", help="write the faults to this file, one JSON object per line"
     )
-    parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="write each fault to it, a line of JSON each"
-    )
-    parser.add_argument("--quiet", action="store_true", dest="bare", help="without a progress bar")
+    parser.add_argument("--quiet", action="store_true", dest="bare", help="show no progress bar")
     parser.set_defaults(quiet=False, run=lambda args: run_command(PROGRAM, args, _simulate))
 
 
-def _count(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
+_positive = number_between(1e-9, 1e9, "a number above 0")
 
 
 def _whole(text: str) -> int:
     if text.isdecimal():
         return int(text)
-    raise argparse.ArgumentTypeError(f"expected a number, not {text!r}")
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if 0 < number < 1e9:
-        return number
-    raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if 0 <= share <= 1:
-        return share
-    raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, not {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
 
 
 async def _simulate(args: argparse.Namespace) -> int:
@@ -134,10 +107,10 @@ async def _simulate(args: argparse.Namespace) -> int:
         raise CommandError(str(error), 2) from None
     except ClientError as error:
         raise CommandError(
-            f"{error}. Start a broker with `pyrite serve`, or name it with --broker."
+            f"{error}. Start a broker with `pyrite serve`, or give its address with --broker."
         ) from None
     except OSError as error:
         raise CommandError(f"{args.record}: {error.strerror}") from None
     told = f"{count.malformed} malformed, {count.faults} faults"
-    print(f"published {count.published}, all acknowledged; {told}")
+    print(f"published {count.published} messages, all acknowledged; {told}")
     return 0

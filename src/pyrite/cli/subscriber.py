@@ -1,10 +1,9 @@
-"""The heart of `pyrite sub`: subscribes, prints what arrives, and knows when to stop."""
+"""The work of `pyrite sub`: subscribe, print messages, and decide when to stop."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import select
 import signal
 import sys
@@ -12,22 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from pyrite.cli.connection import Connection, refused_subscription
-from pyrite.cli.errors import CommandError, describe
+from pyrite.cli.connection import CommandConnection, refused_subscription
+from pyrite.cli.errors import CommandError, describe, discard_stdout
 from pyrite.cli.message_format import Format, NotJSON, Received
 from pyrite.client import Message, PublishError, Subscription
 from pyrite.filters import levels_of, matches
 
 TIMED_OUT = 27  # mosquitto_sub's exit code for -W
-AT_A_TIME = 1_000
-"""Messages that are printed with one write, if so many are there."""
+MAX_BATCH = 1_000
+"""Maximum number of messages printed with one write."""
 RETAIN_HANDLING = {"always": 0, "new": 1, "never": 2}
 
 
-class Subscriber:
-    """Prints what arrives on the subscriptions until there is a reason to stop."""
+class SubscribeCommand:
+    """Prints received messages until an option, a signal or an error ends it."""
 
-    def __init__(self, connection: Connection, args: argparse.Namespace, form: Format) -> None:
+    def __init__(self, connection: CommandConnection, args: argparse.Namespace, form: Format) -> None:
         self._connection = connection
         self._client = connection.client
         self._args = args
@@ -40,11 +39,10 @@ class Subscriber:
         self._removals: set[asyncio.Future[None]] = set()
 
     async def run(self) -> int:
-        """Print messages; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._connection.stop, 0)
-        _call_at_hangup(self._output.fileno(), self._give_output_up)
+        _call_at_hangup(self._output.fileno(), self._lose_reader)
         if self._args.timeout is not None:
             loop.call_later(self._args.timeout, self._connection.stop, TIMED_OUT)
         exit_code = await self._connection.run(self._work)
@@ -54,8 +52,8 @@ class Subscriber:
 
     async def _work(self) -> int:
         messages = await self._subscribe()
-        while not self._done and (batch := await messages.take(min(self._left, AT_A_TIME))):
-            # What was not handled stays unacknowledged, for the session's next connection to get.
+        while not self._done and (batch := await messages.take(min(self._left, MAX_BATCH))):
+            # Unhandled messages stay unacknowledged, and go to the session's next connection.
             messages.done(batch[: self._handle(batch)])
         if self._removals:
             await asyncio.wait(self._removals)
@@ -64,7 +62,9 @@ class Subscriber:
     async def _subscribe(self) -> Subscription:
         args, properties = self._args, self._connection.properties("subscribe")
         if self._connection.is_mqtt5:
-            properties.setdefault("subscription_identifier", None)  # there is but one subscription
+            properties.setdefault(
+                "subscription_identifier", None
+            )  # all filters are one subscription, which needs no identifier
         messages = await self._client.subscribe(
             args.topic,
             args.qos,
@@ -76,19 +76,11 @@ class Subscriber:
         )
         for topic_filter, reason in messages.refused.items():
             self._connection.warn(refused_subscription(topic_filter, reason, messages.said))
-        if args.unsubscribe:
-            kept = await self._client.unsubscribe(
-                args.unsubscribe, self._connection.properties("unsubscribe")
-            )
-            for topic_filter, reason in kept.items():
-                self._connection.warn(
-                    f"the broker refused to unsubscribe {topic_filter}: {describe(reason)}."
-                )
         self._done = args.exit_subscribed
         return messages
 
     def _handle(self, batch: Sequence[Message]) -> int:
-        """Print messages, until there is a reason to stop; returns how many that were."""
+        """Print messages until there is a reason to stop; return how many were handled."""
         lines: list[bytes] = []
         handled = 0
         for message in batch:
@@ -125,7 +117,7 @@ class Subscriber:
         error = removal.exception()
         if isinstance(error, PublishError):
             why = describe(error.reason, error.said)
-            self._connection.warn(f"the broker kept a retained message: {why}.")
+            self._connection.warn(f"the broker refused to clear a retained message: {why}.")
 
     def _line_of(self, message: Message) -> bytes:
         received = Received(
@@ -148,22 +140,19 @@ class Subscriber:
             self._output.write(lines)
             self._output.flush()
         except BrokenPipeError:
-            self._give_output_up()
+            self._lose_reader()
         except OSError as error:
             raise CommandError(f"cannot write to stdout: {error.strerror}.") from None
 
-    def _give_output_up(self) -> None:
+    def _lose_reader(self) -> None:
         self._connection.stop(0)
-        # What is still in the buffer must go somewhere, or Python complains about it on its way out.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._output.fileno())
-        os.close(nowhere)
+        discard_stdout()
 
 
 def _call_at_hangup(output: int, call: Callable[[], None]) -> None:
-    """Call when whoever reads our output is gone.
+    """Call `call` when the reader of our output is gone.
 
-    A thread waits for it: an event loop waits for a file to be readable or writable, and for nothing less.
+    This takes a thread: an event loop cannot wait for a hang-up alone.
     """
     loop = asyncio.get_running_loop()
     poller = select.poll()
@@ -174,6 +163,6 @@ def _call_at_hangup(output: int, call: Callable[[], None]) -> None:
         try:
             loop.call_soon_threadsafe(call)
         except RuntimeError:
-            pass  # the loop has ended meanwhile
+            pass  # the loop has ended
 
     threading.Thread(target=wait, name="hangup", daemon=True).start()

@@ -1,4 +1,4 @@
-"""How `pyrite top` looks: tables of figures, with sparklines, and in red what someone should look at."""
+"""The screen of `pyrite top`: tables of metrics with sparklines, alarms in red."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from pyrite.cli.top_figures import Reading
+from pyrite.cli.top_metrics import Sample
 from pyrite.process.terminal import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -24,7 +24,7 @@ _TRAFFIC = (
     ("commits", "log/commits/count", False),
 )
 WAITING = "messages/waiting"
-"""Not the broker's: what is stored, less what is retained, as on the dashboard."""
+"""Computed here: stored messages without the retained ones, as on the dashboard."""
 _COUNTS = (
     ("connected", "clients/connected"),
     ("sessions", "clients/total"),
@@ -49,99 +49,98 @@ _ALARMS = {
     "log/damaged": "0",
     "log/error": "none",
 }
-"""Figures that should be so; else they are shown in red."""
-LEAST_BARS = 5
-NUMBERS = 42
-"""Columns that rates and sums take, with their labels; the rest of a line is for sparklines."""
-WIDE, NARROW = 78, 54
-"""Columns from which figures stand in three tables side by side; and below which one follows the other."""
+"""Metrics with their healthy value; any other value is shown in red."""
+MIN_SPARKLINE_WIDTH = 5
+NUMBERS_WIDTH = 42
+"""Columns taken by labels, rates and totals; the rest of the line is for sparklines."""
+SIDE_BY_SIDE_WIDTH, STACKED_WIDTH = 78, 54
+"""Widths from which tables stand side by side in threes, and below which they stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A reading, drawn as wide as the terminal is: no number is cut, and 24 lines do."""
+    """A sample drawn in the width of the terminal, in 24 lines, without cutting numbers."""
 
-    reading: Reading
+    sample: Sample
     title: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it."""
-        figures = self.reading.figures
+        metrics = self.sample.metrics
         head = Text(self.title, style="bold")
-        if not figures:
+        if not metrics:
             head.stylize("red")
             yield head
             return
-        head.append(f"  {figures.get('version', '')}  up {figures.get('uptime', '?')}", style="dim")
+        head.append(f"  {metrics.get('version', '')}  up {metrics.get('uptime', '?')}", style="dim")
         yield head
         yield Text()
-        yield _traffic(self.reading, options.max_width - NUMBERS)
+        yield _traffic(self.sample, options.max_width - NUMBERS_WIDTH)
         yield Text()
-        yield from _figures(_with_waiting(figures), options.max_width)
-        yield from _streams(figures)
-        yield from _pipelines(self.reading.pipelines)
+        yield from _metrics(_with_waiting(metrics), options.max_width)
+        yield from _streams(metrics)
+        yield from _pipelines(self.sample.pipelines)
 
 
-def _with_waiting(figures: dict[str, str]) -> dict[str, str]:
+def _with_waiting(metrics: dict[str, str]) -> dict[str, str]:
     try:
-        waiting = int(figures["messages/stored"]) - int(figures["retained messages/count"])
+        waiting = int(metrics["messages/stored"]) - int(metrics["retained messages/count"])
     except (KeyError, ValueError):
-        return figures
-    return figures | {WAITING: str(max(0, waiting))}
+        return metrics
+    return metrics | {WAITING: str(max(0, waiting))}
 
 
-def _figures(figures: dict[str, str], width: int) -> list[RenderableType]:
-    counts = [one for one in _COUNTS if one[1] in figures]
-    if width < NARROW:
-        return [_log(figures), Text(), _counts(figures, counts)]
-    half = (len(counts) + 1) // 2 if width >= WIDE else len(counts)
-    parts = [_counts(figures, part) for part in (counts[:half], counts[half:]) if part]
+def _metrics(metrics: dict[str, str], width: int) -> list[RenderableType]:
+    counts = [one for one in _COUNTS if one[1] in metrics]
+    if width < STACKED_WIDTH:
+        return [_log(metrics), Text(), _counts(metrics, counts)]
+    half = (len(counts) + 1) // 2 if width >= SIDE_BY_SIDE_WIDTH else len(counts)
+    parts = [_counts(metrics, part) for part in (counts[:half], counts[half:]) if part]
     side = Table.grid(padding=(0, 3))
     for _ in parts:
         side.add_column(no_wrap=True)
-    side.add_row(*parts, _log(figures))
+    side.add_row(*parts, _log(metrics))
     return [side]
 
 
-def _traffic(reading: Reading, room: int) -> Table:
+def _traffic(sample: Sample, room: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("a second", justify="right", min_width=10, no_wrap=True)
-    if room >= LEAST_BARS:
+    table.add_column("per second", justify="right", min_width=10, no_wrap=True)
+    if room >= MIN_SPARKLINE_WIDTH:
         table.add_column("", no_wrap=True, style="cyan", min_width=min(room, 10))
-    table.add_column("in all", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
     for label, name, is_bytes in _TRAFFIC:
-        if name in reading.figures:
-            total = float(reading.figures[name])
+        if name in sample.metrics:
+            total = float(sample.metrics[name])
             form = size if is_bytes else count
-            bars = [sparkline(reading.history.get(name, ())[-room:])] if room >= LEAST_BARS else []
-            cells = [label, form(reading.rates.get(name, 0.0)), *bars, form(total)]
-            table.add_row(*cells, style=_style(reading.figures, name))
+            bars = [sparkline(sample.history.get(name, ())[-room:])] if room >= MIN_SPARKLINE_WIDTH else []
+            cells = [label, form(sample.rates.get(name, 0.0)), *bars, form(total)]
+            table.add_row(*cells, style=_style(sample.metrics, name))
     return table
 
 
-def _counts(figures: dict[str, str], which: Sequence[tuple[str, str]]) -> Table:
+def _counts(metrics: dict[str, str], which: Sequence[tuple[str, str]]) -> Table:
     table = _pairs()
     for label, name in which:
-        table.add_row(label, count(float(figures[name])), style=_style(figures, name))
+        table.add_row(label, count(float(metrics[name])), style=_style(metrics, name))
     return table
 
 
-def _log(figures: dict[str, str]) -> Table:
+def _log(metrics: dict[str, str]) -> Table:
     table = _pairs()
     for label, name in _TIMES:
-        if name in figures:
-            table.add_row(label, f"{figures[name]} ms")
+        if name in metrics:
+            table.add_row(label, f"{metrics[name]} ms")
     for label, name in (("log lost", "log/lost"), ("log damaged", "log/damaged"), ("log error", "log/error")):
-        if name in figures:
-            table.add_row(label, Text(figures[name]), style=_style(figures, name))
+        if name in metrics:
+            table.add_row(label, Text(metrics[name]), style=_style(metrics, name))
     return table
 
 
-def _streams(figures: dict[str, str]) -> list[RenderableType]:
+def _streams(metrics: dict[str, str]) -> list[RenderableType]:
     prefix, suffix = "log/streams/", "/offset"
     names = sorted(
-        one[len(prefix) : -len(suffix)] for one in figures if one.startswith(prefix) and suffix in one
+        one[len(prefix) : -len(suffix)] for one in metrics if one.startswith(prefix) and suffix in one
     )
     if not names:
         return []
@@ -150,8 +149,8 @@ def _streams(figures: dict[str, str]) -> list[RenderableType]:
     table.add_column("end", justify="right", no_wrap=True)
     table.add_column("on disk", justify="right", no_wrap=True)
     for name in names:
-        on_disk = figures.get(f"{prefix}{name}/bytes")
-        end = count(float(figures[f"{prefix}{name}{suffix}"]))
+        on_disk = metrics.get(f"{prefix}{name}/bytes")
+        end = count(float(metrics[f"{prefix}{name}{suffix}"]))
         table.add_row(Text(name), end, "" if on_disk is None else size(float(on_disk)))
     return [Text(), table]
 
@@ -184,18 +183,18 @@ def _pairs() -> Table:
     return table
 
 
-def _style(figures: dict[str, str], name: str) -> str:
+def _style(metrics: dict[str, str], name: str) -> str:
     expected = _ALARMS.get(name)
-    return "" if expected is None or figures[name] == expected else "bold red"
+    return "" if expected is None or metrics[name] == expected else "bold red"
 
 
 def count(number: float) -> str:
-    """Write a number for people."""
+    """Format a number with thousands separators."""
     return f"{number:,.0f}"
 
 
 def size(number: float) -> str:
-    """Write a number of bytes for people."""
+    """Format a number of bytes with a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1_000:
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
@@ -204,7 +203,7 @@ def size(number: float) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw values as little bars, the highest of them as the largest."""
+    """Draw values as bars, scaled to the largest."""
     most = max(values, default=0.0)
     if not most:
         return _BARS[0] * len(values)

@@ -1,4 +1,4 @@
-"""`pyrite topics`: what topics there are, and their kept values; creating and deleting them."""
+"""`pyrite topics`: list topics with their retained messages; create and delete topics."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from pyrite.cli.connection import Connection, add_connection_options
+from pyrite.cli.connection import CommandConnection, add_connection_options
 from pyrite.cli.errors import run_command
 from pyrite.cli.message_format import text_of
 from pyrite.client import Topic
 from pyrite.process.terminal import on_terminal, printable
 
 PROGRAM = "pyrite topics"
+MAX_WIDTH = 2**31 - 1
 
 _EXAMPLES = """\
 examples:
-  pyrite topics                            the tree of topics with their kept values
-  pyrite topics list 'weather/#' --plain   a topic a line, for other programs
+  pyrite topics                            the topic tree with its retained messages
+  pyrite topics list 'weather/#' --plain   one topic per line, for scripts
   pyrite topics create weather/temp weather/wind
-  pyrite topics delete weather/temp        forgets the topic and its kept value
+  pyrite topics delete weather/temp        delete the topic and its retained message
 """
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command and its options."""
     parser = commands.add_parser(
         "topics",
         help="list, create and delete topics of a running broker",
         usage="pyrite topics [options] [list | create | delete] ...",
-        description="List the topics that were created or have a kept value; create and delete topics.",
+        description="List topics that were created or have a retained message; create and delete topics.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
@@ -41,13 +41,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.set_defaults(run=_list, filter="#", plain=False, json=False)
     add_connection_options(parser)
     actions = parser.add_subparsers(metavar="ACTION", prog="pyrite topics")
-    listing = actions.add_parser("list", help="show the tree of topics (what happens if nothing is said)")
+    listing = actions.add_parser("list", help="print the topic tree (the default action)")
     listing.add_argument("filter", nargs="?", default="#", help="a topic filter (default: #)")
     how = listing.add_mutually_exclusive_group()
-    how.add_argument("--plain", action="store_true", help="a topic a line, a tab, and its value")
-    how.add_argument("--json", action="store_true", help="a JSON object a line")
+    how.add_argument(
+        "--plain", action="store_true", help="one topic per line, a tab, and its retained payload"
+    )
+    how.add_argument("--json", action="store_true", help="print JSON lines")
     listing.set_defaults(run=_list)
-    for name, text in (("create", "create topics"), ("delete", "delete topics, and their kept values")):
+    for name, text in (("create", "create topics"), ("delete", "delete topics and their retained messages")):
         action = actions.add_parser(name, help=text)
         action.add_argument("topic", nargs="+")
         action.set_defaults(run=_change, action=name)
@@ -58,7 +60,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 async def _show_topics(args: argparse.Namespace) -> int:
-    connection = Connection(PROGRAM, args)
+    connection = CommandConnection(PROGRAM, args)
 
     async def work() -> int:
         topics = await connection.client.topics(args.filter)
@@ -72,7 +74,8 @@ async def _show_topics(args: argparse.Namespace) -> int:
                 kept = "" if topic.kept is None else f"\t{show(text_of(topic.kept))}"
                 print(f"{show(topic.name)}{kept}")
         elif topics:
-            Console(soft_wrap=True).print(tree_of(topics))
+            # A tree is cropped to the console's width even with soft_wrap; payloads must be shown whole.
+            Console(soft_wrap=True, width=MAX_WIDTH, height=25).print(tree_of(topics))
         else:
             print("no topics", file=sys.stderr)
         return 0
@@ -81,7 +84,7 @@ async def _show_topics(args: argparse.Namespace) -> int:
 
 
 def tree_of(topics: list[Topic]) -> Tree:
-    """Make a tree of topics, level by level."""
+    """Build a tree with a branch per topic level."""
     root = Tree("topics", guide_style="dim")
     branches: dict[str, Tree] = {"": root}
     kept = {topic.name: topic.kept for topic in topics}
@@ -105,7 +108,7 @@ def _change(args: argparse.Namespace) -> int:
 
 
 async def _change_topics(args: argparse.Namespace) -> int:
-    connection = Connection(PROGRAM, args)
+    connection = CommandConnection(PROGRAM, args)
     client = connection.client
 
     async def work() -> int:

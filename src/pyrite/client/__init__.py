@@ -1,10 +1,11 @@
-"""The Python client: MQTT 5.0 and 3.1.1 to any broker, and what only Pyrite has: pull, replay, topics.
+"""The Python client: MQTT 5.0 and 3.1.1 to any broker, plus Pyrite's pull, replay and topics.
 
-`Client` is for asyncio, `BlockingClient` for everything else; docs/client.md tells how to use them.
+`Client` is for asyncio, `BlockingClient` for everything else; docs/client.md describes both.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from pyrite.client.address import Address
 from pyrite.client.aio import Client
 from pyrite.client.blocking import BlockingClient, BlockingConsumer, BlockingSubscription
 from pyrite.client.errors import (
@@ -19,7 +20,6 @@ from pyrite.client.errors import (
 from pyrite.client.message import Message, Properties, Pulled, Topic, Will
 from pyrite.client.requests import Consumer
 from pyrite.client.subscription import Subscription
-from pyrite.client.wire import Address
 
 if TYPE_CHECKING:
     from pyrite.client.log import FlightLog, read_log
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what reads the log when it is asked for: Arrow takes its time, and most clients do without."""
+    """Import the log reader on first use: Arrow is slow to load, and most programs do not need it."""
     if name in ("FlightLog", "read_log"):
         from pyrite.client import log
 

@@ -1,4 +1,4 @@
-"""The client for asyncio.
+"""The asyncio client.
 
 async with Client("mqtt://localhost:1883") as client:
     async with client.subscribe("sensors/#", qos=1) as messages:
@@ -17,47 +17,48 @@ from types import TracebackType
 from typing import Any
 
 from pyrite.client import requests
+from pyrite.client.address import Address, parse_address
+from pyrite.client.connection import Callbacks, ClientConnection
 from pyrite.client.errors import ClientError, ConnectionLost, RequestError
 from pyrite.client.events import Outgoing, Settled
 from pyrite.client.inbox import Inbox
-from pyrite.client.link import Callbacks, Link
 from pyrite.client.message import Message, Properties, Topic, Will
-from pyrite.client.options import Options
+from pyrite.client.options import ClientOptions
 from pyrite.client.protocol import Answered, Protocol
-from pyrite.client.publishing import Publishing
+from pyrite.client.publishing import ClientPublishing
 from pyrite.client.requests import Consumer, Requests
 from pyrite.client.subscribing import Subscriptions
 from pyrite.client.subscription import Subscribing, Subscription
-from pyrite.client.wire import Address, parse_address
 from pyrite.filters import check_filter
 from pyrite.protocols.mqtt.packets import V5, Connack, Connect, Wish
 
 
-class Client(Publishing):
-    """A connection to an MQTT broker that comes back by itself, with its session.
+class Client(ClientPublishing):
+    """A client of an MQTT broker that reconnects and keeps its session.
 
-    `url`: `mqtt://host:port`, `mqtts://`, `ws://host:port/path`, `wss://`, or `unix:///path`. A user name and
-    password may stand in it. An Address does as well.
-    `client_id`: who this is to the broker; by default a random one. Name it if a session is to be continued.
-    `clean_start`: forget what the broker has of this client's earlier session, at the first connect only.
-    `session_expiry`: seconds that the broker keeps the session when this client is gone. By default, it
-    outlives a lost connection by five minutes, and ends when the client is closed. (MQTT 3.1.1: without a
-    number above 0, the session ends with the connection.)
-    `keep_alive`: seconds without a packet after which the broker is asked for a sign of life; 0 for never.
+    `url`: `mqtt://host:port`, `mqtts://`, `ws://host:port/path`, `wss://` or `unix:///path`, optionally with
+    user name and password; or an Address.
+    `client_id`: the client identifier, by default a random one. Set it to resume a session.
+    `clean_start`: discard an earlier session of this client identifier at the first connect.
+    `session_expiry`: seconds for which the broker keeps the session after a disconnect. By default, the
+    session survives a lost connection for five minutes and ends when the client is closed. (MQTT 3.1.1: the
+    session ends with the connection unless this is above 0.)
+    `keep_alive`: seconds without a packet after which a PINGREQ is sent; 0 to send none.
     `username`, `password`: credentials; they take precedence over those in the URL.
-    `tls`: settings for `mqtts://` and `wss://`; by default the system's authorities are trusted.
-    `will`: what the broker publishes should this client vanish.
-    `properties`: more of MQTT 5 for CONNECT: `user_property`, `receive_maximum`, `maximum_packet_size`,
-    `topic_alias_maximum` (aliases in what the broker sends are resolved), `request_problem_information`.
+    `tls`: settings for `mqtts://` and `wss://`; by default the system's certificate authorities are trusted.
+    `will`: published by the broker if this client disconnects unexpectedly.
+    `properties`: further MQTT 5 properties of CONNECT: `user_property`, `receive_maximum`,
+    `maximum_packet_size`, `topic_alias_maximum` (aliases used by the broker are resolved),
+    `request_problem_information`.
     `version`: 5, or 4 for MQTT 3.1.1, or 3 for 3.1.
-    `reconnect`: connect again when the connection is lost, after 0.1 s at first, then with longer and longer
-    pauses. If not, a lost connection ends everything that waits with ConnectionLost.
-    `longest_pause`: seconds between two attempts at most.
-    `max_waiting`: messages that may wait to be taken from the iterators before the client stops reading from
-    the connection (QoS 0), or acknowledging (QoS 1 and 2), which slows the broker down.
-    `timeout`: seconds for connecting, and for answers to the requests that only Pyrite knows.
-    `bind_address`: the address of this machine to connect from.
-    `on_connect(session_present)`, `on_disconnect(error)`: called whenever a connection begins and is lost.
+    `reconnect`: reconnect after a lost connection, first after 0.1 s, then with growing delays. Otherwise a
+    lost connection fails every waiting call with ConnectionLost.
+    `longest_pause`: the maximum delay between two attempts, in seconds.
+    `max_waiting`: maximum number of received messages that no iterator has taken. Beyond it the client stops
+    reading (QoS 0) or acknowledging (QoS 1 and 2), which makes the broker wait.
+    `timeout`: seconds for connecting, and for answers to Pyrite's own requests.
+    `bind_address`: the local address to connect from.
+    `on_connect(session_present)`, `on_disconnect(error)`: called after each connect and each lost connection.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Client(Publishing):
     ) -> None:
         address = parse_address(url) if isinstance(url, str) else url
         given = address.password if password is None else password
-        self._options = Options(
+        self._options = ClientOptions(
             address=address,
             clean_start=clean_start,
             session_expiry=session_expiry,
@@ -102,16 +103,18 @@ class Client(Publishing):
             bind_address=bind_address,
         )
         self.client_id = client_id if client_id is not None else f"pyrite-{secrets.token_hex(8)}"
-        """Who this is to the broker."""
+        """The client identifier."""
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
         protocol = Protocol(version)
         callbacks = Callbacks(
             self._connect_packet, self._accepted, self._received, self._adjust_reading, self._lost, self._end
         )
-        super().__init__(self._options.address, protocol, Link(self._options, protocol, callbacks))
-        self.connected = self._link.connected
-        """Set while there is a connection: `await client.connected.wait()`."""
+        super().__init__(
+            self._options.address, protocol, ClientConnection(self._options, protocol, callbacks)
+        )
+        self.connected = self._connection.connected
+        """Set while connected: `await client.connected.wait()`."""
         self._inbox = Inbox(max_waiting, self._protocol.acknowledge)
         self._subscriptions = Subscriptions(self._protocol, self._inbox, self._soon)
         self._was_connected = False
@@ -119,10 +122,10 @@ class Client(Publishing):
 
     @property
     def capabilities(self) -> Properties:
-        """What the broker said of itself in CONNACK, such as `maximum_packet_size`; empty in 3.1.1."""
+        """The properties of CONNACK, such as `maximum_packet_size`; empty in MQTT 3.1.1."""
         return self._protocol.capabilities
 
-    # The connection.
+    # Connection
 
     async def __aenter__(self) -> Client:
         await self.connect()
@@ -134,25 +137,25 @@ class Client(Publishing):
         await self.close()
 
     async def connect(self) -> None:
-        """Connect; `async with` does it. Raises ConnectError at once if it does not work."""
+        """Connect; `async with` does so. Raises ConnectError without retrying."""
         if self._over is None:
-            raise ClientError("the client is connected already")
+            raise ClientError("the client is already connected")
         before, self._over = self._over, None
         try:
-            await self._link.connect(self._options.clean_start)
+            await self._connection.connect(self._options.clean_start)
         except BaseException:
             self._over = before
             raise
 
     async def close(self, properties: Properties | None = None) -> None:
-        """Say goodbye to the broker and end everything; `async with` does it.
+        """Disconnect and end every waiting call; `async with` does so.
 
-        What was published is sent; what was not acknowledged raises ConnectionLost where it is waited for.
-        Messages that have not been taken are not acknowledged, so a session that lasts brings them again.
-        `properties`: more of MQTT 5 for DISCONNECT, such as `user_property`.
+        Messages published before are sent. Calls that wait for an acknowledgement raise ConnectionLost.
+        Received messages that were not taken stay unacknowledged, so a session that is kept receives them
+        again. `properties`: MQTT 5 properties of DISCONNECT, such as `user_property`.
         """
         self._end(ConnectionLost("the client was closed"), gone=False)
-        await self._link.close(self._options.disconnect_properties() | (properties or {}))
+        await self._connection.close(self._options.disconnect_properties() | (properties or {}))
 
     def _connect_packet(self, clean_start: bool) -> Connect:
         return self._options.connect_packet(self.client_id, clean_start)
@@ -173,7 +176,7 @@ class Client(Publishing):
         self._call(self._on_disconnect, error)
 
     def _end(self, error: ClientError, gone: bool = True) -> None:
-        """End everything that waits. `gone` is false if the client was closed: then iterators just end."""
+        """End every waiting call. After `close`, `gone` is false, and iterators end without an error."""
         if self._over is None:
             self._over = error
         self._end_publishing(error)
@@ -191,7 +194,7 @@ class Client(Publishing):
                 {"message": "a callback of pyrite.client.Client failed", "exception": error}
             )
 
-    # Subscribing.
+    # Subscribing
 
     def subscribe(
         self,
@@ -208,28 +211,29 @@ class Client(Publishing):
     ) -> Subscribing:
         """Subscribe: `async with client.subscribe("a/#") as messages:`, or `messages = await ...`.
 
-        The former unsubscribes at the end, the latter leaves the subscription with the session. Several
-        filters are asked for in one packet and make one iterator; SubscribeError is raised if the broker
-        grants none of them, and `messages.refused` tells which it did not.
+        The first form unsubscribes at the end, the second leaves the subscription with the session. Several
+        filters are sent in one SUBSCRIBE and share one iterator. Raises SubscribeError if the broker grants
+        none of them; `messages.refused` lists those that were not granted.
 
-        `start`: send the past first, from `earliest`, an offset, a time ago (`-1h`), a time, or `latest`.
-        `lossless`: with QoS 0, send late what there was no room for, rather than never.
-        (These two are Pyrite's, and MQTT 5 only; other brokers ignore them.)
-        `no_local`, `retain_as_published`, `retain_handling`: the options of MQTT 5 (3.8.3.1).
-        `unclaimed`: take also what comes for no subscription of this client, which is what the session has
-        from an earlier one. For nothing but that, there may be no filter: `[]`.
-        `properties`: more of MQTT 5, such as `user_property`. A `subscription_identifier` takes the place of
-        the one that the client chooses; None is for none.
+        `start`: replay stored messages first, from `earliest`, an offset, a time ago (`-1h`), a time or
+        `latest`.
+        `lossless`: with QoS 0, delay messages when there is no room for them instead of dropping them.
+        (Both need Pyrite and MQTT 5; other brokers ignore them.)
+        `no_local`, `retain_as_published`, `retain_handling`: the subscription options of MQTT 5 (3.8.3.1).
+        `unclaimed`: also receive messages that match no subscription of this client, which belong to an
+        earlier subscription of the session. To receive only those, pass no filter: `[]`.
+        `properties`: further MQTT 5 properties, such as `user_property`. A `subscription_identifier` replaces
+        the one chosen by the client; None sends none.
         """
         if qos not in (0, 1, 2):
-            raise ValueError(f"QoS is 0, 1 or 2, not {qos!r}")
+            raise ValueError(f"QoS must be 0, 1 or 2, not {qos!r}")
         five = self._protocol.version == V5
         beyond = start is not None or lossless or no_local or retain_as_published or retain_handling
         if not five and (beyond or properties):
-            raise ValueError("start, lossless, properties and the options of MQTT 5 need version=5")
+            raise ValueError("start, lossless, properties and MQTT 5 subscription options need version=5")
         filters = [topic_filter] if isinstance(topic_filter, str) else topic_filter
         if not filters and not unclaimed:
-            raise ValueError("a subscription has at least one filter")
+            raise ValueError("a subscription needs at least one filter")
         for one in filters:
             check_filter(one)
         wishes = [
@@ -250,11 +254,11 @@ class Client(Publishing):
     async def unsubscribe(
         self, subscription: Subscription | str | Sequence[str], properties: Properties | None = None
     ) -> dict[str, int]:
-        """End a subscription, given itself or its filters; what has come and was not taken is dropped.
+        """End a subscription, given itself or its filters; messages that were not taken are dropped.
 
-        Without a connection, this does not wait for one: the broker is told when there is. Returns the
-        filters that the broker refused to let go of, with its reason codes.
-        `properties`: `user_property` of MQTT 5.
+        Without a connection this returns at once, and the broker is told after the next connect. Returns the
+        filters that the broker refused to unsubscribe, with reason codes. `properties`: `user_property` of
+        MQTT 5.
         """
         self._check()
         if isinstance(subscription, Subscription):
@@ -267,7 +271,7 @@ class Client(Publishing):
             filters = [subscription] if isinstance(subscription, str) else subscription
         return await self._subscriptions.unsubscribe(filters, properties)
 
-    # Receiving.
+    # Receiving
 
     def _received(self, event: Message | Settled | Answered) -> None:
         if isinstance(event, Message):
@@ -285,56 +289,57 @@ class Client(Publishing):
         self._inbox.deliver(message)
 
     def taken(self, messages: Sequence[Message]) -> None:
-        """Acknowledge messages that have been taken off a subscription's queue; the iterators do it."""
+        """Acknowledge messages taken from a subscription's queue; iterators call this."""
         self._inbox.taken(messages)
         if self._protocol.has_output:
-            self._link.soon()
-        if self._link.paused:
+            self._connection.flush_soon()
+        if self._connection.paused:
             self._adjust_reading()
 
     def _adjust_reading(self) -> None:
-        """Stop reading while too many messages wait and no call does; go on when half of them are taken.
+        """Pause reading while more than `max_waiting` messages wait; resume when half of them were taken.
 
-        QoS 1 and 2 never come to this: no more than `max_waiting` are sent without an acknowledgement.
+        Never pauses while a call waits for an answer. QoS 1 and 2 do not get here: the broker sends no more
+        than `max_waiting` unacknowledged messages.
         """
         busy = self._outgoing or self._subscriptions.waiting or self._requests.waiting
-        if self._link.paused:
+        if self._connection.paused:
             if busy or self._inbox.waiting <= self._options.max_waiting // 2:
-                self._link.resume_reading()
+                self._connection.resume_reading()
         elif self._inbox.waiting > self._options.max_waiting and not busy:
-            self._link.pause_reading()
+            self._connection.pause_reading()
 
-    # What only Pyrite knows.
+    # Requests that only Pyrite answers
 
     async def request(self, topic: str, payload: bytes) -> list[Message]:
-        """Send one of Pyrite's requests (`$pyrite/...`) and return the messages of its answer."""
+        """Send a request to Pyrite (`$pyrite/...`) and return the messages of its answer."""
         self._check()
         if self._protocol.version != V5:
-            raise RequestError("requests to Pyrite need MQTT 5: version=5")
+            raise RequestError("requests to Pyrite need MQTT 5 (version=5)")
         return await self._requests.ask(topic, payload)
 
     async def send_request(self, topic: str, payload: bytes, properties: Properties) -> Outgoing:
-        """Send a request as soon as there is a connection."""
+        """Send a request as soon as the client is connected."""
         while not self._protocol.connected:
             await self._ready()
         return self._send(topic, payload, 1, False, properties)
 
     def give_up_request(self, outgoing: Outgoing) -> None:
-        """Forget a request, so that it is not sent again with a later connection."""
+        """Forget a request, so that it is not sent again after a reconnect."""
         self._outgoing.discard(outgoing)
         if not self._protocol.connected:
             self._protocol.abandon(outgoing)
 
     async def topics(self, topic_filter: str = "#") -> list[Topic]:
-        """Return the topics that match a filter, with the values that are kept there."""
+        """Return the topics that match a filter, with their retained messages."""
         return await requests.topics(self, topic_filter)
 
     async def create_topic(self, topic: str) -> None:
-        """Have a topic listed, and allowed to be used where only listed ones are."""
+        """Create a topic: it is listed, and may be used where the topic policy allows listed topics only."""
         await self.request("$pyrite/topics/create", topic.encode())
 
     async def delete_topic(self, topic: str) -> None:
-        """Have a topic forgotten, and the value that is kept there."""
+        """Delete a topic and its retained message."""
         await self.request("$pyrite/topics/delete", topic.encode())
 
     async def consumer(
@@ -345,14 +350,15 @@ class Client(Publishing):
         start: str | int = "earliest",
         within: float = 30.0,
     ) -> Consumer:
-        """Make a consumer, a place in the log that lasts, or find it there.
+        """Create a consumer, or open an existing one.
 
-        It is given the messages that match the filter, from `start` on (see `subscribe`). What is not
-        acknowledged `within` so many seconds is given out again. Without a filter it is the consumer that is
-        there, or a new one of all messages; with another filter than it has, it is an error.
+        A new consumer fetches the messages that match the filter, from `start` on (see `subscribe`). Messages
+        that are not acknowledged `within` this many seconds are fetched again. Without a filter, an existing
+        consumer is opened with its own, and a new one gets `#`. Another filter than an existing consumer's is
+        an error.
         """
         return await requests.consumer(self, name, topic_filter, start, within)
 
     async def delete_consumer(self, name: str) -> None:
-        """Have the broker forget a consumer and its place."""
+        """Delete a consumer."""
         await requests.delete_consumer(self, name)

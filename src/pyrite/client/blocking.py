@@ -1,4 +1,4 @@
-"""The blocking client: the one for asyncio, in a thread of its own.
+"""The blocking client: the asyncio client in a thread of its own.
 
 with BlockingClient("mqtt://localhost:1883") as client:
     client.publish("sensors/kitchen", b"21.5", qos=1)
@@ -18,22 +18,22 @@ from typing import Any, Generic, TypeVar
 import uvloop
 
 from pyrite.client import requests
+from pyrite.client.address import Address
 from pyrite.client.aio import Client
 from pyrite.client.errors import ClientError
 from pyrite.client.message import Message, Properties, Pulled, Topic
 from pyrite.client.subscription import Subscription
-from pyrite.client.wire import Address
 
 Result = TypeVar("Result")
-_AT_A_TIME = 100
-"""Messages that a blocking iterator takes at once, for a change of threads takes longer than a message."""
+_MAX_BATCH = 100
+"""Messages per batch of a blocking iterator: switching threads takes longer than handling a message."""
 
 
-class _Call(Generic[Result]):
-    """A coroutine that runs in the client's thread while another waits for it.
+class _ThreadCall(Generic[Result]):
+    """A coroutine that runs in the client's thread while another thread waits for its result.
 
-    Python's own way, run_coroutine_threadsafe, has a lock that Ctrl-C may leave locked: the thread of the
-    client would then wait for it for ever. A SimpleQueue has none that an exception could leave behind.
+    run_coroutine_threadsafe uses a lock that Ctrl-C may leave locked, and the client's thread would then wait
+    for it forever. A SimpleQueue has no such lock.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Result], loop: asyncio.AbstractEventLoop) -> None:
@@ -48,14 +48,14 @@ class _Call(Generic[Result]):
         self._task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[Result]) -> None:
-        self._task = None  # so that it ends in its own thread, not in one where Ctrl-C might meet it
+        self._task = None  # freed here, not in a thread that Ctrl-C may interrupt
         if task.cancelled():
             self._done.put(ClientError("the client was closed"))
         else:
             self._done.put(task.exception() or task.result())
 
     def result(self, timeout: float | None) -> Result:
-        """Wait for the result; cancels the coroutine if it takes too long, or the wait is interrupted."""
+        """Wait for the result; on a timeout or an interrupt, cancel the coroutine."""
         try:
             outcome = self._done.get(timeout=timeout)
         except BaseException as error:
@@ -69,14 +69,14 @@ class _Call(Generic[Result]):
 
     def _cancel(self) -> None:
         if self._task is not None:
-            self._task.cancel()  # does nothing to one that is done
+            self._task.cancel()  # no effect on a task that is done
 
 
 class BlockingClient:
-    """Client, for programs without an event loop; it may be used from several threads.
+    """The client for programs without an event loop; safe to use from several threads.
 
-    `options` are those of Client. `timeout` is the number of seconds that any call may take before it raises
-    TimeoutError; waiting for messages is no such call, and has no bound unless it is given one.
+    `options` are those of Client. A call that takes longer than `timeout` seconds raises TimeoutError;
+    waiting for messages is unlimited unless it is given a timeout.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class BlockingClient:
         self.close()
 
     def connect(self) -> None:
-        """Connect; `with` does it. Raises ConnectError if it does not work."""
+        """Connect; `with` does so. Raises ConnectError on failure."""
         if self._loop is not None:
-            raise ClientError("the client is connected already")
+            raise ClientError("the client is already connected")
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pyrite client", daemon=True)
         self._thread.start()
@@ -117,7 +117,7 @@ class BlockingClient:
         return client
 
     def close(self) -> None:
-        """Say goodbye to the broker and end the thread; `with` does it."""
+        """Disconnect and stop the thread; `with` does so."""
         client, self._client = self._client, None
         if self._loop is None:
             return
@@ -131,34 +131,34 @@ class BlockingClient:
         loop, self._loop = self._loop, None
         assert loop is not None
         assert self._thread is not None
-        _Call(_end_tasks(), loop).result(self._timeout)
+        _ThreadCall(_end_tasks(), loop).result(self._timeout)
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
-        """Run a coroutine of the client in its thread and return the result; for the rest of this module."""
+        """Run a coroutine in the client's thread and return its result. For this module only."""
         return self._run(coroutine, self._timeout if timeout is None else timeout)
 
     def request(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None) -> Result:
-        """Run a request, which has a timeout of its own and then says more; for the rest of this module."""
+        """Run a request, whose own timeout gives a better error. For this module only."""
         return self._run(coroutine, self._timeout + 1.0 if timeout is None else timeout)
 
     def _run(self, coroutine: Coroutine[Any, Any, Result], timeout: float | None) -> Result:
         if self._loop is None:
             coroutine.close()
-            raise ClientError("the client is not connected: use it in `with`")
-        return _Call(coroutine, self._loop).result(timeout)
+            raise ClientError("the client is not connected: use it in a `with` block")
+        return _ThreadCall(coroutine, self._loop).result(timeout)
 
     @property
     def _asyncio(self) -> Client:
         if self._client is None:
-            raise ClientError("the client is not connected: use it in `with`")
+            raise ClientError("the client is not connected: use it in a `with` block")
         return self._client
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection at the time."""
+        """True while connected."""
         return self._client is not None and self._client.connected.is_set()
 
     def publish(
@@ -170,13 +170,13 @@ class BlockingClient:
         properties: Properties | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Publish a message; with QoS 1 and 2, return when the broker has acknowledged it."""
+        """Publish a message; with QoS 1 and 2, wait until the broker has acknowledged it."""
         self.run(self._asyncio.publish(topic, payload, qos, retain, properties), timeout)
 
     def publish_many(
         self, messages: Iterable[tuple[str, bytes | str]], qos: int = 0, timeout: float | None = None
     ) -> None:
-        """Publish many messages, pairs of topic and payload, with one change of threads for all."""
+        """Publish messages, given as pairs of topic and payload, with a single switch of threads."""
         self.run(_publish_many(self._asyncio, list(messages), qos), timeout)
 
     def subscribe(
@@ -189,25 +189,25 @@ class BlockingClient:
     ) -> BlockingSubscription:
         """Subscribe and return an iterator of messages; `options` are those of Client.subscribe.
 
-        In a `with` block, it unsubscribes at the end.
+        Used in a `with` block, it unsubscribes at the end.
         """
         subscribing = self._asyncio.subscribe(topic_filter, qos, **options)
         return BlockingSubscription(self, self.run(_awaited(subscribing.__aenter__), timeout))
 
     def unsubscribe(self, topic_filter: str | Sequence[str], timeout: float | None = None) -> None:
-        """End a subscription, or one of an earlier session, given its filters."""
+        """Unsubscribe from filters of this client or of its session."""
         self.run(self._asyncio.unsubscribe(topic_filter), timeout)
 
     def topics(self, topic_filter: str = "#", timeout: float | None = None) -> list[Topic]:
-        """Return the topics that match a filter, with the values that are kept there (Pyrite only)."""
+        """Return the topics that match a filter, with their retained messages (Pyrite only)."""
         return self.request(self._asyncio.topics(topic_filter), timeout)
 
     def create_topic(self, topic: str, timeout: float | None = None) -> None:
-        """Have a topic listed, and allowed to be used where only listed ones are (Pyrite only)."""
+        """Create a topic, as Client.create_topic does (Pyrite only)."""
         self.request(self._asyncio.create_topic(topic), timeout)
 
     def delete_topic(self, topic: str, timeout: float | None = None) -> None:
-        """Have a topic forgotten, and the value that is kept there (Pyrite only)."""
+        """Delete a topic and its retained message (Pyrite only)."""
         self.request(self._asyncio.delete_topic(topic), timeout)
 
     def consumer(
@@ -219,20 +219,20 @@ class BlockingClient:
         within: float = 30.0,
         timeout: float | None = None,
     ) -> BlockingConsumer:
-        """Make a consumer, a place in the log that lasts, or find it there (Pyrite only)."""
+        """Create a consumer, or open an existing one, as Client.consumer does (Pyrite only)."""
         made = self.request(self._asyncio.consumer(name, topic_filter, start=start, within=within), timeout)
         return BlockingConsumer(self, made)
 
     def delete_consumer(self, name: str, timeout: float | None = None) -> None:
-        """Have the broker forget a consumer and its place (Pyrite only)."""
+        """Delete a consumer (Pyrite only)."""
         self.request(self._asyncio.delete_consumer(name), timeout)
 
 
 class BlockingSubscription:
     """The messages of one subscription: `for message in messages`.
 
-    Messages are taken in batches of up to 100. A batch is acknowledged when the next is asked for, so what a
-    program had not come to when it ended is sent again, if the session lasts.
+    Messages are taken in batches of up to 100. A batch is acknowledged when the next one is requested, so a
+    session that is kept receives again what a program had not processed when it ended.
     """
 
     def __init__(self, client: BlockingClient, subscription: Subscription) -> None:
@@ -248,7 +248,7 @@ class BlockingSubscription:
 
     @property
     def qos(self) -> int:
-        """The highest QoS that the broker granted."""
+        """The maximum QoS that the broker granted."""
         return self._subscription.qos
 
     def __enter__(self) -> BlockingSubscription:
@@ -269,7 +269,7 @@ class BlockingSubscription:
         return message
 
     def get(self, timeout: float | None = None) -> Message:
-        """Return the next message; raises TimeoutError if none comes within `timeout` seconds."""
+        """Return the next message; raises TimeoutError if none arrives within `timeout` seconds."""
         message = self._next(timeout)
         if message is None:
             raise ClientError("the subscription has ended")
@@ -287,10 +287,10 @@ class BlockingSubscription:
     async def _more(self, given: list[Message], timeout: float | None) -> list[Message]:  # noqa: ASYNC109
         self._subscription.done(given)
         async with asyncio.timeout(timeout):
-            return await self._subscription.take(_AT_A_TIME)
+            return await self._subscription.take(_MAX_BATCH)
 
     def close(self, timeout: float | None = None) -> None:
-        """Unsubscribe. What has come and was not taken is dropped."""
+        """Unsubscribe and drop messages that were not taken."""
         batch, self._batch, self._given = self._batch, [], 0
         self._client.run(self._end(batch), timeout)
 
@@ -300,7 +300,7 @@ class BlockingSubscription:
 
 
 class BlockingConsumer:
-    """A place in the log that lasts, under a name; messages are pulled from it, and acknowledged."""
+    """A named cursor in the log; messages are fetched from it and acknowledged."""
 
     def __init__(self, client: BlockingClient, consumer: requests.Consumer) -> None:
         self._client = client
@@ -309,15 +309,15 @@ class BlockingConsumer:
         self.filter = consumer.filter
 
     def pull(self, count: int = 100, timeout: float | None = None) -> list[Pulled]:
-        """Return up to `count` messages, the caller's to acknowledge; none if there are no more."""
+        """Fetch up to `count` messages, to be acknowledged by the caller; an empty list if there are none."""
         return self._client.request(self._consumer.pull(count), timeout)
 
     def ack(self, messages: Iterable[Pulled | str], timeout: float | None = None) -> None:
-        """Acknowledge messages, or their places; when this returns, they will not be given out again."""
+        """Acknowledge messages, or their places; once this returns, they are not fetched again."""
         self._client.request(self._consumer.ack(list(messages)), timeout)
 
     def delete(self, timeout: float | None = None) -> None:
-        """Have the broker forget the consumer and its place."""
+        """Delete the consumer."""
         self._client.request(self._consumer.delete(), timeout)
 
 
@@ -334,7 +334,7 @@ async def _publish_many(client: Client, messages: list[tuple[str, bytes | str]],
 
 
 async def _end_tasks() -> None:
-    """Cancel what still runs in this loop, such as an iterator that another thread waits in."""
+    """Cancel the tasks that still run in this loop, such as an iterator another thread waits for."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -1,4 +1,4 @@
-"""What can go wrong, as a client sees it: one small hierarchy below ClientError."""
+"""Errors of the clients, all below ClientError."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pyrite.protocols.mqtt.reasons import describe
 
 
 class ClientError(Exception):
-    """Something that a client asked for did not happen; the text says what and why."""
+    """Base class: a call of the client failed."""
 
 
 class ConnectError(ClientError):
-    """There is no connection: nothing listens, the peer is no broker, or the broker refused.
+    """Connecting failed: nothing listens, the peer is no broker, or the broker refused.
 
-    `reason` is the broker's reason code, of MQTT 5 or of 3.1.1, or None if no broker answered; `said` is what
-    the broker said besides. The error that the system gave, if any, is the `__cause__`.
+    `reason` is the broker's reason code (a return code in MQTT 3.1.1), or None if no broker answered; `said`
+    is its reason string. An error of the operating system is the `__cause__`.
     """
 
     def __init__(self, text: str, reason: int | None = None, said: str = "") -> None:
@@ -25,10 +25,10 @@ class ConnectError(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection has ended, and with it what was waiting for an answer.
+    """The connection was lost while a call waited for an answer.
 
-    `reason` is the reason code of the broker's DISCONNECT, or None if there was none; `said` is what the
-    broker said besides.
+    `reason` is the reason code of the broker's DISCONNECT, or None if there was none; `said` is its reason
+    string.
     """
 
     def __init__(self, text: str, reason: int | None = None, said: str = "") -> None:
@@ -38,7 +38,7 @@ class ConnectionLost(ClientError):
 
 
 class Refused(ClientError):
-    """The broker said no; `reason` is its reason code, `said` what it said besides."""
+    """The broker refused; `reason` is its reason code, `said` its reason string."""
 
     def __init__(self, text: str, reason: int, said: str = "") -> None:
         super().__init__(text)
@@ -47,11 +47,11 @@ class Refused(ClientError):
 
 
 class PublishError(Refused):
-    """The broker did not take a message, or is known not to take such."""
+    """The broker refused a message, or its CONNACK rules the message out."""
 
 
 class SubscribeError(Refused):
-    """The broker granted none of the subscriptions asked for; `refused` has the reason for each filter."""
+    """The broker granted none of the subscriptions; `refused` has the reason code of each filter."""
 
     def __init__(self, text: str, refused: Mapping[str, int], said: str = "") -> None:
         super().__init__(text, next(iter(refused.values())), said)
@@ -59,13 +59,13 @@ class SubscribeError(Refused):
 
 
 class RequestError(ClientError):
-    """A request that only Pyrite answers was refused, or not answered."""
+    """A request to Pyrite was refused, or not answered."""
 
 
 def reason_text(reason: int, said: str = "") -> str:
-    """Return a reason code in words, with what the broker said besides."""
+    """Return the name of a reason code, with the broker's reason string."""
     try:
         words = f"{describe(reason)} (0x{reason:02X})"
     except ValueError:
-        words = f"reason 0x{reason:02X}"
+        words = f"reason code 0x{reason:02X}"
     return f"{words}: {said}" if said else words

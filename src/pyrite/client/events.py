@@ -1,4 +1,4 @@
-"""What the client's side of MQTT deals in: messages on their way out, and what comes of a broker's bytes."""
+"""Events of the protocol core, and messages being published."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrite.protocols.mqtt.packets import Connack
 
 
 class Outgoing:
-    """A message on its way to the broker."""
+    """A message being published."""
 
     __slots__ = ("alias", "first", "note", "packet_id", "payload", "properties", "released", "sent", "topic")
 
@@ -20,34 +20,34 @@ class Outgoing:
         self.topic = topic
         self.payload = payload
         self.properties = properties
-        """Encoded, with their length and without a topic alias; nothing at all in 3.1.1."""
+        """Encoded with their length, without a topic alias; empty in MQTT 3.1.1."""
         self.alias = alias
-        """What stands for the topic from the second message of a connection on; 0 for nothing."""
+        """The topic alias, used from the second message of a connection on; 0 for none."""
         self.packet_id = 0
         self.sent = False
         self.released = False
-        """Whether the broker has said PUBREC: the message is its own now."""
+        """True after PUBREC: the broker owns the message now."""
         self.note: Any = None
-        """Whatever the caller wants to find again when the message is settled."""
+        """For the caller, to find its state again when the message is settled."""
 
 
 @dataclass(slots=True)
 class Connected:
-    """The broker accepted; a CONNACK that refuses comes as Refusal."""
+    """CONNACK with success."""
 
     connack: Connack
 
 
 @dataclass(slots=True)
 class Refusal:
-    """The broker did not accept."""
+    """CONNACK with a refusal."""
 
     connack: Connack
 
 
 @dataclass(slots=True)
 class Settled:
-    """A QoS 1 or 2 message is done with: taken by the broker, or refused (a reason of 0x80 or more)."""
+    """A QoS 1 or 2 message was acknowledged, or refused (a reason of 0x80 or more)."""
 
     outgoing: Outgoing
     reason: int = 0
@@ -56,7 +56,7 @@ class Settled:
 
 @dataclass(slots=True)
 class Answered:
-    """The answer to a SUBSCRIBE or UNSUBSCRIBE."""
+    """SUBACK or UNSUBACK."""
 
     packet_id: int
     reasons: list[int]
@@ -65,7 +65,7 @@ class Answered:
 
 @dataclass(slots=True)
 class Ended:
-    """The broker sent DISCONNECT."""
+    """DISCONNECT from the broker."""
 
     reason: int
     text: str

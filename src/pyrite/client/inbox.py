@@ -1,4 +1,4 @@
-"""Where received messages go: which subscriptions a message is for, and how many wait to be taken."""
+"""Delivers received messages to subscriptions, and counts those that wait to be taken."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from pyrite.client.subscription import Subscription
 from pyrite.filters import levels_of, matches
 
 _log = logging.getLogger("pyrite.client")
-_KNOWN_TOPICS = 10_000
+_MAX_CACHED_TOPICS = 10_000
 
 
 class Inbox:
-    """The subscriptions of a client, and what waits in them; `acknowledge` is called with what was taken."""
+    """The subscriptions of a client; `acknowledge` is called for messages that were taken."""
 
     def __init__(self, max_waiting: int, acknowledge: Callable[[Message], None]) -> None:
         self.waiting = 0
         """Messages that wait to be taken."""
         self._inherited = False
-        """Whether the session is from before this client: it may send before there was time to subscribe."""
+        """True if the session is older than this client, and may deliver before the client has subscribed."""
         self._max_waiting = max_waiting
         self._acknowledge = acknowledge
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: dict[str, tuple[Subscription, ...]] = {}
-        """Which subscriptions a topic is for; a memory of what `matches` said."""
+        """The subscriptions of each topic: a cache of `matches`."""
         self._unclaimed: list[Message] = []
-        """Messages of the session's earlier subscriptions, until they are subscribed to again."""
+        """Messages of earlier subscriptions of the session, kept until the client subscribes again."""
         self._left: dict[str, list[str]] = {}
-        """Filters that were unsubscribed from: what still comes for them is wanted no more."""
+        """Filters that were unsubscribed: messages still arriving for them are dropped."""
         self._taker: Subscription | None = None
-        """The subscription that takes what no other is for."""
+        """The subscription that receives messages matching no other."""
 
     def __contains__(self, topic_filter: str) -> bool:
         return topic_filter in self._subscriptions
 
     def __iter__(self) -> Iterator[Subscription]:
-        """Yield the subscriptions, each once, even one without a filter."""
+        """Yield each subscription once, including one without filters."""
         rest = () if self._taker is None else (self._taker,)
         return iter(dict.fromkeys((*self._subscriptions.values(), *rest)))
 
     def open(self, subscription: Subscription, takes_unclaimed: bool = False) -> None:
-        """Add a subscription, and give it what has waited for one."""
+        """Add a subscription and deliver the messages kept for it."""
         for topic_filter in subscription.filters:
             self._subscriptions[topic_filter] = subscription
             self._left.pop(topic_filter, None)
@@ -55,10 +55,7 @@ class Inbox:
             self.deliver(message)
 
     def leave(self, topic_filter: str) -> None:
-        """Drop a filter, and with a subscription's last one the subscription and what waits.
-
-        That is acknowledged, or the broker would wait for ever.
-        """
+        """Remove a filter. With the last one, end the subscription and acknowledge and drop its messages."""
         subscription = self.forget(topic_filter)
         if subscription is not None and not subscription.filters:
             self.remove(subscription)
@@ -70,7 +67,7 @@ class Inbox:
             self.deliver(message)
 
     def forget(self, topic_filter: str) -> Subscription | None:
-        """Drop a filter; return the subscription that was for it."""
+        """Remove a filter and return the subscription that had it."""
         subscription = self._subscriptions.pop(topic_filter, None)
         if subscription is not None:
             subscription.forget(topic_filter)
@@ -78,7 +75,6 @@ class Inbox:
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
-        """Remove a subscription, if it is there."""
         for topic_filter in subscription.filters:
             if self._subscriptions.get(topic_filter) is subscription:
                 del self._subscriptions[topic_filter]
@@ -95,12 +91,12 @@ class Inbox:
         self._readers.clear()
 
     def deliver(self, message: Message) -> None:
-        """Give a message to the subscriptions that it is for."""
+        """Deliver a message to the subscriptions that match its topic."""
         readers = self._readers.get(message.topic)
         if readers is None:
             readers = self._find_readers(message.topic)
         if len(readers) > 1 and "subscription_identifier" in message.properties:
-            # Filters overlap, and the broker says which of them it means.
+            # Overlapping filters: the broker names the subscriptions it means.
             meant = message.properties["subscription_identifier"]
             chosen = tuple(one for one in readers if one.properties.get("subscription_identifier") in meant)
             readers = chosen or readers
@@ -116,13 +112,13 @@ class Inbox:
         readers = tuple(one for one in self if any(matches(levels, topic) for levels in one.levels))
         if not readers and self._taker is not None and not self._is_left(topic):
             readers = (self._taker,)
-        if len(self._readers) >= _KNOWN_TOPICS:
+        if len(self._readers) >= _MAX_CACHED_TOPICS:
             self._readers.clear()
         self._readers[topic] = readers
         return readers
 
     def _set_aside(self, message: Message) -> None:
-        """Keep a message of an earlier subscription; what no one will ask for is acknowledged and dropped."""
+        """Keep a message of an earlier subscription; acknowledge and drop an unwanted one."""
         if self._is_left(message.topic) or not self._inherited:
             if message.qos:
                 self._acknowledge(message)
@@ -135,7 +131,7 @@ class Inbox:
         return any(matches(levels, topic) for levels in self._left.values())
 
     def taken(self, messages: Sequence[Message]) -> None:
-        """Acknowledge messages that have been taken off a subscription's queue."""
+        """Acknowledge messages taken from a subscription's queue."""
         self.waiting -= len(messages)
         for message in messages:
             if message.qos:
@@ -144,7 +140,7 @@ class Inbox:
                     self._acknowledge(message)
 
     def resumed(self, inherited: bool) -> None:
-        """Drop what was not acknowledged: a session that goes on brings it again."""
+        """Drop unacknowledged messages: a resumed session delivers them again."""
         self._inherited = self._inherited or inherited
         self._unclaimed = [message for message in self._unclaimed if not message.qos]
         for subscription in self:

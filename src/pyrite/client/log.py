@@ -3,7 +3,7 @@
 from pyrite.client import read_log
 
 table = read_log("flight://127.0.0.1:8815", topic="sensors/#", start="-1h")
-frame = table.to_pandas()          # or polars.from_arrow(table)
+frame = table.to_pandas()  # or polars.from_arrow(table)
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ import pyarrow.flight as flight
 
 from pyrite.storage.query import COLUMNS, Bounds, DataLoss, Query, QueryError
 
-RETRY = 60.0
-"""Seconds for which a broker that does not answer is tried again."""
-FIRST_PAUSE = 0.05
-LAST_PAUSE = 2.0
-"""Seconds between tries: the first, and the longest."""
+RETRY_SECONDS = 60.0
+"""Seconds for which a call to an unreachable broker is retried."""
+FIRST_DELAY = 0.05
+MAX_DELAY = 2.0
+"""The first and the longest delay between retries, in seconds."""
 
 PORTS = {"flight": 8815, "flights": 8816}
-PART = 32 * 1024 * 1024
-"""Bytes of a part of what is staged."""
+PART_SIZE = 32 * 1024 * 1024
+"""Size of a staged part, in bytes."""
 
 T = TypeVar("T")
 _REFUSED_INPUT = re.compile(r"GOAWAY received; Error code: 11; Debug Text: not accepted: ([^)]*)")
 _KINDS = {b"QueryError": QueryError, b"DataLoss": DataLoss}
 
 
-class Staged(NamedTuple):
-    """What was staged: the names of its parts, and how many rows they have together."""
+class StagedRows(NamedTuple):
+    """Rows staged for a sink: the names of the parts, and the number of rows in all of them."""
 
     parts: list[str]
     rows: int
 
 
 class FlightLog:
-    """The log of a broker. A call that is not answered is made again, for up to `retry` seconds.
+    """The log of a broker. Calls that get no answer are retried for up to `retry` seconds.
 
-    With TLS, `ca_file` is a PEM file with the authorities that are trusted, in place of the system's;
-    `cert_file` one with a certificate to show, and its key unless `key_file` has that.
+    With TLS, `ca_file` is a PEM file with trusted certificate authorities, instead of the system's.
+    `cert_file` is a client certificate, with its key unless that is in `key_file`.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class FlightLog:
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
-        retry: float = RETRY,
+        retry: float = RETRY_SECONDS,
     ) -> None:
         self.url = url
         self._location = location_of(url)
         if username is not None and token is not None:
-            raise QueryError("expected a user name and password, or a token, not both")
+            raise QueryError("expected either user name and password, or a token")
         if password is not None and username is None:
-            raise QueryError("a password goes with a username")
+            raise QueryError("a password needs a user name")
         if url.startswith("flight:") and not (ca_file is cert_file is key_file is None):
-            raise QueryError("ca_file, cert_file and key_file go with flights://")
+            raise QueryError("ca_file, cert_file and key_file need a flights:// URL")
         self._tls = _tls_options(ca_file, cert_file, key_file)
         self._retry = retry
         headers = []
@@ -93,7 +93,7 @@ class FlightLog:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; another call opens it again."""
+        """Close the connection; the next call opens it again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -104,16 +104,18 @@ class FlightLog:
         return self._client
 
     def _persist(self, call: Callable[[], T]) -> T:
-        """Make a call, again and again if the broker is not there; errors become what they were there."""
-        pauses = _Pauses(self._retry)
+        """Make a call, with retries while the broker is unreachable; raises the error that the broker
+        reported.
+        """
+        backoff = _Backoff(self._retry)
         while True:
             try:
                 return call()
             except flight.FlightError as error:
-                self._failed(error, pauses)
+                self._failed(error, backoff)
 
-    def _failed(self, error: flight.FlightError, pauses: _Pauses) -> None:
-        """Raise what an error stands for; or wait, if another try may help."""
+    def _failed(self, error: flight.FlightError, backoff: _Backoff) -> None:
+        """Raise the exception for an error, or wait before a retry."""
         kind = _KINDS.get(bytes(error.extra_info or b""))
         if kind is not None:
             raise kind(_text(error)) from None
@@ -123,14 +125,16 @@ class FlightLog:
             raise error
         self.close()
         refusal = _refused_input(error)
-        if refusal:  # the same data would be refused again
-            raise QueryError(f"{self.url}: the broker does not accept this: {refusal}") from None
-        if "certificate verify failed" in str(error).lower().replace("_", " "):  # nor will it be later
+        if refusal:  # a retry would be refused as well
+            raise QueryError(f"{self.url}: the broker refused the data: {refusal}") from None
+        if "certificate verify failed" in str(error).lower().replace(
+            "_", " "
+        ):  # and will not be trusted later
             raise ConnectionError(
                 f"{self.url}: the broker's certificate is not trusted (certificate verify failed); "
-                "ca_file names a PEM file with the authority that has signed it"
+                "pass the certificate authority's PEM file as ca_file"
             ) from None
-        if not pauses.wait():
+        if not backoff.wait():
             raise ConnectionError(f"{self.url}: no answer: {_text(error)}") from None
 
     def _act(self, action: str, **asked: Any) -> dict[str, Any]:
@@ -154,22 +158,22 @@ class FlightLog:
         return self._persist(call)
 
     def bounds(self, stream: str) -> Bounds:
-        """Return which offsets a stream has now."""
+        """Return the first offset and the offset after the last."""
         return Bounds(**self._act("bounds", stream=stream))
 
     def offset(self, stream: str, position: str) -> int:
-        """Return the offset that a position stands for now: `earliest`, 4711, `-1h`, ..."""
+        """Return the offset of a position, such as `earliest`, 4711 or `-1h`."""
         found: int = self._act("offset", stream=stream, position=position)["offset"]
         return found
 
     def advance(self, stream: str, start: int, messages: int | None, size: int | None) -> int:
-        """Return where a part ends that begins at `start` and has at most so many messages and bytes."""
+        """Return the end of a range from `start` with at most this many messages and bytes."""
         asked = {"stream": stream, "start": start, "messages": messages, "bytes": size}
         found: int = self._act("advance", **asked)["offset"]
         return found
 
     def split(self, stream: str, start: int, stop: int, parts: int) -> list[tuple[int, int]]:
-        """Cut a range into at most so many parts with about as many messages each."""
+        """Split a range into at most `parts` ranges with about the same number of messages."""
         asked = {**asdict(Query(stream, start, stop)), "parts": parts}
         descriptor = flight.FlightDescriptor.for_command(json.dumps(asked).encode())
         info = self._persist(lambda: self._connected().get_flight_info(descriptor, self._options))
@@ -179,11 +183,11 @@ class FlightLog:
     def read(
         self, query: Query, report: Callable[[str], object] = lambda _: None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages that a query asks for, in order; if the connection breaks, from where it broke.
+        """Yield the messages of a query, in order; continues after a lost connection.
 
-        `report` is told what was skipped.
+        `report` is called with a description of every range that was skipped.
         """
-        pauses = _Pauses(self._retry)
+        backoff = _Backoff(self._retry)
         while True:
             try:
                 reader = self._connected().do_get(flight.Ticket(query.to_json()), self._options)
@@ -198,21 +202,21 @@ class FlightLog:
                     if chunk.data.num_rows:
                         yield chunk.data
                     query = query.part(told["after"], query.stop)
-                    pauses = _Pauses(self._retry)
+                    backoff = _Backoff(self._retry)
             except flight.FlightError as error:
-                self._failed(error, pauses)
+                self._failed(error, backoff)
 
     def table(self, query: Query) -> pa.Table:
-        """Return all that a query asks for."""
+        """Return all messages of a query as a table."""
         return pa.Table.from_batches(self.read(query), query.schema)
 
     # Writing
 
-    def stage(self, sink: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Staged:
-        """Have the broker keep what a sink writes, to be published later; it is safe when this returns.
+    def stage(self, sink: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> StagedRows:
+        """Stage rows for a later commit; they are on the broker's disk when this returns.
 
-        It is sent in parts, each of which is kept here until the broker has it, and sent again if need be.
-        Their names begin with `name`; a part of that name that is there already is replaced.
+        The rows are sent in parts, each of which is kept in memory until it is acknowledged, and sent again
+        if need be. Part names start with `name`; an existing part of the same name is replaced.
         """
         parts: list[str] = []
         rows = size = 0
@@ -222,7 +226,7 @@ class FlightLog:
                 waiting.append(batch)
                 rows += batch.num_rows
                 size += batch.nbytes
-                if size >= PART:
+                if size >= PART_SIZE:
                     parts.append(self._stage(sink, f"{name}-{len(parts)}", schema, waiting))
                     waiting, size = [], 0
             if waiting:
@@ -231,7 +235,7 @@ class FlightLog:
             if parts:
                 self.abort(sink, parts)
             raise
-        return Staged(parts, rows)
+        return StagedRows(parts, rows)
 
     def _stage(self, sink: str, part: str, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> str:
         command = json.dumps({"sink": sink, "part": part}).encode()
@@ -249,26 +253,28 @@ class FlightLog:
         return part
 
     def commit(self, sink: str, batch: int, parts: Sequence[str]) -> bool:
-        """Publish parts, in this order, once for each batch of a sink; False if it was done before."""
+        """Publish staged parts, in this order, once per batch of a sink; False if the batch was already
+        committed.
+        """
         committed: bool = self._act("commit", sink=sink, batch=batch, parts=list(parts))["committed"]
         return committed
 
     def abort(self, sink: str, parts: Sequence[str] | None = None) -> None:
-        """Forget parts that were staged; or all of a sink, and what someone may still be about to stage."""
+        """Delete staged parts; without `parts`, all of a sink, and reject parts still being staged."""
         self._act("abort", sink=sink, parts=None if parts is None else list(parts))
 
 
 def location_of(url: str) -> str:
-    """Return where Flight finds a broker; QueryError if its URL is none, or says more than where it is."""
-    if "@" in url:  # which is not shown: there may be a password in it
-        raise QueryError("the URL of a broker has no user name or password in it: give them beside it")
+    """Convert a broker's URL to a Flight location; raises QueryError for anything else."""
+    if "@" in url:  # not quoted, as it may contain a password
+        raise QueryError("the broker's URL must not contain a user name or password; pass them as options")
     scheme, host, port, more = "", None, None, ""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
         more = parts.path.removeprefix("/") + parts.query + parts.fragment
     except ValueError:
-        pass  # no port, or no address
+        pass  # invalid port or address
     if scheme not in PORTS or not host or port == 0 or more:
         raise QueryError(f"expected flight://HOST:PORT or flights://HOST:PORT, not {url!r}")
     host = f"[{host}]" if ":" in host else host
@@ -276,7 +282,7 @@ def location_of(url: str) -> str:
 
 
 def _tls_options(ca_file: str | None, cert_file: str | None, key_file: str | None) -> dict[str, bytes]:
-    """Return what Flight wants to know of TLS."""
+    """Return TLS options as keyword arguments of FlightClient."""
     options = {}
     if ca_file is not None:
         options["tls_root_certs"] = Path(ca_file).read_bytes()
@@ -284,33 +290,33 @@ def _tls_options(ca_file: str | None, cert_file: str | None, key_file: str | Non
         options["cert_chain"] = Path(cert_file).read_bytes()
         options["private_key"] = Path(key_file or cert_file).read_bytes()
     elif key_file is not None:
-        raise QueryError("a key_file goes with a cert_file")
+        raise QueryError("key_file needs cert_file")
     return options
 
 
-class _Pauses:
-    """How long to wait between tries, and when to give up."""
+class _Backoff:
+    """Delays between retries, and a deadline."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
-        self._next = FIRST_PAUSE
+        self._next = FIRST_DELAY
 
     def wait(self) -> bool:
-        """Wait, unless there was enough waiting."""
+        """Wait before the next retry; return False if the deadline would pass."""
         if time.monotonic() + self._next > self._until:
             return False
         time.sleep(self._next)
-        self._next = min(2 * self._next, LAST_PAUSE)
+        self._next = min(2 * self._next, MAX_DELAY)
         return True
 
 
 def _text(error: BaseException) -> str:
-    """Return what the broker said; gRPC adds where in itself it heard of it."""
+    """Return the broker's message without gRPC's additions."""
     return str(error).partition(". gRPC client debug context:")[0].partition(". Detail:")[0]
 
 
 def _refused_input(error: BaseException) -> str:
-    """Return why the broker did not accept the bytes that were sent, from its GOAWAY; "" if it did."""
+    """Return why the broker refused data, from its GOAWAY; "" if it did not."""
     found = _REFUSED_INPUT.search(str(error))
     return "" if found is None else found[1]
 
@@ -325,10 +331,10 @@ def read_log(
     columns: Sequence[str] = COLUMNS,
     **connection: Any,
 ) -> pa.Table:
-    """Return messages of a broker's log as an Arrow table; `.to_pandas()` makes a frame of it.
+    """Return messages of a broker's log as an Arrow table; `.to_pandas()` converts it.
 
     `start` and `stop` are offsets, `earliest`, `latest`, times (`2026-01-31T12:00:00Z`) or times ago (`-1h`);
-    `topic` is a filter, or several. What else there is goes to `FlightLog`: username, password, ca_file, ...
+    `topic` is one filter or several. Other arguments go to `FlightLog`: username, password, ca_file, ...
     """
     with FlightLog(url, **connection) as log:
         first, last = log.offset(stream, str(start)), log.offset(stream, str(stop))

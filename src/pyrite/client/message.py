@@ -1,4 +1,4 @@
-"""What a client sends and receives: messages, wills, topics."""
+"""Messages, wills and topics, as the client sends and receives them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Any
 
 Properties = dict[str, Any]
 """MQTT 5 properties by name: `content_type`, `message_expiry`, `response_topic`, `correlation_data`,
-`payload_format`, `subscription_identifier` (a list), and `user_property`, a list of pairs of strings."""
+`payload_format`, `subscription_identifier` (a list), and `user_property`, a list of pairs of strings.
+"""
 
 
 @dataclass(slots=True)
 class Message:
-    """A message that was received."""
+    """A received message."""
 
     topic: str
     payload: bytes
     qos: int = 0
     retain: bool = False
-    """Whether this is the topic's retained value, sent because of a new subscription."""
+    """True for a retained message sent because of a new subscription."""
     properties: Properties = field(default_factory=dict)
     dup: bool = field(default=False, compare=False)
-    """Whether the broker may have sent it before."""
-    # What the acknowledgement needs: the packet's id, the connection that it came with, and the number of
-    # iterators that have not taken it yet.
+    """True if the broker may have sent it before."""
+    # For the acknowledgement: packet identifier, number of the connection, and how many iterators have not
+    # taken the message yet.
     packet_id: int = field(default=0, repr=False, compare=False)
     connection: int = field(default=0, repr=False, compare=False)
     copies: int = field(default=1, repr=False, compare=False)
@@ -39,18 +40,18 @@ class Message:
 
 @dataclass(slots=True)
 class Pulled:
-    """A message that a consumer pulled from the log."""
+    """A message fetched from a consumer."""
 
     topic: str
     payload: bytes
     place: str
-    """Where it is in the log, as in `default:17`: what is acknowledged."""
+    """Stream and offset, such as `default:17`; acknowledgements name it."""
     properties: Properties = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that the broker knows, and the value that is kept (retained) there, if any."""
+    """A topic known to the broker; `kept` is the payload of its retained message, or None."""
 
     name: str
     kept: bytes | None = None
@@ -58,7 +59,10 @@ class Topic:
 
 @dataclass(slots=True)
 class Will:
-    """What the broker publishes should the client vanish; `properties` may have `will_delay`, in seconds."""
+    """The message that the broker publishes if the client disconnects unexpectedly.
+
+    `properties` may contain `will_delay`, in seconds.
+    """
 
     topic: str
     payload: bytes = b""

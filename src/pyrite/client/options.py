@@ -1,21 +1,21 @@
-"""What a client was told when it was made, checked, and the CONNECT that comes of it."""
+"""The options of a client, and the CONNECT packet they result in."""
 
 from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
 
+from pyrite.client.address import Address
 from pyrite.client.message import Properties, Will
-from pyrite.client.wire import Address
 from pyrite.protocols.mqtt.packets import V5, V31, V311, Connect, WillMessage
 
-WHILE_AWAY = 300
-"""Seconds that the broker is asked to keep the session of a client that did not say how long."""
+DEFAULT_SESSION_EXPIRY = 300
+"""Default session expiry in seconds, for a client that reconnects."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a client; `Client` says what they mean."""
+class ClientOptions:
+    """The options of a client; see `Client` for their meaning."""
 
     address: Address
     clean_start: bool
@@ -35,23 +35,23 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.version not in (V5, V311, V31):
-            raise ValueError("version is 5, or 4 for MQTT 3.1.1, or 3 for 3.1")
+            raise ValueError("version must be 5, or 4 for MQTT 3.1.1, or 3 for 3.1")
         if self.max_waiting < 1:
-            raise ValueError("max_waiting is at least 1")
+            raise ValueError("max_waiting must be at least 1")
         if self.version != V5 and self.clean_start and self.session_expiry:
-            raise ValueError("MQTT 3.1.1 cannot begin a new session and keep it: drop one of the two")
+            raise ValueError("MQTT 3.1.1 cannot combine clean_start with session_expiry")
         if self.version != V5 and self.properties:
-            raise ValueError("properties need MQTT 5: version=5")
+            raise ValueError("properties need MQTT 5 (version=5)")
         if self.tls is not None and not self.address.is_encrypted:
-            raise ValueError(f"{self.address.scheme}:// is not encrypted: use mqtts:// or wss:// with tls")
+            raise ValueError(f"tls needs an mqtts:// or wss:// URL, not {self.address.scheme}://")
 
     def connect_packet(self, client_id: str, clean_start: bool) -> Connect:
-        """Return the CONNECT, with a clean start or not."""
+        """Build the CONNECT packet."""
         properties: Properties = {}
         if self.version == V5:
             expiry = self.session_expiry
             if expiry is None:
-                expiry = WHILE_AWAY if self.reconnect else 0
+                expiry = DEFAULT_SESSION_EXPIRY if self.reconnect else 0
             properties = {"session_expiry": expiry, "receive_maximum": min(self.max_waiting, 65_535)}
             properties |= self.properties
         else:
@@ -72,5 +72,5 @@ class Options:
         )
 
     def disconnect_properties(self) -> Properties:
-        """Return what DISCONNECT says: a session that was given no time to last ends with the client."""
+        """Return the properties of DISCONNECT: without a session_expiry option, the session ends here."""
         return {"session_expiry": 0} if self.version == V5 and self.session_expiry is None else {}

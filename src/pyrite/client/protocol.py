@@ -1,7 +1,7 @@
-"""The client's side of MQTT 5.0, 3.1.1 and 3.1 without I/O: bytes in, events out; calls in, bytes out.
+"""The client side of MQTT 5.0, 3.1.1 and 3.1 without I/O: bytes in, events out; calls in, bytes out.
 
-One Protocol outlives its connections, as a session does: `connect` begins one, `lost` ends it, and what was
-not acknowledged goes out again with the next.
+A Protocol outlives its connections, as a session does: `connect` starts a connection, `lost` ends it, and
+unacknowledged messages are sent again on the next one.
 
     protocol = Protocol()
     protocol.connect(Connect("me"))
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pyrite.client.events import Answered, Connected, Ended, Event, Outgoing, Refusal, Settled
 from pyrite.client.message import Message, Properties
-from pyrite.client.sending import LARGEST_ID, PUBREC, PUBREL, Sending
+from pyrite.client.sending import MAX_PACKET_ID, PUBREC, PUBREL, Sending
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import (
     V5,
@@ -29,40 +29,41 @@ from pyrite.protocols.mqtt.packets import (
 )
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, malformed, violation
 
-OLDER_WINDOW = 20
-"""QoS 1 and 2 messages in flight towards a broker of 3.1.1, which has no way to say how many it takes.
+MQTT_3_WINDOW = 20
+"""QoS 1 and 2 messages in flight to an MQTT 3.1.1 broker, which cannot announce its limit.
 
-It is what mosquitto takes: of more QoS 2 messages at once, it acknowledges all and delivers some."""
+This is mosquitto's limit: of more QoS 2 messages at once, it acknowledges all and delivers only some.
+"""
 
 
 class Protocol(Sending):
-    """A session with a broker, and the connection that it has at the time, if any."""
+    """A session with a broker, and its current connection, if any."""
 
     def __init__(self, version: int = V5) -> None:
         super().__init__(version)
         self._input = b""
         self._topic_aliases: dict[int, str] = {}
-        """Topics that the broker has given a number, on this connection."""
-        self._most_aliases = 0
+        """Aliases that the broker has assigned on this connection."""
+        self._max_aliases = 0
         self.pings_unanswered = 0
 
     def connect(self, packet: Connect) -> None:
-        """Begin a connection."""
+        """Start a connection."""
         self.lost()
         self.connection += 1
         self._topic_aliases.clear()
-        self._most_aliases = packet.properties.get("topic_alias_maximum", 0)
+        self._max_aliases = packet.properties.get("topic_alias_maximum", 0)
         self._output.append(encode(packet, self.version))
 
     def lost(self) -> None:
-        """Take note that the connection is gone."""
+        """Reset after a lost connection."""
         self.connected = False
         self._input = b""
         self._output.clear()
         self.pings_unanswered = 0
 
     def disconnect(self, reason: int = 0, properties: Properties | None = None) -> None:
-        """Say goodbye."""
+        """Send DISCONNECT."""
         if self._five:
             self._output.append(encode(Disconnect(reason, properties or {}), self.version))
         elif reason in (0, Reason.DISCONNECT_WITH_WILL):
@@ -70,14 +71,14 @@ class Protocol(Sending):
         self.connected = False
 
     def ping(self) -> None:
-        """Ask the broker for a sign of life."""
+        """Send PINGREQ."""
         self.pings_unanswered += 1
         self._output.append(b"\xc0\x00")
 
-    # What the broker sends.
+    # Receiving
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take bytes from the broker; raises ProtocolError if it does not keep to the protocol."""
+        """Parse bytes from the broker; raises ProtocolError if they violate the protocol."""
         data = self._input + data if self._input else data
         events: list[Event] = []
         position, end = 0, len(data)
@@ -102,7 +103,7 @@ class Protocol(Sending):
                 if length < 0:
                     break
             if not self.connected and first != 0x20:
-                raise violation("the first packet is no CONNACK")  # [MQTT-3.2.0-1]
+                raise violation("the first packet is not a CONNACK")  # [MQTT-3.2.0-1]
             if start + length > end:
                 break
             position = start + length
@@ -110,7 +111,7 @@ class Protocol(Sending):
             if kind == 0x30:
                 self._on_publish(first, data[start:position], events)
             elif first == 0x40 and (length == 2 or (length == 3 and data[start + 2] < 0x80)):
-                # A PUBACK that says nothing but success, perhaps with "no matching subscribers".
+                # A PUBACK with success or "no matching subscribers", and nothing else.
                 outgoing = self._in_flight.pop(data[start] << 8 | data[start + 1], None)
                 if outgoing is not None:
                     events.append(Settled(outgoing))
@@ -122,7 +123,7 @@ class Protocol(Sending):
         return events
 
     def _on_publish(self, first: int, body: bytes, events: list[Event]) -> None:
-        # The hot path reads what brokers send most: no properties but, perhaps, one small subscription id.
+        # The hot path handles common messages: no properties but one small subscription identifier.
         qos = first >> 1 & 3
         if len(body) >= 2:
             at = 2 + (body[0] << 8 | body[1])
@@ -161,11 +162,11 @@ class Protocol(Sending):
                     packet_id,
                     self.connection,
                 )
-                self._hand_out(message, events)
+                self._deliver(message, events)
                 return
         packet = decode(first, body, self.version)
         assert isinstance(packet, Publish)
-        self._hand_out(
+        self._deliver(
             Message(
                 self._topic_of(packet),
                 packet.payload,
@@ -180,20 +181,20 @@ class Protocol(Sending):
         )
 
     def _topic_of(self, packet: Publish) -> str:
-        """Return the topic, or what its alias stands for."""
+        """Return the topic, resolving an alias."""
         topic, alias = packet.topic.decode(), packet.properties.get("topic_alias", 0)
-        if alias > self._most_aliases:
-            raise violation("a topic alias above what the client offered")  # [MQTT-3.1.2-26], [MQTT-3.1.2-27]
+        if alias > self._max_aliases:
+            raise violation("topic alias above the client's maximum")  # [MQTT-3.1.2-26], [MQTT-3.1.2-27]
         if topic and alias:
             self._topic_aliases[alias] = topic
         topic = topic or self._topic_aliases.get(alias, "")
         if not topic:
-            raise violation("a message without a topic")
+            raise violation("message without a topic")
         return topic
 
-    def _hand_out(self, message: Message, events: list[Event]) -> None:
+    def _deliver(self, message: Message, events: list[Event]) -> None:
         if message.qos == 2 and message.packet_id in self._received:
-            # It has been handed out before; only the PUBREC went missing [MQTT-4.3.3-2].
+            # Already delivered; only the PUBREC was lost [MQTT-4.3.3-2].
             self._output.append(PUBREC + message.packet_id.to_bytes(2, "big"))
             return
         events.append(message)
@@ -225,7 +226,7 @@ class Protocol(Sending):
             events.append(Refusal(connack))
             return
         self.connected = True
-        window = connack.properties.get("receive_maximum", LARGEST_ID) if self._five else OLDER_WINDOW
+        window = connack.properties.get("receive_maximum", MAX_PACKET_ID) if self._five else MQTT_3_WINDOW
         self._accept(connack.properties, window)
         again = list(self._in_flight.values())
         self._in_flight.clear()
@@ -234,11 +235,11 @@ class Protocol(Sending):
             self._received.clear()
             for outgoing in again:
                 if outgoing.released:
-                    events.append(Settled(outgoing))  # the broker had taken it: PUBREC said so
+                    events.append(Settled(outgoing))  # PUBREC confirmed it
                 outgoing.sent = False
                 outgoing.packet_id = 0
             again = [outgoing for outgoing in again if not outgoing.released]
-        # In the order in which they were first sent [MQTT-4.6.0-1].
+        # In the order of the first transmission [MQTT-4.6.0-1].
         self._queue.extendleft(reversed(again))
         self._output.extend(encode(packet, self.version) for packet in self._requests.values())
         self._fill_window()
@@ -252,14 +253,14 @@ class Protocol(Sending):
             return
         qos = outgoing.first >> 1 & 3
         if (ack.type == fields.PUBACK) != (qos == 1):
-            raise violation("an acknowledgement does not fit the QoS of the message")
+            raise violation("acknowledgement does not match the QoS of the message")
         if ack.type == fields.PUBREC and ack.reason < 0x80:
             outgoing.released = True
             outgoing.payload = b""
             self._output.append(PUBREL + ack.packet_id.to_bytes(2, "big"))
             return
         del self._in_flight[ack.packet_id]
-        # A PUBCOMP with "not found" ends an exchange whose message the broker has had.
+        # PUBCOMP with "packet identifier not found" ends an exchange that the broker has completed.
         reason = 0 if ack.type == fields.PUBCOMP else ack.reason
         events.append(Settled(outgoing, reason, ack.properties.get("reason_string", "")))
 

@@ -1,30 +1,32 @@
-"""The half of a client that publishes: with an acknowledgement to wait for, or without."""
+"""ClientPublishing, the sending half of the asyncio client."""
 
 from __future__ import annotations
 
 import asyncio
 
+from pyrite.client.address import Address
+from pyrite.client.connection import ClientConnection
 from pyrite.client.errors import ClientError, ConnectionLost, PublishError, reason_text
 from pyrite.client.events import Outgoing, Settled
-from pyrite.client.link import Link
 from pyrite.client.message import Properties
 from pyrite.client.protocol import Protocol
-from pyrite.client.wire import Address
 
 
-class Publishing:
-    """Publishes over a link, and waits: for a connection, for room, for acknowledgements."""
+class ClientPublishing:
+    """Publishes over a connection, and waits for connections, buffer space and acknowledgements."""
 
-    def __init__(self, address: Address, protocol: Protocol, link: Link) -> None:
+    def __init__(self, address: Address, protocol: Protocol, connection: ClientConnection) -> None:
         self._address = address
         self._protocol = protocol
-        self._link = link
-        self._over: ClientError | None = ClientError("the client is not connected: use it in `async with`")
-        """Why nothing can be done any more, or yet."""
+        self._connection = connection
+        self._over: ClientError | None = ClientError(
+            "the client is not connected: use it in an `async with` block"
+        )
+        """Why calls fail: the client is not connected yet, or has ended."""
         self._arrivals: set[asyncio.Future[None]] = set()
         """Calls that wait for a connection."""
         self._outgoing: set[Outgoing] = set()
-        """QoS 1 and 2 messages that someone waits for."""
+        """QoS 1 and 2 messages that a caller waits for."""
 
     async def publish(
         self,
@@ -36,21 +38,25 @@ class Publishing:
     ) -> None:
         """Publish a message.
 
-        With QoS 1 and 2, return when the broker has acknowledged it, however many connections that takes;
-        with QoS 0, when it is on its way. Raises PublishError if the broker refuses, with its reason. A call
-        that is cancelled leaves the message on its way if it was sent already.
+        With QoS 1 and 2, return when the broker has acknowledged it, across reconnects if need be; with QoS
+        0, when it is in the send buffer. Raises PublishError if the broker refuses it. If the call is
+        cancelled, a message that was already sent is still published.
         """
         data = payload.encode() if isinstance(payload, str) else payload
         self._check()
         if not qos:
-            while not self._protocol.connected or self._link.wire is None or not self._link.wire.writable:
+            while (
+                not self._protocol.connected
+                or self._connection.transport is None
+                or not self._connection.transport.writable
+            ):
                 await self._ready()
             self._protocol.publish(topic, data, 0, retain, properties)
-            if self._protocol.has_much_output:
-                self._link.flush()
-                await asyncio.sleep(0)  # a loop that publishes is not to keep everyone else from their turn
+            if self._protocol.should_flush:
+                self._connection.flush()
+                await asyncio.sleep(0)  # let other tasks run between the publishes of a loop
             else:
-                self._link.soon()
+                self._connection.flush_soon()
             return
         outgoing = self._send(topic, data, qos, retain, properties)
         try:
@@ -69,10 +75,10 @@ class Publishing:
         retain: bool = False,
         properties: Properties | None = None,
     ) -> asyncio.Future[None]:
-        """Publish a message with QoS 1 or 2 without waiting for anything.
+        """Publish a message with QoS 1 or 2 without waiting.
 
-        The future that is returned ends as a call of `publish` would. It takes less time than a task for each
-        message; who sends many waits for some of them now and then.
+        The returned future completes as a call of `publish` would, and is cheaper than a task per message.
+        When publishing many messages, await some of the futures to bound memory.
         """
         data = payload.encode() if isinstance(payload, str) else payload
         self._check()
@@ -83,7 +89,7 @@ class Publishing:
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None
     ) -> Outgoing:
         if qos not in (1, 2):
-            raise ValueError(f"QoS is 0, 1 or 2, not {qos!r}")
+            raise ValueError(f"QoS must be 0, 1 or 2, not {qos!r}")
         outgoing = self._protocol.publish(topic, payload, qos, retain, properties)
         outgoing.note = asyncio.get_running_loop().create_future()
         self._outgoing.add(outgoing)
@@ -91,9 +97,9 @@ class Publishing:
         return outgoing
 
     def _soon(self) -> None:
-        """Send what there is to send, and read on: whoever asked waits for an answer."""
-        self._link.soon()
-        if self._link.paused:
+        """Schedule a flush, and resume reading: a caller now waits for an answer."""
+        self._connection.flush_soon()
+        if self._connection.paused:
             self._adjust_reading()
 
     def publish_nowait(
@@ -103,35 +109,37 @@ class Publishing:
         retain: bool = False,
         properties: Properties | None = None,
     ) -> None:
-        """Publish a message with QoS 0 without waiting for anything.
+        """Publish a message with QoS 0 without waiting.
 
-        Raises ConnectionLost if there is no connection at the time. Who sends many calls `drained` now and
-        then, so that they do not pile up in memory.
+        Raises ConnectionLost without a connection. When publishing many messages, call `drained` regularly to
+        bound memory.
         """
         data = payload.encode() if isinstance(payload, str) else payload
         self._check()
         if not self._protocol.connected:
-            raise ConnectionLost(f"there is no connection to {self._address} at the time")
+            raise ConnectionLost(f"not connected to {self._address}")
         self._protocol.publish(topic, data, 0, retain, properties)
-        if self._protocol.has_much_output:
-            self._link.flush()
+        if self._protocol.should_flush:
+            self._connection.flush()
         else:
-            self._link.soon()
+            self._connection.flush_soon()
 
     async def drained(self, everything: bool = False) -> None:
-        """Return when what was published has been given to the system: `everything`, or all but 1 MiB."""
+        """Wait until at most 1 MiB of sent data is buffered; with `everything`, until none is."""
         if everything:
-            self._link.flush()
-        while self._link.wire is not None and (everything or not self._link.wire.writable):
-            await self._link.wire.drained(everything)
+            self._connection.flush()
+        while self._connection.transport is not None and (
+            everything or not self._connection.transport.writable
+        ):
+            await self._connection.transport.drained(everything)
             everything = False
         self._check()
 
     async def _ready(self) -> None:
-        """Wait for a connection with room for more."""
+        """Wait for a connection and for buffer space."""
         self._check()
-        if self._link.wire is not None and self._protocol.connected:
-            await self._link.wire.drained()
+        if self._connection.transport is not None and self._protocol.connected:
+            await self._connection.transport.drained()
         else:
             await self._until_connected()
 
@@ -158,13 +166,13 @@ class Publishing:
             )
 
     def _arrived(self) -> None:
-        """Let those go on who wait for a connection."""
+        """Wake the calls that wait for a connection."""
         for waiter in self._arrivals:
             if not waiter.done():
                 waiter.set_result(None)
 
     def _end_publishing(self, error: ClientError) -> None:
-        """End everything that waits with an error."""
+        """Fail every waiting call."""
         for waiter in (*(outgoing.note for outgoing in self._outgoing), *self._arrivals):
             if not waiter.done():
                 waiter.set_exception(error)
@@ -174,5 +182,5 @@ class Publishing:
             raise self._over
 
     def _adjust_reading(self) -> None:
-        """Read on if someone waits for an answer; the other half knows who else does."""
+        """Resume reading if a call waits for an answer."""
         raise NotImplementedError

@@ -1,7 +1,8 @@
-"""What only Pyrite knows: topics to list, create and delete, and consumers that pull from the log.
+"""Requests that only Pyrite answers: listing, creating and deleting topics, and consumers.
 
-A request is a message on a topic below `$pyrite/`, with a response topic and correlation data; its answer is
-messages to the client that asked, of which the last is empty and says how many there were, or what is wrong.
+A request is a message on a topic below `$pyrite/`, with a response topic and correlation data. The answer is
+a series of messages, sent to the requesting client only. The last one is empty, and has the number of
+messages or the error.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ from pyrite.client.message import Message, Properties, Pulled, Topic
 from pyrite.client.protocol import Outgoing
 
 ANSWERS = "$pyrite/answers"
-"""The response topic. Pyrite sends answers to the client that asked, so it need be no one's own."""
+"""The response topic. It can be the same for all clients, as Pyrite answers only the one that asked."""
 
 
-class Asker(Protocol):
-    """The client, as its requests see it."""
+class Requester(Protocol):
+    """What requests need of the client."""
 
     async def request(self, topic: str, payload: bytes) -> list[Message]:
         """Send a request and return the messages of its answer."""
 
     async def send_request(self, topic: str, payload: bytes, properties: Properties) -> Outgoing:
-        """Publish a request; the note of the message is a future that ends when the broker has it."""
+        """Publish a request; `note` of the result is a future that the acknowledgement resolves."""
 
     def give_up_request(self, outgoing: Outgoing) -> None:
-        """Forget a request that was sent."""
+        """Forget a request, so that it is not sent again."""
 
 
 class Requests:
     """The requests that wait for an answer."""
 
-    def __init__(self, asker: Asker, timeout: float) -> None:
-        self._asker = asker
+    def __init__(self, requester: Requester, timeout: float) -> None:
+        self._requester = requester
         self._timeout = timeout
         self._last = 0
         self._pending: dict[bytes, tuple[list[Message], asyncio.Future[str]]] = {}
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer is being waited for."""
+        """True while a request waits for its answer."""
         return bool(self._pending)
 
     async def ask(self, topic: str, payload: bytes) -> list[Message]:
@@ -58,7 +59,7 @@ class Requests:
         try:
             async with asyncio.timeout(self._timeout):
                 about = {"response_topic": ANSWERS, "correlation_data": correlation}
-                sent = await self._asker.send_request(topic, payload, about)
+                sent = await self._requester.send_request(topic, payload, about)
                 sent.note.add_done_callback(partial(_pass_on, error))
                 text = await error
         except TimeoutError:
@@ -66,19 +67,19 @@ class Requests:
                 f"no answer to {topic} within {self._timeout:g} seconds: is the broker Pyrite?"
             ) from None
         except PublishError as refusal:
-            raise RequestError(f"the broker does not take {topic}: {refusal}: is it Pyrite?") from refusal
+            raise RequestError(f"the broker refused {topic}: {refusal}: is the broker Pyrite?") from refusal
         finally:
             del self._pending[correlation]
             if sent is not None:
-                self._asker.give_up_request(sent)
+                self._requester.give_up_request(sent)
             if error.done() and not error.cancelled():
-                error.exception()  # seen, even if the connection was lost before the request was sent
+                error.exception()  # retrieved, even if the connection was lost before the request was sent
         if text:
             raise RequestError(text)
         return messages
 
     def answered(self, message: Message) -> bool:
-        """Take a message if it is part of an answer; return whether it is."""
+        """Take a message that is part of an answer; return False for any other message."""
         if message.topic != ANSWERS:
             return False
         pending = self._pending.get(message.properties.get("correlation_data", b""))
@@ -91,72 +92,72 @@ class Requests:
         return True
 
     def fail(self, error: ClientError) -> None:
-        """End all requests with an error: the connection that their answers were to come by is gone."""
+        """Fail all requests: answers cannot arrive after the connection was lost."""
         for _, waiter in self._pending.values():
             if not waiter.done():
                 waiter.set_exception(error)
 
 
 def _pass_on(error: asyncio.Future[str], sent: asyncio.Future[None]) -> None:
-    """End a request that the broker refused."""
+    """Fail a request that the broker refused."""
     refusal = None if sent.cancelled() else sent.exception()
     if refusal is not None and not error.done():
         error.set_exception(refusal)
 
 
-ACKNOWLEDGED_TOGETHER = 200
-"""Places in one request, which has at most 64 KiB; a place is of some 20 bytes, and seldom of 300."""
+MAX_PLACES = 200
+"""Places per request. A request holds at most 64 KiB; a place takes some 20 bytes, rarely 300."""
 
 
 class Consumer:
-    """A place in the log that lasts, under a name; messages are pulled from it, and acknowledged."""
+    """A named cursor in the log; messages are fetched from it and acknowledged."""
 
-    def __init__(self, asker: Asker, name: str, topic_filter: str | None) -> None:
+    def __init__(self, requester: Requester, name: str, topic_filter: str | None) -> None:
         self.name = name
         self.filter = topic_filter
-        """The filter it was asked for with; None if it was to be whatever it had."""
-        self._asker = asker
+        """The filter given when it was opened; None for the consumer's own."""
+        self._requester = requester
 
     async def pull(self, count: int = 100) -> list[Pulled]:
-        """Return up to `count` messages, the caller's to acknowledge; none if there are no more."""
+        """Fetch up to `count` messages, to be acknowledged by the caller; an empty list if there are none."""
         payload = json.dumps({"count": count}).encode()
         return [_pulled(message) for message in await self._ask("fetch", payload)]
 
     async def ack(self, messages: Iterable[Pulled | str]) -> None:
-        """Acknowledge messages, or their places; when this returns, they will not be given out again."""
+        """Acknowledge messages, or their places; once this returns, they are not fetched again."""
         places = [one if isinstance(one, str) else one.place for one in messages]
-        for first in range(0, max(1, len(places)), ACKNOWLEDGED_TOGETHER):
-            some = places[first : first + ACKNOWLEDGED_TOGETHER]
+        for first in range(0, max(1, len(places)), MAX_PLACES):
+            some = places[first : first + MAX_PLACES]
             await self._ask("ack", json.dumps(some).encode())
 
     async def delete(self) -> None:
-        """Have the broker forget the consumer and its place."""
-        await delete_consumer(self._asker, self.name)
+        """Delete the consumer."""
+        await delete_consumer(self._requester, self.name)
 
     async def _ask(self, action: str, payload: bytes) -> list[Message]:
-        return await self._asker.request(f"$pyrite/consumers/{self.name}/{action}", payload)
+        return await self._requester.request(f"$pyrite/consumers/{self.name}/{action}", payload)
 
 
 async def consumer(
-    asker: Asker, name: str, topic_filter: str | None, start: str | int, within: float
+    requester: Requester, name: str, topic_filter: str | None, start: str | int, within: float
 ) -> Consumer:
-    """Make a consumer, or find it there."""
+    """Create or open a consumer."""
     wishes: dict[str, str | float] = {"from": str(start), "within": within}
     if topic_filter is not None:
         wishes["filter"] = topic_filter
-    await asker.request(f"$pyrite/consumers/{name}/create", json.dumps(wishes).encode())
-    return Consumer(asker, name, topic_filter)
+    await requester.request(f"$pyrite/consumers/{name}/create", json.dumps(wishes).encode())
+    return Consumer(requester, name, topic_filter)
 
 
-async def delete_consumer(asker: Asker, name: str) -> None:
-    """Have the broker forget a consumer and its place."""
-    await asker.request(f"$pyrite/consumers/{name}/delete", b"")
+async def delete_consumer(requester: Requester, name: str) -> None:
+    """Delete a consumer."""
+    await requester.request(f"$pyrite/consumers/{name}/delete", b"")
 
 
-async def topics(asker: Asker, topic_filter: str) -> list[Topic]:
+async def topics(requester: Requester, topic_filter: str) -> list[Topic]:
     """Return the topics that match a filter."""
     found = []
-    for message in await asker.request("$pyrite/topics/list", topic_filter.encode()):
+    for message in await requester.request("$pyrite/topics/list", topic_filter.encode()):
         kept = message.payload if message.user_property("pyrite-kept") else None
         found.append(Topic(message.user_property("pyrite-topic") or "", kept))
     return found

@@ -1,4 +1,4 @@
-"""The half of the client that sends, without I/O: messages, requests, acknowledgements, packet ids."""
+"""Sending, without I/O: messages, requests, acknowledgements and packet identifiers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, Subscribe, Unsubscribe, Wish, encode
 from pyrite.protocols.mqtt.reasons import Reason
 
-MUCH_OUTPUT = 500
-"""Packets."""
-LARGEST_ID = 65_535
-_KNOWN_TOPICS = 1_000
+FLUSH_THRESHOLD = 500
+"""Pending packets from which `should_flush` is true."""
+MAX_PACKET_ID = 65_535
+_MAX_CACHED_TOPICS = 1_000
 _RESTRICTIONS = ("maximum_packet_size", "maximum_qos", "retain_available")
 PUBACK, PUBREC, PUBREL = b"\x40\x02", b"\x50\x02", b"\x62\x02"
 
 
 class Sending:
-    """What a session has to send, and what of it waits for an answer."""
+    """What a session has to send, and what waits for an acknowledgement."""
 
     def __init__(self, version: int = V5) -> None:
         self.version = version
         self.connected = False
         self.connection = 0
-        """The number of the connection; acknowledgements count only on the one that brought the message."""
+        """Number of the connection; a message is acknowledged only on the connection it arrived on."""
         self.capabilities: Properties = {}
         """The properties of the last CONNACK."""
         self._restricted = False
-        """Whether the broker has said that it does not take every message."""
+        """True if CONNACK restricts which messages the broker accepts."""
         self._five = version == V5
         self._window = 0
         self._output: list[bytes] = []
@@ -40,13 +40,13 @@ class Sending:
         self._queue: deque[Outgoing] = deque()
         self._requests: dict[int, Subscribe | Unsubscribe] = {}
         self._received: set[int] = set()
-        """QoS 2 messages that have been handed out and not been released."""
+        """QoS 2 messages that were delivered and not released."""
         self._topics: dict[str, bytes] = {}
         self._aliases: dict[int, bytes] = {}
-        """Topics that the broker knows by a number, on this connection."""
+        """Topics of the aliases in use on this connection."""
 
     def take(self) -> bytes:
-        """Return what is to be sent, and forget it."""
+        """Return and clear the pending output."""
         output = self._output
         data = output[0] if len(output) == 1 else b"".join(output)
         output.clear()
@@ -54,27 +54,27 @@ class Sending:
 
     @property
     def has_output(self) -> bool:
-        """Whether there is something to be sent."""
+        """True if output is pending."""
         return bool(self._output)
 
     @property
-    def has_much_output(self) -> bool:
-        """Whether there is so much to be sent that it should be, before more is added."""
-        return len(self._output) >= MUCH_OUTPUT
+    def should_flush(self) -> bool:
+        """True if the pending output should be flushed before more is added."""
+        return len(self._output) >= FLUSH_THRESHOLD
 
     @property
     def in_flight(self) -> int:
-        """The number of QoS 1 and 2 messages that are sent and not acknowledged."""
+        """Number of QoS 1 and 2 messages that were sent and not acknowledged."""
         return len(self._in_flight)
 
     def _accept(self, capabilities: Properties, window: int) -> None:
-        """Take note of what the broker said in its CONNACK."""
+        """Record the limits in CONNACK."""
         self.capabilities = capabilities
         self._restricted = not capabilities.keys().isdisjoint(_RESTRICTIONS)
-        self._window = min(window, LARGEST_ID - 1_000)  # leaves identifiers for SUBSCRIBE and UNSUBSCRIBE
+        self._window = min(window, MAX_PACKET_ID - 1_000)  # leaves identifiers for SUBSCRIBE and UNSUBSCRIBE
         self._aliases.clear()
 
-    # Messages.
+    # Messages
 
     def publish(
         self,
@@ -84,9 +84,9 @@ class Sending:
         retain: bool = False,
         properties: Properties | None = None,
     ) -> Outgoing:
-        """Send a message; with QoS 1 and 2 as soon as the broker has room for one more in flight.
+        """Send a message; with QoS 1 and 2, wait in a queue while the in-flight window is full.
 
-        QoS 0 is for a connection only. QoS 1 and 2 wait for the next if there is none.
+        QoS 0 needs a connection; QoS 1 and 2 wait for the next one if there is none.
         """
         encoded = self._topics.get(topic) or self._encode_topic(topic)
         alias = 0
@@ -110,35 +110,35 @@ class Sending:
         encoded = topic.encode()
         if not encoded or len(encoded) > 65_535 or any(mark in topic for mark in "+#\0"):
             raise ValueError(
-                f"{topic[:100]!r} is no topic: it is empty, too long, or has +, # or a null in it"
+                f"invalid topic {topic[:100]!r}: it is empty, too long, or contains +, # or a null character"
             )
-        if len(self._topics) >= _KNOWN_TOPICS:
+        if len(self._topics) >= _MAX_CACHED_TOPICS:
             self._topics.clear()
         self._topics[topic] = encoded = fields.binary(encoded)
         return encoded
 
     def _check_alias(self, alias: int) -> int:
         if not 0 < alias <= self.capabilities.get("topic_alias_maximum", 0):  # [MQTT-3.2.2-17], -18
-            raise PublishError(f"the broker does not take topic alias {alias}", Reason.TOPIC_ALIAS_INVALID)
+            raise PublishError(f"the broker does not accept topic alias {alias}", Reason.TOPIC_ALIAS_INVALID)
         return alias
 
     def _check_allowed(self, length: int, qos: int, retain: bool) -> None:
-        """Raise PublishError for what the broker said it would not take: it would end the connection."""
+        """Raise PublishError for a message that would make the broker close the connection."""
         allowed = self.capabilities
         size = 1 + len(fields.varint(length)) + length
         most = allowed.get("maximum_packet_size", fields.MAX_REMAINING_LENGTH)
         if size > most:
             raise PublishError(
-                f"a message of {size:,} bytes is larger than the broker takes ({most:,})",
+                f"a message of {size:,} bytes exceeds the broker's maximum packet size ({most:,})",
                 Reason.PACKET_TOO_LARGE,
             )
         if qos > allowed.get("maximum_qos", 2):
-            raise PublishError(f"the broker does not take QoS {qos}", Reason.QOS_NOT_SUPPORTED)
+            raise PublishError(f"the broker does not support QoS {qos}", Reason.QOS_NOT_SUPPORTED)
         if retain and not allowed.get("retain_available", 1):
-            raise PublishError("the broker retains no messages", Reason.RETAIN_NOT_SUPPORTED)
+            raise PublishError("the broker does not support retained messages", Reason.RETAIN_NOT_SUPPORTED)
 
     def withdraw(self, outgoing: Outgoing) -> None:
-        """Forget a message that no one waits for any more, if it has not been sent."""
+        """Remove a message from the queue, unless it was sent."""
         if not outgoing.sent:
             try:
                 self._queue.remove(outgoing)
@@ -146,14 +146,14 @@ class Sending:
                 pass
 
     def abandon(self, outgoing: Outgoing) -> None:
-        """Forget a message, even if it was sent, so that it is not sent again; only between connections."""
+        """Forget a message even if it was sent, so that it is not sent again; only between connections."""
         self.withdraw(outgoing)
         self._in_flight.pop(outgoing.packet_id, None)
 
     def _next_id(self) -> int:
         packet_id = self._last_id
-        for _ in range(LARGEST_ID):
-            packet_id = packet_id % LARGEST_ID + 1
+        for _ in range(MAX_PACKET_ID):
+            packet_id = packet_id % MAX_PACKET_ID + 1
             if packet_id not in self._in_flight and packet_id not in self._requests:
                 self._last_id = packet_id
                 return packet_id
@@ -171,7 +171,7 @@ class Sending:
             self._send(outgoing, dup)
 
     def _send(self, outgoing: Outgoing, dup: int) -> None:
-        # The hot path: one string of bytes a message, made in one go.
+        # The hot path: one bytes object per message.
         topic, properties, payload = outgoing.topic, outgoing.properties, outgoing.payload
         if outgoing.alias:
             topic, properties = self._aliased(outgoing)
@@ -190,10 +190,10 @@ class Sending:
         )
 
     def _aliased(self, outgoing: Outgoing) -> tuple[bytes, bytes]:
-        """Return a message's topic and properties with its alias, as they stand on this connection."""
+        """Return topic and properties with the alias, as encoded on this connection."""
         alias, topic, properties = outgoing.alias, outgoing.topic, outgoing.properties
         if alias > self.capabilities.get("topic_alias_maximum", 0):
-            return topic, properties  # it was meant for an earlier connection
+            return topic, properties  # the alias belongs to an earlier connection
         if self._aliases.get(alias) == topic:
             topic = b"\0\0"
         else:
@@ -207,14 +207,14 @@ class Sending:
         while queue and len(self._in_flight) < self._window:
             self._launch(queue.popleft())
 
-    # Requests and acknowledgements.
+    # Requests and acknowledgements
 
     def subscribe(self, wishes: Sequence[Wish], properties: Properties | None = None) -> int:
-        """Ask for subscriptions, in one packet; returns its id."""
+        """Send SUBSCRIBE; returns the packet identifier."""
         return self._request(Subscribe(self._next_id(), list(wishes), properties or {}))
 
     def unsubscribe(self, filters: Sequence[bytes], properties: Properties | None = None) -> int:
-        """End subscriptions, in one packet; returns its id."""
+        """Send UNSUBSCRIBE; returns the packet identifier."""
         return self._request(Unsubscribe(self._next_id(), list(filters), properties or {}))
 
     def abandon_request(self, packet_id: int) -> None:
@@ -228,7 +228,7 @@ class Sending:
         return packet.packet_id
 
     def acknowledge(self, message: Message) -> None:
-        """Tell the broker that a message has arrived, if it is still there to hear it."""
+        """Send PUBACK or PUBREC, if the message arrived on the current connection."""
         if message.connection != self.connection or not self.connected:
             return
         packet_id = message.packet_id

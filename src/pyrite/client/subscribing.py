@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE of a client: asks, waits for answers, and asks again when a session is lost."""
+"""SUBSCRIBE and UNSUBSCRIBE of the asyncio client, and subscribing again after a lost session."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ _log = logging.getLogger("pyrite.client")
 
 
 class Subscriptions:
-    """The subscriptions that a client asks for; `soon` is called when there is something to be sent."""
+    """The subscriptions of a client; `flush_soon` schedules a flush."""
 
-    def __init__(self, protocol: Protocol, inbox: Inbox, soon: Callable[[], None]) -> None:
+    def __init__(self, protocol: Protocol, inbox: Inbox, flush_soon: Callable[[], None]) -> None:
         self._protocol = protocol
         self._inbox = inbox
-        self._soon = soon
+        self._flush_soon = flush_soon
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._leaving: set[int] = set()
-        """Those of them that are for an UNSUBSCRIBE."""
+        """Packet identifiers of UNSUBSCRIBE in `_answers`."""
         self._last_identifier = 0
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer is being waited for."""
+        """True while a call waits for an answer."""
         return bool(self._answers)
 
     async def subscribe(self, subscription: Subscription, takes_unclaimed: bool) -> None:
-        """Ask for a subscription; raises SubscribeError if the broker grants nothing of it."""
+        """Subscribe; raises SubscribeError if the broker grants none of the filters."""
         for name in subscription.filters:
             if name in self._inbox:
-                raise ClientError(
-                    f"this client has subscribed to {name} already: a broker knows it only once"
-                )
+                raise ClientError(f"already subscribed to {name}: a client has one subscription per filter")
         self._identify(subscription)
         self._inbox.open(subscription, takes_unclaimed)
         if not subscription.filters:
@@ -54,16 +52,16 @@ class Subscriptions:
             self._inbox.remove(subscription)
             raise
         except asyncio.CancelledError:
-            # The broker may have granted it, or be about to.
+            # The broker may have granted the subscription, or be about to.
             names = subscription.filters
             for name in names:
                 self._inbox.leave(name)
             self._protocol.unsubscribe([name.encode() for name in names])
-            self._soon()
+            self._flush_soon()
             raise
 
     def _identify(self, subscription: Subscription) -> None:
-        """Give a subscription a number, which tells messages of filters that overlap apart."""
+        """Assign a subscription identifier, which tells overlapping filters apart."""
         available = self._protocol.capabilities.get("subscription_identifier_available", 1)
         if self._protocol.version == V5 and available:
             self._last_identifier += 1
@@ -89,7 +87,7 @@ class Subscriptions:
     async def _ask(self, packet_id: int) -> Answered:
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._answers[packet_id] = answer
-        self._soon()
+        self._flush_soon()
         try:
             return await answer
         except asyncio.CancelledError:
@@ -99,7 +97,7 @@ class Subscriptions:
             self._answers.pop(packet_id, None)
 
     async def unsubscribe(self, names: Sequence[str], properties: Properties | None) -> dict[str, int]:
-        """End subscriptions; returns the reasons of the filters that the broker did not let go of."""
+        """Unsubscribe; returns the reason codes of the filters that the broker refused."""
         for name in names:
             self._inbox.leave(name)
         packet_id = self._protocol.unsubscribe([name.encode() for name in names], properties)
@@ -114,20 +112,20 @@ class Subscriptions:
         return {name: reason for name, reason in answers if reason >= Reason.UNSPECIFIED_ERROR}
 
     def again(self) -> None:
-        """Subscribe again, for the broker has no session."""
+        """Subscribe again, as the broker has lost the session."""
         for subscription in self._inbox:
             if subscription.granted:
                 packet_id = self._protocol.subscribe(subscription.wishes, subscription.request())
                 answer = self._answers[packet_id] = asyncio.get_running_loop().create_future()
                 answer.add_done_callback(partial(self._subscribed_again, subscription, packet_id))
-        self._soon()
+        self._flush_soon()
 
     def _subscribed_again(
         self, subscription: Subscription, packet_id: int, answer: asyncio.Future[Answered]
     ) -> None:
         self._answers.pop(packet_id, None)
         if answer.cancelled() or answer.exception() is not None:
-            return  # the client has ended, and with it the iterator
+            return  # the client has ended, and the iterator with it
         try:
             self._grant(subscription, answer.result())
         except SubscribeError as error:
@@ -135,18 +133,18 @@ class Subscriptions:
             subscription.end(error)
 
     def answered(self, event: Answered) -> None:
-        """Pass an answer on to who waits for it."""
+        """Pass an answer to the waiting call."""
         answer = self._answers.get(event.packet_id)
         if answer is not None and not answer.done():
             answer.set_result(event)
 
     def lost(self) -> None:
-        """Let those go who wait to have left: the broker is told when it is back."""
+        """Release waiting UNSUBSCRIBE calls: the packets are sent after the next connect."""
         for packet_id in self._leaving:
             self.answered(Answered(packet_id, [], ""))
 
     def end(self, error: ClientError) -> None:
-        """End everything that waits with an error."""
+        """Fail every waiting call."""
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(error)

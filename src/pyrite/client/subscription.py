@@ -1,4 +1,4 @@
-"""Subscriptions: the messages of one or several filters as an asynchronous iterator."""
+"""Subscriptions: the messages of one or more filters as an asynchronous iterator."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pyrite.protocols.mqtt.packets import Wish
 
 
 class Owner(Protocol):
-    """The client, as its subscriptions see it."""
+    """What subscriptions need of the client."""
 
     def taken(self, messages: Sequence[Message]) -> None:
-        """Acknowledge messages that have been taken off a subscription's queue."""
+        """Acknowledge messages taken from a subscription's queue."""
 
     async def unsubscribe(self, subscription: Subscription) -> object:
         """End a subscription."""
 
 
 class Subscription:
-    """The messages of one subscription, in the order in which they come: `async for message in messages`.
+    """The messages of one subscription, in order of arrival: `async for message in messages`.
 
     A QoS 1 or 2 message is acknowledged when it is taken. The iterator ends when the client is closed, and
     raises ConnectionLost when the connection is lost for good.
@@ -33,13 +33,13 @@ class Subscription:
 
     def __init__(self, owner: Owner, wishes: Sequence[Wish], properties: Properties, start: str) -> None:
         self.filters = tuple(wish.topic_filter.decode() for wish in wishes)
-        """The topic filters that it is for."""
+        """The topic filters."""
         self.granted: dict[str, int] = {}
-        """The filters that the broker granted, each with the QoS that it granted."""
+        """The filters that the broker granted, with their QoS."""
         self.refused: dict[str, int] = {}
-        """The filters that it did not grant, each with the reason code."""
+        """The filters that the broker refused, with their reason codes."""
         self.said = ""
-        """What the broker said besides."""
+        """The broker's reason string."""
         self.wishes = list(wishes)
         self.properties = properties
         self.levels = [levels_of(one) for one in self.filters]
@@ -64,7 +64,7 @@ class Subscription:
         return message
 
     async def get(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
-        """Return the next message; raises TimeoutError if none comes within `timeout` seconds."""
+        """Return the next message; raises TimeoutError if none arrives within `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 return await self.__anext__()
@@ -72,7 +72,8 @@ class Subscription:
             raise ClientError("the subscription has ended") from None
 
     async def take(self, most: int) -> list[Message]:
-        """Wait for a message and return up to `most`, unacknowledged; nothing if the subscription has ended.
+        """Wait for a message and return up to `most`, unacknowledged; an empty list at the end of the
+        subscription.
 
         Acknowledge them with `done`.
         """
@@ -82,21 +83,21 @@ class Subscription:
         return [queue.popleft() for _ in range(min(most, len(queue)))]
 
     def done(self, messages: Sequence[Message]) -> None:
-        """Acknowledge messages that `take` has returned, and make room for as many."""
+        """Acknowledge messages returned by `take`, which makes room for more."""
         self._owner.taken(messages)
 
     @property
     def qos(self) -> int:
-        """The highest QoS that the broker granted."""
+        """The maximum QoS that the broker granted."""
         return max(self.granted.values(), default=0)
 
     @property
     def waiting(self) -> int:
-        """The number of messages that have come and not been taken."""
+        """The number of messages that wait to be taken."""
         return len(self._queue)
 
     async def close(self) -> None:
-        """Unsubscribe. What has come and was not taken is dropped."""
+        """Unsubscribe and drop messages that were not taken."""
         if not self._ended:
             await self._owner.unsubscribe(self)
 
@@ -109,48 +110,48 @@ class Subscription:
             self._news.clear()
             await self._news.wait()
 
-    # For the client.
+    # For the client
 
     def request(self) -> Properties:
-        """Return the properties of the SUBSCRIBE; the past is asked for as long as no message has come."""
+        """Return the properties of SUBSCRIBE; asks for a replay until the first message has arrived."""
         if not self._start or self._heard:
             return self.properties
         asked = [*self.properties.get("user_property", ()), ("pyrite-from", self._start)]
         return self.properties | {"user_property": asked}
 
     def forget(self, topic_filter: str) -> None:
-        """Be for a filter no more: it was unsubscribed from, or never granted."""
+        """Remove a filter that was unsubscribed or not granted."""
         self.granted.pop(topic_filter, None)
         self.wishes = [wish for wish in self.wishes if wish.topic_filter.decode() != topic_filter]
         self.filters = tuple(wish.topic_filter.decode() for wish in self.wishes)
         self.levels = [levels_of(one) for one in self.filters]
 
     def put(self, message: Message) -> None:
-        """Add a message."""
+        """Add a message to the queue."""
         self._heard = True
         self._queue.append(message)
         self._news.set()
 
     def forget_unacknowledged(self) -> int:
-        """Drop what the broker is about to send again; return how many."""
+        """Drop the messages that the broker will send again; return their number."""
         before = len(self._queue)
         self._queue = deque(message for message in self._queue if not message.qos)
         return before - len(self._queue)
 
     def end(self, error: ClientError | None = None) -> None:
-        """End the iterator once what waits is taken, with an error if there is one."""
+        """End the iterator after the queued messages, with an error if there is one."""
         self._ended = True
         self._error = self._error or error
         self._news.set()
 
     def drop(self) -> list[Message]:
-        """Forget and return what waits."""
+        """Clear and return the queue."""
         queue, self._queue = self._queue, deque()
         return list(queue)
 
 
 class Subscribing:
-    """A subscription to be: `await` it, or use it in `async with`, which unsubscribes at the end."""
+    """A pending subscription: `await` it, or use it in `async with`, which unsubscribes at the end."""
 
     def __init__(self, begin: Callable[[], Awaitable[Subscription]]) -> None:
         self._begin = begin

@@ -1,4 +1,4 @@
-"""What goes over the wire, packet by packet, for the log `pyrite.client.packets` (at DEBUG)."""
+"""Logs packets to the logger `pyrite.client.packets`, at DEBUG."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pyrite.protocols.mqtt.packets import Ack, Auth, Connect, Packet, Ping, Publ
 from pyrite.protocols.mqtt.reasons import ProtocolError
 
 log = logging.getLogger("pyrite.client.packets")
-_SHOWN = 50
-"""Bytes of a payload."""
+_MAX_SHOWN = 50
+"""Bytes of a payload that are shown."""
 _NAMES = {
     number: name
     for name, number in vars(fields).items()
@@ -20,7 +20,7 @@ _NAMES = {
 
 
 class Trace:
-    """One direction of a connection, whose bytes are told as packets."""
+    """The packets of one direction of a connection."""
 
     def __init__(self, verb: str, version: int) -> None:
         self._verb = verb
@@ -28,18 +28,18 @@ class Trace:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Tell the packets that these bytes complete."""
+        """Log the packets that these bytes complete."""
         data = self._rest + data
         while len(data) >= 2:
             reader = fields.Reader(data, 1)
             try:
                 body = reader.take(reader.varint())
             except ProtocolError:
-                break  # the packet goes on in the next bytes
+                break  # incomplete packet
             try:
                 log.debug("%s %s", self._verb, _describe(decode(data[0], body, self._version), data[0] >> 4))
             except ProtocolError as error:
-                log.debug("%s %s that is broken: %s", self._verb, _NAMES.get(data[0] >> 4), error)
+                log.debug("%s malformed %s: %s", self._verb, _NAMES.get(data[0] >> 4), error)
             data = data[reader.position :]
         self._rest = data
 
@@ -56,8 +56,10 @@ def _describe(packet: Packet, kind: int) -> str:
         case Publish():
             flags = "".join((" dup" * packet.dup, f" qos={packet.qos}", " retain" * packet.retain))
             number = f" id={packet.packet_id}" if packet.qos else ""
-            payload = packet.payload[:_SHOWN]
-            more = f" and {len(packet.payload) - _SHOWN} bytes" if len(packet.payload) > _SHOWN else ""
+            payload = packet.payload[:_MAX_SHOWN]
+            more = (
+                f" and {len(packet.payload) - _MAX_SHOWN} bytes" if len(packet.payload) > _MAX_SHOWN else ""
+            )
             return (
                 f"{name}{flags}{number} {packet.topic.decode()!r} {packet.properties or ''} {payload!r}{more}"
             )
@@ -71,5 +73,5 @@ def _describe(packet: Packet, kind: int) -> str:
 
 
 def _public(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return properties without what shows who a client is."""
+    """Return the properties without credentials."""
     return {name: value for name, value in properties.items() if name != "authentication_data"}

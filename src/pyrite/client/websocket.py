@@ -1,4 +1,4 @@
-"""MQTT inside WebSocket (6): a wire that packs and unpacks its frames."""
+"""MQTT over WebSocket (6), as a transport that packs and unpacks frames."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from pyrite.client.errors import ConnectError
-from pyrite.client.wire import Wire
+from pyrite.client.transport import Transport
 
 
-class WebSocketWire(Wire):
-    """Bytes in binary messages of the WebSocket subprotocol `mqtt` (6)."""
+class WebSocketTransport(Transport):
+    """Sends and receives binary messages of the WebSocket subprotocol `mqtt` (6)."""
 
     def __init__(
-        self, uri: str, on_data: Callable[[bytes], None], on_lost: Callable[[Wire, str], None]
+        self, uri: str, on_data: Callable[[bytes], None], on_lost: Callable[[Transport, str], None]
     ) -> None:
         super().__init__(on_data, on_lost)
-        # A message may be cut into WebSocket frames anywhere, so their size means nothing [MQTT-6.0.0-2].
+        # A packet may span WebSocket frames, so their size has no meaning [MQTT-6.0.0-2].
         try:
             self._socket = ClientProtocol(parse_uri(uri), subprotocols=[Subprotocol("mqtt")], max_size=None)
         except InvalidURI as error:
@@ -37,12 +37,11 @@ class WebSocketWire(Wire):
                 super().write(data)
 
     def write(self, data: bytes) -> None:
-        """Send bytes as one binary message."""
+        """Send one binary message."""
         self._socket.send_binary(data)
         self._send()
 
     def data_received(self, data: bytes) -> None:
-        """Take the frames apart."""
         socket = self._socket
         socket.receive_data(data)
         events = socket.events_received()
@@ -52,7 +51,9 @@ class WebSocketWire(Wire):
                 if event.opcode in (Opcode.BINARY, Opcode.CONT):
                     self.on_data(bytes(event.data))
                 elif event.opcode is Opcode.TEXT:
-                    self.end("the broker sent text, where MQTT is binary")  # [MQTT-6.0.0-1]
+                    self.end(
+                        "the broker sent a WebSocket text message, but MQTT needs binary ones"
+                    )  # [MQTT-6.0.0-1]
             elif socket.handshake_exc is None and not self.opened.done():
                 self.opened.set_result(None)
         error = socket.handshake_exc

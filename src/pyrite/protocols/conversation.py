@@ -1,9 +1,8 @@
-"""What all connections have in common, whatever they speak: turns, waiting for the journal, and the end."""
+"""What connections of every protocol share: log-in, waiting for the journal, bounded output, and the end."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,11 @@ from pyrite.broker.access import (
     Credentials,
     Refuse,
 )
-from pyrite.broker.core import TURN
-from pyrite.broker.link import NOTHING, Link, Transport
+from pyrite.broker.link import NOTHING, Transport
 from pyrite.broker.timers import NO_SLOT
 from pyrite.protocols.events import events, tell_refused
-from pyrite.protocols.states import CLOSED, CONNECTED, WAITING, State
+from pyrite.protocols.receiver import Receiver
+from pyrite.protocols.states import CLOSED, CONNECTED
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -25,15 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LONG_READ = TURN / 8
-"""Seconds that a client's read may take before its next read waits for a turn, like the reads of all
-clients that send much. The others are read from as soon as something comes."""
 CLOSING_TIME = 1.0
-"""Seconds that a connection being closed has to take what was still to be sent."""
+"""Seconds that a closing connection has to send its remaining output."""
 
 
 class Term:
-    """The end of the time that a client was let in for, as a token does."""
+    """Ends a connection when the time it was accepted for is over, such as the validity of a token."""
 
     __slots__ = ("connection", "slot")
 
@@ -42,163 +38,35 @@ class Term:
         self.slot = NO_SLOT
 
     def due(self) -> None:
-        """Have the client go."""
+        """End the connection."""
         self.connection.ended(NOT_AUTHORIZED)
 
 
-class Backlog:
-    """Pieces of work, each in short steps, done one piece after the other. A step may add a piece."""
+class Conversation(Receiver):
+    """One client's connection: the protocol reads bytes in `feed`, and sends through the link."""
 
-    __slots__ = ("_pieces",)
-
-    def __init__(self) -> None:
-        self._pieces: deque[Iterator[None]] = deque()
-
-    def add(self, steps: Iterator[None]) -> None:
-        """Add a piece of work after the others."""
-        self._pieces.append(steps)
-
-    def __iter__(self) -> Backlog:
-        return self
-
-    def __next__(self) -> None:
-        """Do one step."""
-        pieces = self._pieces
-        while pieces:
-            for _ in pieces[0]:
-                return
-            pieces.popleft()
-        raise StopIteration
-
-
-class Conversation(Link):
-    """One client's connection, of any protocol: bytes come in by `feed`, and go out through the link."""
-
-    __slots__ = (
-        "backlog",
-        "came_at",
-        "credentials",
-        "interrupted",
-        "missing",
-        "received",
-        "seen_at",
-        "session",
-        "slot",
-        "state",
-        "term",
-        "why",
-    )
+    __slots__ = ("came_at", "credentials", "seen_at", "session", "slot", "term", "why")
 
     def __init__(self, broker: Broker, transport: Transport, address: str) -> None:
         super().__init__(broker, transport)
-        self.state: State = WAITING
         self.session: Session | None = None
         self.credentials = Credentials("", None, None, address)
-        self.received: bytearray | None = None
-        """What came and is not whole, or was not handled yet."""
-        self.missing = 0
-        """How many bytes, at least, are missing of what came."""
-        self.backlog: Backlog | None = None
-        """Work left of what came last, such as retained messages to be sent, in short steps."""
-        self.interrupted = False
-        """Whether what came is to be handled in a later turn."""
         self.seen_at = broker.now
         self.slot = NO_SLOT
         self.term: Term | None = None
-        """When the client must go, if it may not stay for ever."""
+        """Ends the connection at a set time; None if it may stay."""
         self.came_at: float | None = None
-        """When the client was let in."""
+        """When the client was accepted."""
         self.why = ""
-        """Why the connection ends, for the log."""
+        """The reason for the end, for the log."""
 
-    # Bytes in
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes that came from the client. Never raises."""
-        raise NotImplementedError
-
-    def receive(self, data: bytes) -> None:
-        """Handle what was read from the client; after a long read, the next one waits for a turn."""
-        clock = self.broker.clock
-        began = clock()
-        self.feed(data)
-        if clock() - began > LONG_READ and not self.interrupted and self.state is not CLOSED:
-            self.hold()
-            self.broker.interrupted(self)
-
-    def interrupt(self, data: bytes, at: int) -> None:
-        """Let others have their turn before the rest of `data` is handled."""
-        self.keep(data, at, 0)
-        self.hold()
-        self.broker.interrupted(self)
-
-    def wait_for_room(self, data: bytes, at: int) -> None:
-        """Have the rest of `data` wait until the journal has written some of what it was given."""
-        self.keep(data, at, 0)
-        self.hold()
-        self.broker.choke(self)
-
-    def wait_for_budget(self, data: bytes, at: int) -> None:
-        """Have the rest of `data` wait until the user's rate quota allows more."""
-        assert self.meter is not None
-        self.keep(data, at, 0)
-        self.hold()
-        self.meter.wait(self)
-
-    @property
-    def is_throttled(self) -> bool:
-        """Whether nothing is read from the client for now, for its user's rate quota: silence is no sign."""
-        return self.interrupted and self.meter is not None
-
-    def keep(self, data: bytes, at: int, missing: int) -> None:
-        """Keep what came until `missing` more bytes have come."""
-        self.received = bytearray(data[at:])
-        self.missing = missing
-
-    def hold(self) -> None:
-        """Handle nothing more of what comes, until further notice."""
-        self.interrupted = True
-        self.transport.pause_reading()
-
-    def go_on(self) -> object:
-        """Handle more of what came, for another turn; return whether the client is read from again."""
-        self.interrupted = False
-        self.feed(b"")
-        self.resume_reading()
-        return not self.interrupted and self.state is not CLOSED
-
-    def resume_reading(self) -> None:
-        """Have the client read from again, unless what came last still waits to be handled."""
-        if not self.interrupted and self.state is not CLOSED:
-            self.transport.resume_reading()
-
-    def work_off(self, until: float | None = None) -> bool:
-        """Do the rest of the last packet's work, until a time, or for a turn; return whether it is done."""
-        assert self.backlog is not None
-        clock = self.broker.clock
-        if until is None:
-            until = clock() + TURN
-        backlog = self.backlog
-        while self.state is not CLOSED:
-            try:
-                next(backlog)
-            except StopIteration:
-                break
-            if clock() > until:
-                return False
-        self.backlog = None
-        return True
-
-    def add_work(self, steps: Iterator[None]) -> None:
-        """Have work done in turns, before anything else that the client sends is handled."""
-        if self.backlog is None:
-            self.backlog = Backlog()
-        self.backlog.add(steps)
-
-    # Who it is
+    # Log-in
 
     def identify(self, then: Callable[[Accept | Refuse], object]) -> None:
-        """Have it decided whether the client may come in; what else it sends waits until `then` is told."""
+        """Have the access rules judge the client's credentials, and call `then` with the verdict.
+
+        Until then, nothing that the client sends is handled.
+        """
         at_once = True
         waits = True
 
@@ -220,7 +88,7 @@ class Conversation(Link):
     def _identified(
         self, then: Callable[[Accept | Refuse], object], verdict: Accept | Refuse, version: int
     ) -> Iterator[None]:
-        """Tell what was decided; or have it decided again, if who may come in has changed since."""
+        """Pass the verdict on; if the access rules have changed since, ask for another one."""
         if version == self.broker.admission.version:
             then(verdict)
         else:
@@ -228,20 +96,26 @@ class Conversation(Link):
         yield
 
     def keep_term(self, verdict: object) -> None:
-        """See to it that a client goes when the time is over that it was let in for."""
+        """Start the timer of a client that is accepted for a limited time."""
         if isinstance(verdict, Accept) and self.state is not CLOSED:
             self.forget_term()
             if verdict.seconds is not None:
                 self.term = Term(self)
                 self.broker.timers.set(self.term, self.broker.now + verdict.seconds)
 
-    def rights_changed(self) -> None:
-        """Take note that the client may do other things than before: what is known of it is asked again."""
+    def forget_term(self) -> None:
+        """Stop that timer."""
+        if self.term is not None:
+            self.broker.timers.cancel(self.term)
+            self.term = None
 
-    # What the log is told
+    def rights_changed(self) -> None:
+        """Drop what is cached of the client's rights: they have changed."""
+
+    # Connections in the log
 
     def tell_connected(self, protocol: str, resumed: bool) -> None:
-        """Have the log say that the client was let in."""
+        """Log that the client was accepted."""
         self.came_at = self.broker.now
         who = self.credentials
         events.tell(
@@ -254,14 +128,14 @@ class Conversation(Link):
         )
 
     def tell_refused(self, code: int, reason: str) -> None:
-        """Have it counted, and the log say, that the client was turned away."""
+        """Count and log that the client was refused."""
         self.why = reason
         tell_refused(self.broker, self.credentials, code, reason)
 
     def tell_disconnected(self, traffic: tuple[int, int] | None) -> None:
-        """Have the log say that the connection is over; `traffic`: bytes from the client, and to it."""
+        """Log the end of the connection, with the bytes received and sent if they are known."""
         if self.came_at is None:
-            return  # it was refused, or never said who it is
+            return  # it was refused, or never logged in
         who = self.credentials
         received, sent = traffic or (None, None)
         events.tell(
@@ -275,10 +149,10 @@ class Conversation(Link):
             bytes_sent=sent,
         )
 
-    # What must be safe first
+    # The journal
 
     def wait_for_journal(self) -> None:
-        """Send nothing, and handle nothing, before everything that was noted so far is safe."""
+        """Send and handle nothing until every change so far is committed."""
         waits = True
 
         def safe() -> None:
@@ -295,19 +169,19 @@ class Conversation(Link):
             self.hold()
 
     def when_safe(self, call: Callable[[], object]) -> None:
-        """Call when the session's state is safe, unless the client has left by then.
+        """Call when the session's state is committed, after all earlier acknowledgements.
 
-        Not before the acknowledgements of what came before.
+        Never, if the client has left by then.
         """
         session, journal = self.session, self.broker.journal
         assert session is not None
         wait = journal.after if session.lasting else journal.in_turn
         wait(lambda: call() if self.session is session else None)
 
-    # Bytes out
+    # Output
 
     def has_room(self, size: int) -> bool:
-        """Tell whether `size` more bytes may wait for this client; one that waits for nothing takes any."""
+        """Return whether `size` more bytes may be buffered; an empty buffer takes any size."""
         if self.room >= size:
             return True
         self.flush()
@@ -315,13 +189,16 @@ class Conversation(Link):
         return self.room >= size or self.room == self.broker.limits.max_waiting_bytes
 
     def write(self, data: bytes | bytearray) -> None:
-        """Put `data` into the outbox."""
+        """Buffer output, and close the connection if the client has stopped reading."""
         super().write(data)
         if self.room < 0:
             self._overfull()
 
     def _overfull(self) -> None:
-        """Give up a client that lets its answers pile up (messages are held back or dropped long before)."""
+        """Close the connection of a client that does not read its answers.
+
+        Only answers can exceed the bound that far: messages are held back or dropped long before.
+        """
         limits = self.broker.limits
         bound = -limits.max_waiting_bytes - limits.max_packet_size
         if self.room < bound and self.state is CONNECTED:
@@ -342,18 +219,18 @@ class Conversation(Link):
     # The end
 
     def input_ended(self) -> None:
-        """Take note that the client sends nothing more: most protocols have it that it is gone then."""
+        """Handle the end of the client's input: in most protocols, the client is gone."""
         self.why = self.why or "the client closed the connection"
         self.transport.abort()
 
     def hung_up(self) -> None:
-        """Note that the client ends the connection, without a word, but in good order."""
+        """Handle a connection that the client closed in good order, but without DISCONNECT."""
         self.why = self.why or "the client closed the connection"
         self.leave(send_will=True)
         self.close()
 
     def close(self) -> None:
-        """Send what is still to be sent, then close; at once if the client does not take it in time."""
+        """Send the remaining output and close; abort if the client does not read it in time."""
         if self.state is CLOSED:
             return
         self.state = CLOSED
@@ -364,26 +241,20 @@ class Conversation(Link):
         self.broker.timers.set(self, self.broker.now + CLOSING_TIME)
 
     def lost(self) -> None:
-        """Note that the transport is gone."""
+        """Handle the loss of the transport."""
         self.state = CLOSED
         self.chunks = NOTHING
         self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
 
-    def forget_term(self) -> None:
-        """Have no time come to an end any more that the client was let in for."""
-        if self.term is not None:
-            self.broker.timers.cancel(self.term)
-            self.term = None
-
     def leave(self, send_will: bool) -> None:
-        """Part from the session."""
+        """Detach from the session."""
         session = self.session
         if session is not None:
             self.session = None
             self.broker.close_session(session, self, send_will)
 
     def due(self) -> None:
-        """Do what time asks for."""
+        """Do what the connection's timer was set for."""
         raise NotImplementedError

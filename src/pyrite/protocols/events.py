@@ -1,7 +1,7 @@
-"""Connections in the broker's log: one line for each that comes, is turned away, or ends.
+"""Connections in the broker's log: one line for each that is accepted, is refused, or ends.
 
-Never for a message: logging costs the hot path nothing. In a rush of clients, only so many lines are written
-in a second; then one line says how many were left out.
+Messages are never logged. The number of lines per second is bounded; one more line then says how many lines
+were left out.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 CONNECTIONS = logging.getLogger("pyrite.connections")
 ACCESS = logging.getLogger("pyrite.access")
-"""For clients that were turned away for who they are."""
+"""Clients that were refused for their identity."""
 
 
 class Events:
-    """Writes a line for an event, or counts it as left out."""
+    """Logs events, a bounded number of them per second."""
 
     __slots__ = ("_clock", "_left_out", "_second", "_told", "most")
 
     def __init__(self, most: int = 100, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
-        """Lines that may be written in one second."""
+        """Lines per second."""
         self._clock = clock
         self._second = 0
         self._told = 0
         self._left_out = 0
 
     def tell(self, event: str, logger: logging.Logger = CONNECTIONS, **fields: object) -> None:
-        """Write a line for an event with its fields, if that is wanted, and not too many were written."""
+        """Log an event with its fields, unless this second has had too many."""
         if not logger.isEnabledFor(logging.INFO):
             return
         self.settle()
@@ -46,7 +46,7 @@ class Events:
         logger.info(event, extra={"fields": fields})
 
     def settle(self) -> None:
-        """Say how many lines were left out, once the second is over in which they were."""
+        """Log how many lines were left out, once their second is over."""
         second = int(self._clock())
         if second == self._second:
             return
@@ -57,11 +57,11 @@ class Events:
 
 
 events = Events()
-"""The one of this process, as loggers are."""
+"""One for the whole process, as loggers are."""
 
 
 def tell_refused(broker: Broker, who: Credentials, code: int, reason: str) -> None:
-    """Count someone who was turned away, over whatever protocol, and write a line for it."""
+    """Count and log a refused client, of any protocol."""
     broker.figures.connections_refused += 1
     events.tell(
         "refused",

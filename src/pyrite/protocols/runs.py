@@ -1,8 +1,8 @@
-"""Runs of packets that look alike: how many there are, found out for all of them at once. HOT.
+"""Runs of alike packets: how many follow one another, found for all of them at once. HOT.
 
-A publisher's packets mostly have the same size and the same bytes in the same places: all but the payload. To
-look at one after the other takes Python 130 to 220 ns each. numpy takes 14, and 45 where 80 bytes are the
-same: it compares eight bytes of all of them, and then the next eight.
+The packets of one publisher mostly have the same size and the same bytes in the same places, except the
+payload. Comparing one packet after the other takes Python 130 to 220 ns each. numpy takes 14, or 45 where 80
+bytes are the same: it compares eight bytes of every packet, then the next eight.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 
 from numpy import ndarray
 
-MANY = 32
-"""Packets that there must be for this to be faster."""
+MIN_COUNTED_RUN = 32
+"""Packets from which on `count_alike` is faster than a loop."""
 
 Word = tuple[str, int, int]
-"""Bytes as a number: its type, where in a packet it is, and what it is."""
+"""Bytes as a number: its numpy type, its place in a packet, and its value."""
 
 
 def words(expected: bytes, at: int) -> Iterator[Word]:
-    """Yield bytes that are expected at a place in packets as numbers: eight each, if there are so many."""
+    """Yield the bytes expected at a place in every packet, as numbers of eight bytes where possible."""
     if len(expected) < 8:
         yield from (("u1", at + where, byte) for where, byte in enumerate(expected))
         return
@@ -29,7 +29,7 @@ def words(expected: bytes, at: int) -> Iterator[Word]:
 
 
 def count_alike(data: bytes, at: int, size: int, expected: Iterable[Word], most: int = sys.maxsize) -> int:
-    """Return how many packets of `size` bytes, at most `most`, follow from `at` on that are as expected."""
+    """Return how many packets of `size` bytes, from `at` on and at most `most`, have the expected words."""
     count = min(most, (len(data) - at) // size)
     for kind, where, value in expected:
         same = ndarray(count, kind, data, at + where, size) == value

@@ -1,6 +1,6 @@
-"""Where a connection stands.
+"""The states of a connection.
 
-WAITING --CONNECT--> [AUTHENTICATING --AUTH-->] CONNECTED --DISCONNECT, fault, silence--> CLOSED
+WAITING --CONNECT--> [AUTHENTICATING --AUTH-->] CONNECTED --DISCONNECT, error, timeout--> CLOSED
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ class State(Enum):
     CLOSED = "closed"
 
 
-# Reading a member of an Enum takes a look-up of its own; the hot path uses these names.
+# Reading a member of an Enum takes an extra look-up; the hot path uses these names.
 WAITING, AUTHENTICATING, CONNECTED, CLOSED = State

@@ -44,9 +44,9 @@ def open_folder(path: Path) -> LogFolder:
 @lru_cache(maxsize=16)
 def open_broker(place: Place) -> FlightLog:
     """Return a broker to read from or to publish to."""
-    from pyrite.client.log import RETRY
+    from pyrite.client.log import RETRY_SECONDS
 
-    return connect(place, RETRY)
+    return connect(place, RETRY_SECONDS)
 
 
 def connect(place: Place, retry: float) -> FlightLog:

@@ -137,7 +137,7 @@ class AtSignConnection(TranslatingConnection):
         """Have every message come here, so that `notify` can decide whether the client is sent it."""
         assert self.client is not None
         self.client.pushes = self
-        self.broker.subscribe(Subscription(self._opened(), b"#", 0), None, b"#")
+        self.broker.subscribe(Subscription(self.ensure_session(), b"#", 0), None, b"#")
 
     def _serve(self, fields: list[str]) -> None:
         client = self.client

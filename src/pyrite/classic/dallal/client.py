@@ -20,7 +20,13 @@ from queue import Queue
 
 from pyrite.classic import common
 from pyrite.cli.errors import reason_of
-from pyrite.client.line import PING, TIMEOUT, LineClient, LineError, LineMessage
+from pyrite.client.line import (
+    DEFAULT_PING_INTERVAL,
+    DEFAULT_TIMEOUT,
+    LineClient,
+    LineError,
+    LineMessage,
+)
 
 FAILURES = (OSError, LineError, UnicodeError)
 Connect = Callable[[], LineClient]
@@ -95,7 +101,7 @@ def run(arguments: Sequence[str] | None, *, usual_port: int, latest: bool, udp: 
     )
     if udp:
         parser.add_argument("--udp", action="store_true", help="speak UDP (port 1234) instead of TCP")
-    parser.add_argument("--ping-interval", type=float, default=PING, help=argparse.SUPPRESS)
+    parser.add_argument("--ping-interval", type=float, default=DEFAULT_PING_INTERVAL, help=argparse.SUPPRESS)
     parser.add_argument("host")
     parser.add_argument("port", type=common.port)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -115,7 +121,12 @@ def run(arguments: Sequence[str] | None, *, usual_port: int, latest: bool, udp: 
 
     def connect() -> LineClient:
         return LineClient(
-            asked.host, asked.port, over_udp, TIMEOUT, ping_interval=asked.ping_interval, notice=notice
+            asked.host,
+            asked.port,
+            over_udp,
+            DEFAULT_TIMEOUT,
+            ping_interval=asked.ping_interval,
+            notice=notice,
         )
 
     if asked.command == "publish":

@@ -1,61 +1,60 @@
-"""`pyrite log`: look at what a broker has kept on disk. The options of its commands.
+"""`pyrite log`: inspect the log on disk. This module holds the options of its commands.
 
-What they do is imported when they run: Arrow takes its time, and `pyrite pub` should not wait for it.
+The commands are imported when they run: Arrow is slow to load, and `pyrite pub` does not need it.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pyrite.cli.arguments import accept_times_ago, positive_int
 from pyrite.storage.positions import Earliest, Position, parse_position
 from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter
 
 _EXAMPLES = """\
 examples:
-  pyrite log ls                                        the streams
-  pyrite log cat --from -1h --filter 'sensors/#'       what sensors sent in the last hour
-  pyrite log cat --from latest --follow --json         what comes from now on, as JSON
+  pyrite log ls                                        list streams
+  pyrite log cat --from -1h --filter 'sensors/#'       sensor messages of the last hour
+  pyrite log cat --from latest --follow --json         new messages, as JSON
   pyrite log verify                                    check every byte
   pyrite log export --from 2026-11-01 november.parquet
 
-`pyrite log COMMAND --help` tells more about each command. A broker may be running meanwhile, except for
-compact.
+`pyrite log COMMAND --help` describes a command. All but compact may be used while a broker is running.
 """
 
 _LS = """\
 examples:
-  pyrite log ls                                 the streams
-  pyrite log ls default                         the segments of one
-  pyrite log ls -l | cut -f 2,9                 the segments of all: files and sizes
+  pyrite log ls                                 list streams
+  pyrite log ls default                         list the segments of a stream
+  pyrite log ls -l | cut -f 2,9                 files and sizes of all segments
 
-When standard output is no terminal, each line has, separated by tabs:
-  of a stream:   name, segments, first offset, offset after the last, messages, earliest, latest, bytes
-  of a segment:  stream, file, form, first offset, last offset, messages, earliest, latest, bytes
+If standard output is not a terminal, lines have these tab-separated fields:
+  stream:   name, segments, first offset, offset after the last, messages, earliest, latest, bytes
+  segment:  stream, file, form, first offset, last offset, messages, earliest, latest, bytes
 """
 
 _CAT = """\
 examples:
-  pyrite log cat                                everything in the stream default
+  pyrite log cat                                all messages of the stream 'default'
   pyrite log cat --from -15m --filter 'sensors/+/temperature'
   pyrite log cat --from 2026-11-15T20:00:00+01:00 --to 2026-11-15T21:00:00+01:00
   pyrite log cat orders --from 4711 -n 1 --json
-  pyrite log cat --from latest --follow         what comes from now on, until Ctrl-C
+  pyrite log cat --from latest --follow         new messages, until Ctrl-C
 
-A line has the time, the topic and the payload. With --json it is an object, which has the payload under
+Each line has the time, the topic and the payload. With --json it is an object; its payload is under
 "payload" if it is UTF-8, else in base64 under "payload_base64".
 """
 
 _VERIFY = """\
 examples:
-  pyrite log verify                             every stream, and the state of sessions
+  pyrite log verify                             check every stream, and the state of sessions
   pyrite log verify orders --data /srv/pyrite
 
-Prints a line for each damage, with the stream, the file and the offsets of what is lost, and a summary.
+Prints a line per damage, with the stream, the file and the lost offsets, and a summary.
 """
 
 _EXPORT = """\
@@ -64,8 +63,8 @@ examples:
   pyrite log export orders orders.csv --from -7d
   pyrite log export --filter 'sensors/#' --format json - | jq .payload
 
-The file's ending tells the format: .parquet, .csv, or .json, .jsonl and .ndjson for a JSON object a line.
-- is standard output. The file has its name only when it is complete.
+The format follows from the file name's extension: .parquet, .csv, or .json, .jsonl and .ndjson for JSON
+lines. A file name of - is standard output. The file appears under its name only when it is complete.
 """
 
 _COMPACT = """\
@@ -73,8 +72,8 @@ examples:
   pyrite log compact
   pyrite log compact orders --compression snappy
 
-A running broker does this by itself with segments that are full. This one is for a folder that no broker
-uses: it turns every segment to Parquet, the last one too, and merges small ones.
+A running broker compacts full segments by itself. This command works on a folder that no broker uses: it
+converts every segment to Parquet, including the last one, and merges small segments.
 """
 
 _POSITION = "an offset, earliest, latest, a time ago (-90s, -15m, -1h, -7d) or a time (2026-11-15T20:06:24Z)"
@@ -83,12 +82,12 @@ Parsers = argparse._SubParsersAction
 
 
 class _AnyOrder(argparse.ArgumentParser):
-    """Lets options stand between STREAM and FILE, too."""
+    """Accepts options between STREAM and FILE, too."""
 
     _within = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, as argparse does where options and the others may alternate; which calls this again."""
+        """Parse options and positional arguments in any order. The method that does so calls this one."""
         if self._within:
             return super().parse_known_args(args, namespace)
         self._within = True
@@ -96,17 +95,16 @@ class _AnyOrder(argparse.ArgumentParser):
             found, others = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._within = False
-        if others:  # said here, so that it is with the usage of this command
+        if others:  # reported here, for the usage line of this command
             self.error(f"unrecognized arguments: {' '.join(others)}")
         return found, others
 
 
 def register(commands: Parsers[argparse.ArgumentParser]) -> None:
-    """Add the command to the command line."""
     parser = commands.add_parser(
         "log",
-        help="look at the messages on disk",
-        description="Look at the messages that a broker has kept on disk.",
+        help="inspect the messages on disk",
+        description="Inspect the log that a broker has written to disk.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -122,55 +120,55 @@ def register(commands: Parsers[argparse.ArgumentParser]) -> None:
 
 def _ls(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "ls", "list streams and segments", _LS)
-    parser.add_argument("stream", nargs="?", metavar="STREAM", help="show the segments of this stream")
-    parser.add_argument("-l", "--long", action="store_true", help="show the segments of all streams")
+    parser.add_argument("stream", nargs="?", metavar="STREAM", help="list the segments of this stream")
+    parser.add_argument("-l", "--long", action="store_true", help="list the segments of all streams")
 
 
 def _cat(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "cat", "print messages", _CAT)
     parser.add_argument(
-        "stream", nargs="?", default="default", metavar="STREAM", help="the stream; default: default"
+        "stream", nargs="?", default="default", metavar="STREAM", help="the stream (default: default)"
     )
     _add_selection(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is added, until Ctrl-C")
-    parser.add_argument("-n", "--count", type=_count, metavar="N", help="end after N messages")
-    parser.add_argument("--json", action="store_true", help="print each message as a line of JSON")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue with new messages until Ctrl-C")
+    parser.add_argument("-n", "--count", type=positive_int, metavar="N", help="stop after N messages")
+    parser.add_argument("--json", action="store_true", help="print messages as JSON lines")
 
 
 def _verify(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "verify", "check every byte", _VERIFY)
-    parser.add_argument("stream", nargs="?", metavar="STREAM", help="this stream only")
+    parser.add_argument("stream", nargs="?", metavar="STREAM", help="check this stream only")
 
 
 def _export(parsers: Parsers[_AnyOrder]) -> None:
     parser = _command(parsers, "export", "write messages to a file", _EXPORT)
     parser.usage = "pyrite log export [options] [STREAM] FILE"
     parser.add_argument(
-        "stream", nargs="?", default="default", metavar="STREAM", help="the stream; default: default"
+        "stream", nargs="?", default="default", metavar="STREAM", help="the stream (default: default)"
     )
-    parser.add_argument("file", metavar="FILE", help="the file to write; - for standard output")
+    parser.add_argument("file", metavar="FILE", help="the file to write, or - for standard output")
     _add_selection(parser)
     parser.add_argument(
-        "--format", choices=("parquet", "csv", "json"), help="whatever the file's ending says"
+        "--format", choices=("parquet", "csv", "json"), help="the format, whatever the file's extension"
     )
-    parser.add_argument("--force", action="store_true", help="replace the file if it is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def _compact(parsers: Parsers[_AnyOrder]) -> None:
-    parser = _command(parsers, "compact", "turn segments to Parquet, and merge small ones", _COMPACT)
-    parser.add_argument("stream", nargs="?", metavar="STREAM", help="this stream only")
+    parser = _command(parsers, "compact", "convert segments to Parquet and merge small ones", _COMPACT)
+    parser.add_argument("stream", nargs="?", metavar="STREAM", help="compact this stream only")
     parser.add_argument(
         "--compression",
         choices=("zstd", "snappy", "gzip", "lz4", "none"),
         default="zstd",
-        help="of the Parquet files; default: zstd",
+        help="compression of Parquet files (default: zstd)",
     )
     parser.add_argument(
         "--segment-bytes",
-        type=_count,
+        type=positive_int,
         default=64 * 1024 * 1024,
         metavar="N",
-        help="merge up to this size; default: 67108864",
+        help="merge up to this size (default: 67108864)",
     )
 
 
@@ -183,10 +181,13 @@ def _command(parsers: Parsers[_AnyOrder], name: str, does: str, examples: str) -
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    # So that -1h is a value, as -1 is, and not an unknown option.
-    parser._negative_number_matcher = re.compile(r"-[0-9]")
+    accept_times_ago(parser)
     parser.add_argument(
-        "--data", type=Path, default=Path("pyrite-data"), metavar="DIR", help="default: pyrite-data"
+        "--data",
+        type=Path,
+        default=Path("pyrite-data"),
+        metavar="DIR",
+        help="the data folder (default: pyrite-data)",
     )
     parser.set_defaults(run=_runner(name))
     return parser
@@ -204,12 +205,14 @@ def _runner(name: str) -> Callable[[argparse.Namespace], int]:
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--filter", type=_filter, metavar="TOPIC_FILTER", help="messages of these topics only"
+        "--filter", type=_filter, metavar="TOPIC_FILTER", help="only messages on matching topics"
     )
     parser.add_argument(
         "--from", dest="start", type=_position, default=Earliest(), metavar="POSITION", help=_POSITION
     )
-    parser.add_argument("--to", dest="stop", type=_position, metavar="POSITION", help="the first not to show")
+    parser.add_argument(
+        "--to", dest="stop", type=_position, metavar="POSITION", help="the position to stop before"
+    )
 
 
 def _position(text: str) -> Position:
@@ -224,15 +227,9 @@ def _filter(text: str) -> bytes:
         topic_filter = text.encode()
         check_filter(topic_filter, 65_536)
         if topic_filter.startswith(SHARE_PREFIX):
-            raise InvalidTopic("nothing is shared here; write the filter alone")
+            raise InvalidTopic("a shared subscription has no meaning here; give its topic filter alone")
     except InvalidTopic as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
     return topic_filter
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)

@@ -16,14 +16,14 @@ from pyrite.storage.query import FOREVER
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader
 
-_POLL = 200
-"""Milliseconds after which `--follow` looks for more."""
-_LATE = 1.0
-"""Seconds after which a message that came is in the log, even with QoS 0."""
+_POLL_INTERVAL = 200
+"""Milliseconds between two polls of `--follow`."""
+_COMMIT_DELAY = 1.0
+"""Seconds after which a published message is in the log, even with QoS 0."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was asked for; 1 if some of it is damaged."""
+    """Print the selected messages; return 1 if any are damaged."""
     reader = StreamReader(running.folders(args)[0])
     try:
         return _Cat(reader, args).run()
@@ -48,7 +48,7 @@ class _Cat:
 
     def run(self) -> int:
         if self._follow:
-            # A KeyboardInterrupt that is raised while something is cleaned up is lost: note it instead.
+            # A KeyboardInterrupt that is raised in a destructor is lost, so set a flag instead.
             signal.signal(signal.SIGINT, self._interrupt)
         while self._left and not self._interrupted:
             over = not self._follow or not self._more_is_to_come()
@@ -59,15 +59,15 @@ class _Cat:
         return 1 if self._damaged else 0
 
     def _more_is_to_come(self) -> bool:
-        """Tell whether there may be more to show than there is now."""
+        """True if messages may still be added to the requested range."""
         if not isinstance(self._until, Time):
             return self._offset < self._stop
         now = time.time()
         self._stop = resolve(self._until, self._reader)
-        return now < self._until.seconds(now) + _LATE
+        return now < self._until.seconds(now) + _COMMIT_DELAY
 
     def _interrupt(self, number: int, frame: object) -> None:
-        """End when what is being printed is; at once, if asked again."""
+        """Stop after the current batch at the first Ctrl-C, and at once at the second."""
         self._interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -90,7 +90,7 @@ class _Cat:
                 return
 
     def _reader_is_gone(self) -> bool:
-        """Wait a moment, and tell whether whoever reads our output has gone away."""
+        """Wait for the poll interval; return True if the reader of our output is gone."""
         poller = polling.poll()
         poller.register(self._output.fileno(), 0)
-        return bool(poller.poll(_POLL))
+        return bool(poller.poll(_POLL_INTERVAL))

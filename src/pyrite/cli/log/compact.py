@@ -1,4 +1,4 @@
-"""`pyrite log compact`: turn the segments of streams to Parquet, and merge small ones."""
+"""`pyrite log compact`: convert the segments of streams to Parquet, and merge small ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyrite.storage.stream import StreamReader
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compact what was named; 1 if something in it is damaged."""
+    """Compact the streams; return 1 if any data is damaged."""
     found = running.folders(args)
     damaged = False
     with closing(DataFolder(args.data)):
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
             stream = _Stream(folder, args.compression, args.segment_bytes)
             try:
                 stream.compact()
-            except OSError as error:  # that of a write does not say where
+            except OSError as error:  # a failed write does not name the file
                 raise OSError(error.errno, error.strerror, error.filename or str(folder)) from None
             damaged |= stream.damaged
     return 1 if damaged else 0
@@ -49,7 +49,7 @@ class _Stream:
         waiting = [
             one for one in self._reader.segments() if isinstance(one, ArrowSegment) and len(one.records())
         ]
-        with running.progress(f"{self._folder.name}: to Parquet") as show:
+        with running.progress(f"{self._folder.name}: converting") as show:
             for number, segment in enumerate(waiting, 1):
                 tiering.to_parquet(self._files, segment.stream, segment.path, self._compression, self._report)
                 show(number, len(waiting))
@@ -61,12 +61,12 @@ class _Stream:
                     merged += len(each)
                 show(number, len(runs))
         print(
-            f"{self._folder.name}: {len(waiting)} to Parquet, {merged} merged; "
+            f"{self._folder.name}: {len(waiting)} converted to Parquet, {merged} merged; "
             f"{decimal(before)} before, {decimal(self._size())} now"
         )
 
     def _seal(self) -> None:
-        """End the last segment as the broker would have, if it holds anything."""
+        """Seal the last segment, as the broker would have, unless it is empty."""
         segments = self._reader.segments()
         if not segments or not isinstance(segments[-1], ArrowSegment):
             return

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from pyrite.cli.errors import CommandError, UsageError
 from pyrite.cli.log import rows, running
 from pyrite.storage import parquet
 from pyrite.storage.bulk import matching, resolve
@@ -21,24 +22,24 @@ from pyrite.storage.schema import SCHEMA
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader
 
-_ENDINGS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_EXTENSIONS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _COLUMNS = [
     each for name in SCHEMA.names for each in ((name, f"{name}_base64") if name in rows.BYTES else (name,))
 ]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file; 1 if something that belongs into it is damaged."""
-    form = args.format or _ENDINGS.get(Path(args.file).suffix.lower())
+    """Write the file; return 1 if any of the selected messages are damaged."""
+    form = args.format or _EXTENSIONS.get(Path(args.file).suffix.lower())
     if form is None:
-        raise running.UsageError(
-            f"{args.file}: its ending tells no format; give --format, or one of {', '.join(_ENDINGS)}"
+        raise UsageError(
+            f"{args.file}: unknown file extension; expected one of {', '.join(_EXTENSIONS)}, or pass --format"
         )
     export = _Export(StreamReader(running.folders(args)[0]), args)
     write = {"parquet": _parquet, "csv": _csv, "json": _json}[form]
     if args.file == "-":
         if form == "parquet" and sys.stdout.isatty():
-            raise running.UsageError("Parquet is not for terminals; name a file")
+            raise UsageError("Parquet cannot be written to a terminal: give a file name")
         write(sys.stdout.buffer, export.batches())
     else:
         _to_file(Path(args.file), args.force, lambda file: write(file, export.batches()))
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Export:
-    """The messages that were asked for."""
+    """The selected messages."""
 
     def __init__(self, reader: StreamReader, args: argparse.Namespace) -> None:
         self._reader = reader
@@ -73,11 +74,11 @@ class _Export:
 
 
 def _to_file(path: Path, force: bool, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file under another name, and give it its own when it is complete and safe."""
-    if path.exists() and not path.is_file():  # a device, say, which must not become a file
-        raise running.LogError(f"{path} is no file; name one, or - for standard output")
+    """Write to a temporary file, sync it, and rename it when it is complete."""
+    if path.exists() and not path.is_file():  # replacing a device by a file would be a surprise
+        raise CommandError(f"{path} is not a regular file: give another name, or - for standard output")
     if path.exists() and not force:
-        raise running.LogError(f"{path} is there already; --force replaces it")
+        raise CommandError(f"{path} already exists: pass --force to replace it")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -85,7 +86,7 @@ def _to_file(path: Path, force: bool, write: Callable[[BinaryIO], None]) -> None
             file.flush()
             os.fsync(file.fileno())
         if path.exists() and not force:
-            raise running.LogError(f"{path} has appeared meanwhile; --force replaces it")
+            raise CommandError(f"{path} was created in the meantime: pass --force to replace it")
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

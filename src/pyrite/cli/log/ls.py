@@ -1,4 +1,4 @@
-"""`pyrite log ls`: the streams of a data folder, and their segments."""
+"""`pyrite log ls`: list the streams of a data folder and their segments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ Row = list[str | int]
 
 
 def run(args: argparse.Namespace) -> int:
-    """List what there is."""
     readers = [StreamReader(folder) for folder in folders(args)]
     if args.stream is None and not args.long:
         _show(_STREAM, [reader.look(partial(_stream, reader)) for reader in readers])

@@ -1,4 +1,4 @@
-"""Messages of the log as text: lines for people, objects for JSON and CSV."""
+"""Messages of the log as lines of text, JSON lines, or CSV fields."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ BYTES = ("payload", "correlation_data")
 
 
 def times_of(batch: pa.RecordBatch) -> list[str]:
-    """Return when the messages came, as text."""
+    """Return the timestamps as text."""
     return [text_of(time) for time in batch.column(1).view(pa.int64()).to_pylist()]
 
 
 def text_of(microseconds: int) -> str:
-    """Return a time as text, in UTC."""
+    """Format a timestamp, in UTC."""
     return f"{np.datetime64(microseconds, 'us')}Z"
 
 
 def lines(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Yield each message as a line: time, topic, payload."""
+    """Yield a line per message: time, topic, payload."""
     topics, payloads = batch.column(2).to_pylist(), batch.column(3).to_pylist()
     for time, topic, payload in zip(times_of(batch), topics, payloads, strict=True):
         yield b"%s %s %s\n" % (time.encode(), topic.encode(), payload)
 
 
 def objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield each message as an object with what it has; bytes that are not UTF-8 are in base64."""
+    """Yield a dictionary per message, without null columns; bytes that are not UTF-8 are base64."""
     names = [name for name in batch.schema.names if batch.column(name).null_count < batch.num_rows]
     columns = [times_of(batch) if name == "timestamp" else batch.column(name).to_pylist() for name in names]
     for values in zip(*columns, strict=True):
@@ -52,6 +52,6 @@ def objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Yield each message as a line of JSON."""
+    """Yield a line of JSON per message."""
     for message in objects(batch):
         yield json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

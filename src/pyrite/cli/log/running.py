@@ -1,9 +1,8 @@
-"""What the commands of `pyrite log` have in common: how they end, and how they reach the streams."""
+"""Shared by the commands of `pyrite log`: errors, exit codes, streams and progress bars."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,33 +11,25 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pyrite.cli.errors import with_name
+from pyrite.cli.errors import CommandError, discard_stdout, with_name
 from pyrite.storage.folder import FolderError, check_format
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import streams_in
 
 
-class LogError(Exception):
-    """The command cannot be carried out; the message says why."""
-
-
-class UsageError(LogError):
-    """The options do not go together."""
-
-
 def run(program: str, command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command so that whatever happens ends in a line and an exit code."""
+    """Run a command; every failure becomes one line on stderr and an exit code."""
     try:
         exit_code = command(args)
         sys.stdout.flush()
         return exit_code
-    except UsageError as error:
+    except CommandError as error:
         print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    except (LogError, FolderError) as error:
+        return error.exit_code
+    except FolderError as error:
         print(f"{program}: {error}", file=sys.stderr)
     except BrokenPipeError:
-        give_output_up()
+        discard_stdout()
         return 0
     except OSError as error:
         print(f"{program}: {with_name(error)}", file=sys.stderr)
@@ -47,20 +38,13 @@ def run(program: str, command: Callable[[argparse.Namespace], int], args: argpar
     return 1
 
 
-def give_output_up() -> None:
-    """Send what is still to be written nowhere, as its reader is gone; else Python complains at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
 def folders(args: argparse.Namespace) -> list[Path]:
-    """Return the folder of the stream that is named, or of all."""
+    """Return the folder of the named stream, or of all streams."""
     data: Path = args.data
     if not data.is_dir():
-        raise LogError(f"there is no folder {data}; --data names the one that the broker uses")
+        raise CommandError(f"no data folder {data}: name the broker's with --data")
     if not (data / "streams").is_dir():
-        raise LogError(f"{data} is no data folder of Pyrite's: it has no folder streams")
+        raise CommandError(f"{data} is not a Pyrite data folder: it has no folder 'streams'")
     check_format(data)
     found = streams_in(data)
     if args.stream is None:
@@ -69,20 +53,20 @@ def folders(args: argparse.Namespace) -> list[Path]:
         if folder.name == args.stream:
             return [folder]
     names = ", ".join(folder.name for folder in found)
-    raise LogError(
-        f"there is no stream {args.stream!r} in {data}; "
-        + (f"there are: {names}" if names else "it has none")
+    raise CommandError(
+        f"no stream {args.stream!r} in {data}; "
+        + (f"existing streams: {names}" if names else "it contains none")
     )
 
 
 def report(damage: Damage) -> None:
-    """Tell of a damage, on standard error."""
+    """Report damage on stderr."""
     print(f"damaged: {damage}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on standard error, if that is a terminal; yields what is told of (done, of how many)."""
+    """Show a progress bar on stderr if that is a terminal; yields a function of (done, total)."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return

@@ -9,7 +9,7 @@ from pyrite.journal.verify import verify
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is damaged; 1 if anything is."""
+    """Print every damage; return 1 if there is any."""
     streams = len(running.folders(args))
     checked = 0
     with running.progress("verifying") as show:

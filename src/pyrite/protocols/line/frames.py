@@ -1,13 +1,12 @@
-"""The line protocol's grammar: what a frame is, for both sides.
+"""The grammar of the line protocol, for server and clients.
 
-A frame is a line of words, and for some commands bytes that follow it, counted in one of its words:
+A frame is a line of words. Some commands are followed by a payload, whose length is one of the words:
 
     frame    = line LF [ payload LF ]
     line     = command *( SP word )
-    word     = 1*( %x21-7E / %x80-FF ), where %XX stands for a byte that could not be in a word, and %25 for %
+    word     = 1*( %x21-7E / %x80-FF ), where %XX stands for any other byte, and %25 for %
 
-Lines end with LF, and a CR before it is ignored, so that telnet works as well as nc. Empty lines mean
-nothing.
+Lines end with LF. A CR before it is ignored, so that telnet works as well as nc. Empty lines are ignored.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 MAX_LINE = 256 * 1024
-"""Bytes of a line: a topic of 65,535 bytes may take three times as many."""
+"""Bytes of a line: a topic of 65,535 bytes may take three times as many, escaped."""
 
 MAX_WORDS = 1_000
 """Words of a line after its command: the numbers and ranges of one Ack."""
 
 MAX_DATAGRAM = 65_507
-"""Bytes of the largest datagram there is."""
+"""Bytes of the largest UDP datagram."""
 
 COMMANDS = (
     "Connect",
@@ -49,34 +48,34 @@ COMMANDS = (
 _CANONICAL = {name.lower(): name for name in COMMANDS}
 _UNSAFE = re.compile(rb"[\x00-\x20%\x7f]")
 _ESCAPES = [(bytes((byte,)), b"%%%02X" % byte) for byte in (*b"%", *range(0x21), 0x7F)]
-"""The percent sign first: the others are written with it."""
+"""The percent sign first: it is part of every other escape."""
 _HALF_ESCAPED = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class FrameError(Exception):
-    """A frame that cannot be understood: a code for programs, a text for people."""
+    """A frame that is wrong: a code for programs, a text for people."""
 
     def __init__(self, code: str, text: str, ends: bool = False) -> None:
         super().__init__(text)
         self.code = code
         self.ends = ends
-        """Whether it cannot be known where the next frame begins, so that the connection ends."""
+        """Whether the connection ends, as the start of the next frame is unknown."""
 
 
 class Line(NamedTuple):
-    """A line, taken apart."""
+    """A parsed line."""
 
     command: str
-    """As in COMMANDS, however it was written; what is not there, as it was written."""
+    """Spelled as in COMMANDS; an unknown command, as it was written."""
     words: list[bytes]
 
     def options(self, start: int, known: Iterable[str]) -> dict[str, str]:
-        """Return the options from word `start` on, `name` or `name=value`."""
+        """Return the options, `name` or `name=value`, from word `start` on."""
         found: dict[str, str] = {}
         for number, word in enumerate(self.words[start:], start + 1):
             name, _, value = word.partition(b"=")
             text = name.decode("ascii", "replace").lower()
-            # A password may be anywhere in a Connect that is wrong.
+            # Show no word of a Connect: it may be a password.
             shown = f"word {number}" if self.command == "Connect" else _show(word)
             if text not in known:
                 expected = ", ".join(known) or "nothing more"
@@ -88,7 +87,7 @@ class Line(NamedTuple):
         return found
 
     def word(self, number: int, what: str) -> bytes:
-        """Return a word, unescaped; `what` says what it is, in case it is missing."""
+        """Return a word, unescaped; `what` names it in the error."""
         try:
             return unescape(self.words[number])
         except IndexError:
@@ -97,7 +96,7 @@ class Line(NamedTuple):
             raise FrameError("bad-word", f"{self.command}: {what}: {error}") from None
 
     def number(self, number: int, what: str) -> int:
-        """Return a word that is a number."""
+        """Return a word as a number."""
         word = self.word(number, what)
         if not word.isdigit() or len(word) > 18:
             raise FrameError("bad-number", f"{self.command}: expected {what}, a number, not {_show(word)}")
@@ -105,7 +104,7 @@ class Line(NamedTuple):
 
 
 def parse(line: bytes) -> Line:
-    """Take a line apart, without its end. Words beyond MAX_WORDS are left together, as one more word."""
+    """Parse a line without its end. Words beyond MAX_WORDS are left together, as one more word."""
     words = line.split(None, MAX_WORDS + 1)
     command = words[0].decode("ascii", "replace") if words else ""
     return Line(_CANONICAL.get(command.lower(), command), words[1:])
@@ -114,23 +113,23 @@ def parse(line: bytes) -> Line:
 def escape(text: bytes) -> bytes:
     """Write bytes as a word."""
     if _UNSAFE.search(text) is not None:
-        for byte, escaped in _ESCAPES:  # a call for each byte of a long word would take ten times as long
+        for byte, escaped in _ESCAPES:  # ten times as fast as a call per byte
             text = text.replace(byte, escaped)
     return text
 
 
 def unescape(word: bytes) -> bytes:
-    """Read a word; raise ValueError if a % stands alone."""
+    """Return the bytes that a word stands for; raise ValueError if a % has no digits."""
     if b"%" not in word:
         return word
     if _HALF_ESCAPED.search(word) is not None:
         raise ValueError("after % there must be two hexadecimal digits; % itself is %25")
-    # Quoted-printable is the same with another sign, and its decoder takes a long word in no time.
+    # Quoted-printable differs in its sign alone, and its decoder is written in C.
     return a2b_qp(word.replace(b"=", b"=3D").replace(b"%", b"="))
 
 
 def line(command: str, *words: str | bytes | int, **options: str | bytes | int | bool | None) -> bytes:
-    """Write a frame without a payload, or the line of one that has it; words and options are escaped."""
+    """Return a line with escaped words and options: a frame, or the first line of one with a payload."""
     parts = [command.encode()]
     parts += [escape(_bytes(word)) for word in words]
     for name, value in options.items():
@@ -144,12 +143,12 @@ def line(command: str, *words: str | bytes | int, **options: str | bytes | int |
 def frame(
     command: str, *words: str | bytes | int, payload: bytes, **options: str | bytes | int | bool | None
 ) -> bytes:
-    """Write a frame with a payload, whose length is the last of the words."""
+    """Return a frame with a payload; the payload's length is added as the last word."""
     return line(command, *words, len(payload), **options) + payload + b"\n"
 
 
 def payload_size(said: Line) -> int | None:
-    """Return how many bytes follow a line that a server said, before a line's end; None if nothing does."""
+    """Return the length of the payload after a line from a server; None without a payload."""
     match said.command:
         case "Message":
             return int(said.words[1])
@@ -159,7 +158,7 @@ def payload_size(said: Line) -> int | None:
 
 
 def frames_in(data: bytes) -> Iterator[bytes]:
-    """Split what a server sends into frames; they must be whole."""
+    """Split a server's output into frames, all of which must be complete."""
     at = 0
     while at < len(data):
         stop = data.index(b"\n", at) + 1
@@ -170,7 +169,7 @@ def frames_in(data: bytes) -> Iterator[bytes]:
 
 
 def error(code: str, text: str) -> bytes:
-    """Write an Error: a word for programs, and the rest of the line for people."""
+    """Return an Error frame: a code for programs, and a text for people."""
     return b"Error " + code.encode() + b" " + b" ".join(text.encode().split()) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Ranges of message numbers, as an Ack names them: merged, and never expanded beyond the numbers in use."""
+"""Ranges of message numbers in an Ack. They are never expanded beyond the numbers in use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-MAX_PIECE = 64
+MAX_NUMBERS_IN_STEP = 64
 """Numbers that are looked up in one step."""
 
 
 def merge(ranges: Iterable[range]) -> list[range]:
-    """Return the same numbers as disjoint ranges in ascending order."""
+    """Return the same numbers as disjoint, ascending ranges."""
     merged: list[range] = []
     for one in sorted(ranges, key=lambda each: each.start):
         if merged and one.start <= merged[-1].stop:
@@ -22,7 +22,7 @@ def merge(ranges: Iterable[range]) -> list[range]:
 
 
 def within(ranges: Sequence[range], first: int, stop: int) -> list[range]:
-    """Return the parts of ranges that lie from `first` to before `stop`."""
+    """Return the parts of ranges from `first` to before `stop`."""
     return [
         range(max(one.start, first), min(one.stop, stop))
         for one in ranges
@@ -31,17 +31,17 @@ def within(ranges: Sequence[range], first: int, stop: int) -> list[range]:
 
 
 def among(ranges: Sequence[range], known: Collection[int]) -> Iterator[list[int]]:
-    """Yield, in pieces, the numbers of merged ranges that are in `known`.
+    """Yield the numbers of merged ranges that are in `known`, in lists of bounded length.
 
-    The work is that of the ranges or of `known`, whichever holds fewer numbers. Numbers may be removed from
-    `known` between two pieces. A piece may be empty.
+    The work grows with the numbers of the ranges or of `known`, whichever are fewer. Numbers may be removed
+    from `known` between two lists. A list may be empty.
     """
     if sum(one.stop - one.start for one in ranges) <= len(known):
         numbers = chain.from_iterable(ranges)
-        while piece := list(islice(numbers, MAX_PIECE)):
+        while piece := list(islice(numbers, MAX_NUMBERS_IN_STEP)):
             yield [number for number in piece if number in known]
         return
     starts = [one.start for one in ranges]
     left = iter(list(known))
-    while piece := list(islice(left, MAX_PIECE)):
+    while piece := list(islice(left, MAX_NUMBERS_IN_STEP)):
         yield [number for number in piece if number in ranges[bisect(starts, number) - 1] and number in known]

@@ -1,21 +1,28 @@
-"""One client's connection: bytes in, broker calls, bytes out. No I/O: a listener feeds it what it read.
+"""One MQTT client: bytes in, packets handled, bytes out. No I/O: a listener feeds it what it read.
 
-`feed` splits what came into packets. PUBLISH and its acknowledgements, the bulk of all traffic, go to
-publishing.py in runs; other packets are decoded and handled here; CONNECT and AUTH in handshake.py.
+`feed` splits bytes into packets. Runs of PUBLISH go to publishing.py and runs of acknowledgements to
+acknowledging.py; other packets are decoded and handled one by one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyrite.broker.access import Exchange
 from pyrite.broker.core import TURN
 from pyrite.broker.link import Transport
 from pyrite.broker.session import WrongAcknowledgement
-from pyrite.broker.subscriptions import Subscription
-from pyrite.protocols.mqtt import fields, handshake, publishing
+from pyrite.protocols.mqtt import (
+    acknowledging,
+    acks,
+    batching,
+    fields,
+    handshake,
+    publishing,
+    shapes,
+    subscribing,
+)
 from pyrite.protocols.mqtt.delivery import FORM_V3, Delivery
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.protocols.mqtt.packets import (
@@ -28,17 +35,13 @@ from pyrite.protocols.mqtt.packets import (
     Disconnect,
     Packet,
     Ping,
-    Suback,
     Subscribe,
     Unsubscribe,
-    Wish,
     decode,
     encode,
 )
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe, malformed, return_code, violation
 from pyrite.protocols.states import AUTHENTICATING, CLOSED, CONNECTED, WAITING
-from pyrite.storage.positions import Position, parse_position
-from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, split_shared
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -47,25 +50,9 @@ logger = logging.getLogger(__name__)
 
 MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
 MAX_CONTROL_PACKET = 1024 * 1024
-"""Bytes of a packet other than PUBLISH: it is decoded in one go."""
+"""Bytes of a packet other than PUBLISH, which is decoded in one go."""
 SIGN_OF_LIFE = 1_000
-"""Bytes of a packet under way that count for the keep-alive: a large packet may take its time, not a drip."""
-
-
-YES_OR_NO = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
-    ("false", "0", "no", "off"), False
-)
-
-
-class Extras(NamedTuple):
-    """What a SUBSCRIBE asks for beyond MQTT."""
-
-    start: Position | None
-    """From where on the past is to be sent before the present (user property `pyrite-from`)."""
-    lossless: bool
-    """Whether QoS 0 messages that there is no room for are to be sent later (`pyrite-lossless`)."""
-    wrong: str
-    """What is wrong with it, if anything is."""
+"""Bytes of an incomplete packet that count as a sign of life for the keep-alive: fewer are a slow drip."""
 
 
 class Connection(Delivery):
@@ -92,23 +79,23 @@ class Connection(Delivery):
         self.aliases = None
         self.max_aliases = 0
         self.connect: Connect | None = None
-        """The CONNECT of a client that is still authenticating."""
+        """The CONNECT of a client that is not accepted yet."""
         self.exchange: Exchange | None = None
-        """The enhanced authentication under way."""
+        """The enhanced authentication in progress."""
         self.method: str | None = None
-        """The authentication method that the client chose when it connected."""
+        """The authentication method of the CONNECT."""
         self.problem_information = True
         self.aliases_in: dict[int, bytes] | None = None
-        self.shape: publishing.Shape | None = None
-        """How the last PUBLISH looked."""
+        self.shape: shapes.Shape | None = None
+        """The shape of the last PUBLISH."""
         self.keep_alive = 0.0
-        """Seconds of silence after which the client is given up; 0 for never."""
+        """Seconds of silence after which the connection is closed; 0 for never."""
         broker.timers.set(self, broker.now + broker.limits.connect_timeout)
 
     # Bytes in
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that came from the client. Never raises."""
+        """Handle bytes from the client. Never raises."""
         self.broker.figures.bytes_received += len(data)
         try:
             self._feed(data)
@@ -117,7 +104,7 @@ class Connection(Delivery):
         except WrongAcknowledgement as error:
             self.fail(Reason.PROTOCOL_ERROR, str(error))
         except Exception:
-            # A mistake of ours ends this connection, and no other.
+            # Our own fault ends this connection, and no other.
             logger.exception("client %r: internal error", self.credentials.client_id)
             self.fail(Reason.UNSPECIFIED_ERROR, "internal error")
 
@@ -145,7 +132,7 @@ class Connection(Delivery):
         at, end = 0, len(data)
         clock = self.broker.clock
         largest = min(MAX_CONTROL_PACKET, self.broker.limits.max_packet_size)
-        is_first = True  # most reads bring one packet, or one run: no look at the clock for those
+        is_first = True  # most reads bring one packet or run, which needs no look at the clock
         while at < end:
             if is_first:
                 is_first = False
@@ -165,7 +152,7 @@ class Connection(Delivery):
             ):
                 stop = at + shape.size
                 if stop < end:
-                    stop = publishing.run_end(self, shape, data, at)
+                    stop = batching.run_end(self, shape, data, at)
                 if self.meter is not None:
                     if self.meter.is_spent:
                         self.wait_for_budget(data, at)
@@ -196,11 +183,11 @@ class Connection(Delivery):
                     shift += 7
                     if byte < 128:
                         if byte == 0:
-                            raise malformed("a length is longer than it need be")  # [MQTT-1.5.5-1]
+                            raise malformed("the remaining length is not minimal")  # [MQTT-1.5.5-1]
                         break
                 else:
                     if shift >= 28:
-                        raise malformed("a length is longer than four bytes")
+                        raise malformed("the remaining length is longer than four bytes")
                     break
             stop = body + length
             if stop - at > largest or self.state is not CONNECTED:
@@ -212,13 +199,13 @@ class Connection(Delivery):
                 if self.meter is not None and self.meter.is_spent:
                     self.wait_for_budget(data, at)
                     return
-                shape = self.shape = publishing.read_shape(self, data, at, body, stop)
-                run = publishing.run_end(self, shape, data, at)
+                shape = self.shape = shapes.read_shape(self, data, at, body, stop)
+                run = batching.run_end(self, shape, data, at)
                 if self.meter is not None:
                     run = at + shape.size * self.meter.grant((run - at) // shape.size, shape.size)
                 mixed = None
                 if run == stop < end and shape.plain:
-                    mixed = publishing.read_mixed(self, shape, data, at)
+                    mixed = batching.read_mixed(self, shape, data, at)
                 if mixed is None:
                     stop = run
                     publishing.publish(self, shape, data[at:stop])
@@ -227,10 +214,10 @@ class Connection(Delivery):
                     stop = at + len(batch.data)
                     publishing.publish_mixed(self, batch, route)
             elif length == 2 and first in (0x40, 0x50, 0x62, 0x70):
-                count = publishing.ack_run(data, at)
+                count = acks.ack_run(data, at)
                 self.broker.figures.packets_received += count
                 stop = at + 4 * count
-                publishing.acknowledged(self, first, data[at:stop])
+                acknowledging.acknowledge_run(self, first, data[at:stop])
             else:
                 self.broker.figures.packets_received += 1
                 self._handle(first, data[body:stop])
@@ -250,7 +237,7 @@ class Connection(Delivery):
             self.keep(data, at, 1)
 
     def _check_size(self, first: int, size: int) -> None:
-        """Raise ProtocolError if a packet of this size is larger than it may be, before it is all there."""
+        """Raise ProtocolError if a packet, of which only the header has arrived, is too large."""
         limits = self.broker.limits
         if self.state is not CONNECTED and size > limits.before_login:
             raise ProtocolError(
@@ -265,11 +252,11 @@ class Connection(Delivery):
             )
 
     def _may_start(self, first: int) -> bool:
-        """Tell whether a packet that begins with `first` may come in the present state."""
+        """Return whether a packet with this first byte may come in the present state."""
         if self.state is CLOSED:
             return False
         if self.state is WAITING and first >> 4 != fields.CONNECT:
-            self.close()  # [MQTT-3.1.0-1]: who does not speak MQTT is not answered in it
+            self.close()  # [MQTT-3.1.0-1]; a client that does not speak MQTT gets no answer
             return False
         if self.state is AUTHENTICATING and first >> 4 not in (fields.AUTH, fields.DISCONNECT):
             raise violation("only AUTH and DISCONNECT may come before CONNACK")  # [MQTT-3.1.2-30]
@@ -288,11 +275,11 @@ class Connection(Delivery):
                 self.write(b"\xd0\x00")  # [MQTT-3.12.4-1]
                 self.broker.figures.packets_sent += 1
             case Subscribe():
-                self._subscribe(packet)
+                subscribing.subscribe(self, packet)
             case Unsubscribe():
-                self._unsubscribe(packet)
+                subscribing.unsubscribe(self, packet)
             case Ack():
-                self._acknowledged(packet)
+                acknowledging.acknowledge_one(self, packet)
             case Disconnect():
                 self._disconnected(packet)
             case Connect():
@@ -301,188 +288,6 @@ class Connection(Delivery):
                 handshake.auth(self, packet)
             case _:
                 raise violation("a packet that only a server sends")
-
-    def _subscribe(self, packet: Subscribe) -> None:
-        identifier = packet.properties.get("subscription_identifier")
-        if identifier is not None and not self.options.subscription_identifiers:
-            raise ProtocolError(
-                Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "there are no subscription identifiers"
-            )
-        self.add_work(self._subscribing(packet, identifier, self._extras(packet)))
-
-    def _subscribing(self, packet: Subscribe, identifier: int | None, extras: Extras) -> Iterator[None]:
-        """Subscribe to one filter in each step, and answer at the end."""
-        reasons: list[int] = []
-        fresh: list[Subscription] = []
-        past: list[tuple[bytes, Subscription]] = []
-        unknown = self._unknown(packet)
-        for number, wish in enumerate(packet.wishes):
-            if number:
-                yield
-            reason, subscription = self._add(wish, () if identifier is None else (identifier,), extras)
-            reasons.append(reason if self.version == V5 or reason < 0x80 else 0x80)
-            if subscription is not None and extras.start is not None:
-                past.append((wish.topic_filter, subscription))
-            elif subscription is not None:
-                fresh.append(subscription)
-        answer = self._results(fields.SUBACK, packet.packet_id, reasons, extras.wrong or unknown)
-
-        def granted() -> None:
-            self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
-            for subscription in fresh:
-                self.add_work(self.broker.send_retained(subscription))
-
-        session = self.session
-        if session is None or not session.lasting:
-            self.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
-            fresh, retained = [], fresh
-        else:
-            self._when_safe(granted)
-            retained = []
-        for key, subscription in past:
-            assert extras.start is not None
-            self.broker.replay_from(key, subscription, extras.start)
-            yield
-        for subscription in retained:
-            yield from self.broker.send_retained(subscription)
-
-    def _unknown(self, packet: Subscribe) -> str:
-        """Say which of the topics asked for may not be used, if any."""
-        catalog = self.broker.catalog
-        if not catalog.restricts:
-            return ""
-        for wish in packet.wishes:
-            try:
-                refusal = catalog.filter_refusal(split_shared(wish.topic_filter)[1])
-            except InvalidTopic:
-                continue
-            if refusal:
-                return refusal
-        return ""
-
-    def _extras(self, packet: Subscribe) -> Extras:
-        """Read what a client asks for beyond MQTT, in user properties of its SUBSCRIBE."""
-        start: Position | None = None
-        lossless = False
-        for name, value in packet.properties.get("user_property", ()):
-            if name == "pyrite-lossless":
-                if value.lower() not in YES_OR_NO:
-                    return Extras(None, False, "pyrite-lossless: expected true or false")
-                lossless = YES_OR_NO[value.lower()]
-            elif name == "pyrite-from":
-                if start is not None:
-                    return Extras(None, lossless, "pyrite-from: expected once")
-                if not self.broker.journal.streams:
-                    return Extras(None, lossless, "there is no log to send the past from")
-                if any(wish.topic_filter.startswith(SHARE_PREFIX) for wish in packet.wishes):
-                    return Extras(
-                        None, lossless, "pyrite-from: members of a shared subscription have no past"
-                    )
-                try:
-                    start = parse_position(value)
-                except ValueError as error:
-                    return Extras(None, lossless, f"pyrite-from: {error}")
-        return Extras(start, lossless, "")
-
-    def _when_safe(self, call: Callable[[], object]) -> None:
-        """Call when what the session was changed to is safe; at once if the session does not last."""
-        session = self.session
-        if session is None or not session.lasting:
-            call()
-            return
-
-        def safe() -> None:
-            if self.session is session:
-                call()
-                if self.backlog is not None and not self.interrupted:
-                    self.broker.interrupted(self)
-
-        self.broker.journal.after(safe)
-
-    def _add(
-        self, wish: Wish, identifiers: tuple[int, ...], extras: Extras
-    ) -> tuple[int, Subscription | None]:
-        """Grant or refuse one wish; return the reason, and the subscription if it wants earlier messages."""
-        broker, options, session = self.broker, self.options, self.session
-        assert session is not None
-        if extras.wrong:
-            return Reason.IMPLEMENTATION_SPECIFIC_ERROR, None
-        key = wish.topic_filter
-        try:
-            group, topic_filter = split_shared(key)
-            check_filter(topic_filter, broker.limits.max_topic_levels)
-        except InvalidTopic:
-            return Reason.TOPIC_FILTER_INVALID, None
-        if group is not None and not options.shared_subscriptions:
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, None
-        if not options.wildcard_subscriptions and (b"+" in topic_filter or b"#" in topic_filter):
-            return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, None
-        access, name = broker.access, topic_filter.decode()
-        if access.checks_topics and not (
-            access.may_subscribe(self.credentials, name)
-            and (extras.start is None or access.may_pull(self.credentials, name))
-        ):
-            return Reason.NOT_AUTHORIZED, None
-        if broker.catalog.filter_refusal(topic_filter):
-            return Reason.TOPIC_FILTER_INVALID, None
-        subscriptions = session.subscriptions
-        if key not in subscriptions and (
-            len(subscriptions) >= broker.limits.max_subscriptions_per_client
-            or broker.quotas.refusal(session.account, "subscriptions")
-        ):
-            return Reason.QUOTA_EXCEEDED, None
-        qos = min(wish.qos, options.maximum_qos)
-        subscription = Subscription(
-            session,
-            topic_filter,
-            qos,
-            wish.no_local,
-            wish.retain_as_published,
-            wish.retain_handling,
-            identifiers,
-        )
-        subscription.lossless = extras.lossless
-        new = broker.subscribe(subscription, group, key)
-        # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets no retained messages (4.8.2).
-        wants = wish.retain_handling == 0 or (wish.retain_handling == 1 and new) or extras.start is not None
-        wants = wants and group is None
-        return qos, subscription if wants else None
-
-    def _unsubscribe(self, packet: Unsubscribe) -> None:
-        self.add_work(self._unsubscribing(packet))
-
-    def _unsubscribing(self, packet: Unsubscribe) -> Iterator[None]:
-        """Unsubscribe from one filter in each step, and answer at the end."""
-        reasons: list[int] = []
-        for number, key in enumerate(packet.filters):
-            if number:
-                yield
-            assert self.session is not None
-            try:
-                check_filter(split_shared(key)[1], self.broker.limits.max_topic_levels)
-            except InvalidTopic:
-                reasons.append(Reason.TOPIC_FILTER_INVALID)
-            else:
-                existed = self.broker.unsubscribe(self.session, key)
-                reasons.append(Reason.SUCCESS if existed else Reason.NO_SUBSCRIPTION_EXISTED)
-        answer = self._results(fields.UNSUBACK, packet.packet_id, reasons)
-        self._when_safe(lambda: self.reply(answer))  # [MQTT-3.10.4-4], -5
-
-    def _results(self, kind: int, packet_id: int, reasons: list[int], text: str = "") -> Suback:
-        worst = max(reasons)
-        if worst < 0x80 or not self.problem_information:  # [MQTT-3.1.2-29]
-            return Suback(kind, packet_id, reasons)
-        return Suback(kind, packet_id, reasons, {"reason_string": text or describe(worst)})
-
-    def _acknowledged(self, packet: Ack) -> None:
-        """Take an acknowledgement that says more than an id."""
-        assert self.session is not None
-        failed = packet.reason >= 0x80
-        if failed and packet.type in (fields.PUBACK, fields.PUBREC):
-            self.session.refuse(packet.packet_id)
-            return
-        first = packet.type << 4 | (2 if packet.type == fields.PUBREL else 0)
-        publishing.acknowledged(self, first, bytes((first, 2)) + packet.packet_id.to_bytes(2, "big"))
 
     def _disconnected(self, packet: Disconnect) -> None:
         session = self.session
@@ -498,15 +303,15 @@ class Connection(Delivery):
         self.close()
 
     def rights_changed(self) -> None:
-        """Take the next message for what it is: the shape of the last says whether topics are checked."""
+        """Forget the last shape, which says whether rights are checked."""
         self.shape = None
 
     # Packets out
 
     def reply(self, packet: Packet) -> bool:
-        """Send a packet, without its reason string if it is too large for the client with it.
+        """Send a packet, without its reason string if that makes it too large for the client.
 
-        Return False, having sent nothing, if it is too large even so.
+        Return False, and send nothing, if it is too large even so.
         """
         data = self.encoded(packet)
         if not data:
@@ -516,7 +321,7 @@ class Connection(Delivery):
         return True
 
     def encoded(self, packet: Packet) -> bytes:
-        """Return a packet's bytes as `reply` would send them; none if it is too large for the client."""
+        """Return the bytes that `reply` sends; none if the packet is too large for the client."""
         data = encode(packet, self.version)
         if len(data) > self.max_packet and hasattr(packet, "properties"):
             packet.properties.pop("reason_string", None)  # [MQTT-3.2.2-19] and its like
@@ -524,7 +329,7 @@ class Connection(Delivery):
         return data if len(data) <= self.max_packet else b""
 
     def answer(self, acks: bytes, first: int) -> None:
-        """Answer a run of acknowledgements with those of the next step: only the first byte differs."""
+        """Answer a run of acknowledgements with the next step of QoS 2: only the first bytes differ."""
         answers = bytearray(acks)
         answers[0::4] = bytes((first,)) * (len(acks) // 4)
         self.write(answers)
@@ -533,7 +338,7 @@ class Connection(Delivery):
     # The end
 
     def fail(self, reason: Reason, text: str) -> None:
-        """End the connection for a fault: say why, if the client's version can be told, and close."""
+        """Close the connection for an error, and tell the client where its version allows it."""
         if self.state is CLOSED:
             return
         self.why = text
@@ -548,7 +353,7 @@ class Connection(Delivery):
         self.close()
 
     def refuse(self, reason: Reason, text: str) -> None:
-        """Turn away a client that is not connected yet."""
+        """Refuse a client that is not connected yet."""
         self.tell_refused(reason, text or describe(reason))
         if self.version == V5:
             values: dict[str, object] = {"reason_string": text} if text else {}
@@ -563,27 +368,27 @@ class Connection(Delivery):
         self.close()
 
     def displaced(self) -> None:
-        """Make way for another connection of the same client [MQTT-3.1.4-3]."""
+        """Close: another connection of the same client has taken over [MQTT-3.1.4-3]."""
         self.why = "taken over by another connection"
         if self.version == V5:
             self.reply(Disconnect(Reason.SESSION_TAKEN_OVER, {}))
-        self.session = None  # what is acknowledged later is for the other to hear
+        self.session = None  # later acknowledgements belong to the other connection
         self.close()
 
     def ended(self, reason: int) -> None:
-        """End the connection for a reason of the broker's own."""
+        """Close on behalf of the broker."""
         self.why = describe(reason)
         if self.state is CONNECTED and self.version == V5:
             values: dict[str, object] = {}
             if reason == Reason.SERVER_SHUTTING_DOWN and self.options.server_reference:
                 values["server_reference"] = self.options.server_reference
             self.reply(Disconnect(reason, values))
-        # The wills of all would go out to no one when the broker stops.
+        # When the broker stops, there is no one left to receive the wills.
         self.leave(send_will=reason != Reason.SERVER_SHUTTING_DOWN)
         self.close()
 
     def due(self) -> None:
-        """Do what time asks for: give up a client that is silent, or does not let itself be closed."""
+        """Close the connection of a silent client, or abort one that does not close in time."""
         broker = self.broker
         if self.state is CLOSED:
             self.transport.abort()

@@ -1,10 +1,9 @@
-"""The way out: batches into PUBLISH packets, one encoding for all who want the same.
+"""The sending half of an MQTT connection: batches become PUBLISH packets, encoded once per wire form. HOT.
 
-A wire form says how a message looks on the wire, apart from its packet id: version, QoS and retain flag as
-a number, which for the plain case is all there is; and where they are used, subscription identifiers, a
-topic alias, and the time a message has left. A batch keeps each form it was asked for, and the form it
-came in needs no encoding at all. Packet ids are laid over a copy: two strided assignments for a whole
-batch, which cost 6 ns a message, where a loop over messages costs 300.
+A wire form describes the bytes of a message except its packet id: a number for version, QoS and retain flag
+and, where they are used, subscription identifiers, topic alias and remaining expiry. A batch caches every
+form that it was sent in; the form that it came in needs no encoding. Packet ids are written over a copy by
+two strided assignments for a whole batch, at 6 ns a message; a loop over messages takes 300.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FORM_V5 = 8
 """A form is one of these, plus twice the QoS, plus the retain flag."""
 
 MAX_WIRES = 64
-"""Forms of one batch that are kept at a time; some name the seconds that a message has left."""
+"""Wire forms that one batch caches; some include the remaining expiry, and change every second."""
 
 _ALL_IDS = b"".join(number.to_bytes(2, "big") for number in range(65_536))
 
@@ -33,11 +32,11 @@ class Wire(NamedTuple):
     data: bytes
     stride: int
     id_at: int
-    """Where in each packet its id is, if its QoS is not 0."""
+    """The place of the packet id in each packet, if the QoS is not 0."""
 
 
-def message_properties(properties: Properties) -> bytes:
-    """Encode all properties of a message but its expiry, which changes while it waits."""
+def encode_properties(properties: Properties) -> bytes:
+    """Encode the properties of a message, except its expiry, which changes while it waits."""
     if properties.encoded is None:
         properties.encoded = fields.bare_properties(
             {
@@ -54,7 +53,7 @@ def message_properties(properties: Properties) -> bytes:
 def encode_batch(
     batch: Batch, form: int, identifiers: tuple[int, ...], alias: int, with_topic: bool, expiry: int | None
 ) -> Wire:
-    """Encode a batch as packets of the form described."""
+    """Encode a batch as packets of one wire form."""
     variable = fields.binary(batch.topic if with_topic else b"")
     id_at = len(variable)
     if form & 6:
@@ -62,7 +61,7 @@ def encode_batch(
     if form & FORM_V5:
         properties = b""
         if batch.properties is not None:
-            properties = message_properties(batch.properties)
+            properties = encode_properties(batch.properties)
         if expiry is not None:
             properties += b"\x02" + expiry.to_bytes(4, "big")
         if alias:
@@ -83,7 +82,7 @@ class Delivery(Conversation):
     __slots__ = ("aliases", "form", "max_aliases", "max_packet")
 
     form: int
-    """FORM_V3 or FORM_V5, as the client speaks."""
+    """FORM_V3 or FORM_V5, by the client's version."""
     max_packet: int
     """The largest packet that the client accepts."""
     aliases: dict[bytes, int] | None
@@ -91,7 +90,7 @@ class Delivery(Conversation):
     max_aliases: int
 
     def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Tell whether the batch's bytes, but for ids, are what this client would be sent."""
+        """Return whether the batch's bytes can be sent to this client unchanged, except packet ids."""
         return (
             batch.form == self.form | qos << 1
             and not target.identifiers
@@ -100,7 +99,7 @@ class Delivery(Conversation):
         )
 
     def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Tell whether messages are not too large for this client [MQTT-3.1.2-24]."""
+        """Return whether messages are small enough for this client [MQTT-3.1.2-24]."""
         if batch.mixed:
             return batch.stride <= self.max_packet
         form = self.form | qos << 1 | (batch.retain and target.retain_as_published)
@@ -112,7 +111,7 @@ class Delivery(Conversation):
         return False
 
     def forward(self, batch: Batch, target: Subscription) -> None:
-        """Send a whole batch with QoS 0. HOT: once for every batch and receiver."""
+        """Send a whole batch with QoS 0. HOT: once per batch and subscriber."""
         data = batch.data
         if (
             batch.form == self.form
@@ -147,7 +146,7 @@ class Delivery(Conversation):
                 assert isinstance(batch, MixedBatch)
                 self._send_mixed(batch, start, stop, first_id, dup)
                 return True
-            batch, start, stop = batch.parts()[start], 0, 1  # these are sent again, one at a time
+            batch, start, stop = batch.parts()[start], 0, 1  # repeats go out one at a time
         if qos == 0 and not self.has_room(count * batch.stride):
             if target.lossless and batch.stream is not None:
                 self.broker.leave_behind(target, batch.part(start, stop))
@@ -158,11 +157,11 @@ class Delivery(Conversation):
         alias, known, identifiers, expiry = 0, False, target.identifiers, None
         if self.form == FORM_V5:
             if batch.expires_at is not None:
-                # A sum of floats may be a hair too large, and must not count as a second more.
+                # Floating-point error must not round up to one more second.
                 expiry = max(0, ceil(batch.expires_at - self.broker.now - 0.001))  # [MQTT-3.3.2-6]
             if self.aliases is not None:
                 alias, known = self._alias(batch.topic)
-                if alias and not known and count > 1:  # only the first message tells a new alias's topic
+                if alias and not known and count > 1:  # a new alias comes with its topic, once
                     if not self.send(batch, start, start + 1, target, qos, first_id, dup):
                         return False
                     return self.send(batch, start + 1, stop, target, qos, first_id + 1, dup)
@@ -182,7 +181,7 @@ class Delivery(Conversation):
             data = data[start * wire.stride : stop * wire.stride]
         if qos:
             data = bytearray(data)
-            _lay_ids(data, wire, first_id, count)
+            _write_ids(data, wire, first_id, count)
             if dup:
                 data[0] |= 0x08  # [MQTT-3.3.1-1]; repeats go out one at a time
         self.write(data)
@@ -192,7 +191,7 @@ class Delivery(Conversation):
         return True
 
     def _send_mixed(self, batch: MixedBatch, start: int, stop: int, first_id: int, dup: bool) -> None:
-        """Send messages of a mixed batch as they came, under new ids (with QoS 0 they are forwarded)."""
+        """Send messages of a mixed batch as they came, under new packet ids."""
         begin, end = batch.span(start, stop)
         data = bytearray(batch.data[begin:end])
         ids = _ALL_IDS[2 * first_id : 2 * (first_id + stop - start)]
@@ -210,7 +209,7 @@ class Delivery(Conversation):
         self.write(b"\x62\x02" + message_id.to_bytes(2, "big"))
 
     def _alias(self, topic: bytes) -> tuple[int, bool]:
-        """Return the alias to use for a topic, 0 for none, and whether the client knows it already."""
+        """Return the alias for a topic, or 0, and whether the client already knows it."""
         aliases = self.aliases
         assert aliases is not None
         alias = aliases.get(topic)
@@ -222,7 +221,7 @@ class Delivery(Conversation):
 def _wire(
     batch: Batch, form: int, identifiers: tuple[int, ...], alias: int, with_topic: bool, expiry: int | None
 ) -> Wire:
-    """Return the batch in a form, made at the first asking unless it came in that form."""
+    """Return the batch in a wire form; encode it if it neither came nor was sent in that form."""
     key: object = form
     if identifiers or alias or expiry is not None:
         key = (form, identifiers, alias, with_topic, expiry)
@@ -240,8 +239,8 @@ def _wire(
     return wire
 
 
-def _lay_ids(packets: bytearray, wire: Wire, first_id: int, count: int) -> None:
-    """Give consecutive packets consecutive ids."""
+def _write_ids(packets: bytearray, wire: Wire, first_id: int, count: int) -> None:
+    """Write consecutive packet ids into consecutive packets."""
     if count == 1:
         packets[wire.id_at : wire.id_at + 2] = first_id.to_bytes(2, "big")
         return

@@ -1,6 +1,6 @@
-"""The fields that MQTT packets are made of (1.5): integers, strings, binary data; and MQTT 5's properties.
+"""The fields of MQTT packets (1.5): integers, strings, binary data; and the properties of MQTT 5.
 
-Reading checks everything that can be wrong with a field and raises ProtocolError; writing trusts its caller.
+Reading checks every field and raises ProtocolError; writing trusts its caller.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, malformed, viol
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
 SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)
 WILL: Final = 0
-"""Stands beside the packet types: the properties of a will, inside a CONNECT."""
+"""Used as a packet type for the properties of a will, inside a CONNECT."""
 
 MAX_REMAINING_LENGTH = 268_435_455
 MAX_VARINT = MAX_REMAINING_LENGTH
 
 MAX_PROPERTIES = 512
-"""Properties of one packet from a client: each takes some 2 us to read, and all are read in one go."""
+"""Properties of one packet from a client, all of which are read in one go, at some 2 us each."""
 MAX_USER_PROPERTY_BYTES = 64 * 1024
-"""Bytes of all user properties of one packet from a client, as they are on the wire."""
+"""Encoded bytes of all user properties of one packet from a client."""
 
 _ACKS = (PUBACK, PUBREC, PUBREL, PUBCOMP)
-_TO_SAY_WHY = (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)
+_WITH_REASON = (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)
 
 # Identifier: name, type, the packets that may carry it (table 2-4).
 _PROPERTIES: dict[int, tuple[str, str, tuple[int, ...]]] = {
@@ -44,13 +44,13 @@ _PROPERTIES: dict[int, tuple[str, str, tuple[int, ...]]] = {
     0x19: ("request_response_information", "boolean", (CONNECT,)),
     0x1A: ("response_information", "string", (CONNACK,)),
     0x1C: ("server_reference", "string", (CONNACK, DISCONNECT)),
-    0x1F: ("reason_string", "string", _TO_SAY_WHY),
+    0x1F: ("reason_string", "string", _WITH_REASON),
     0x21: ("receive_maximum", "u16", (CONNECT, CONNACK)),
     0x22: ("topic_alias_maximum", "u16", (CONNECT, CONNACK)),
     0x23: ("topic_alias", "u16", (PUBLISH,)),
     0x24: ("maximum_qos", "boolean", (CONNACK,)),
     0x25: ("retain_available", "boolean", (CONNACK,)),
-    0x26: ("user_property", "pair", (CONNECT, PUBLISH, WILL, SUBSCRIBE, UNSUBSCRIBE, *_TO_SAY_WHY)),
+    0x26: ("user_property", "pair", (CONNECT, PUBLISH, WILL, SUBSCRIBE, UNSUBSCRIBE, *_WITH_REASON)),
     0x27: ("maximum_packet_size", "u32", (CONNECT, CONNACK)),
     0x28: ("wildcard_subscription_available", "boolean", (CONNACK,)),
     0x29: ("subscription_identifier_available", "boolean", (CONNACK,)),
@@ -64,7 +64,7 @@ PropertyMap = Mapping[str, Any]
 
 
 class Reader:
-    """Reads fields one after another from a packet's body."""
+    """Reads the fields of a packet's body one after the other."""
 
     __slots__ = ("data", "end", "position")
 
@@ -74,7 +74,6 @@ class Reader:
         self.end = len(data) if end is None else end
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes."""
         start = self.position
         stop = start + count
         if stop > self.end:
@@ -83,7 +82,6 @@ class Reader:
         return self.data[start:stop]
 
     def u8(self) -> int:
-        """Read a byte."""
         at = self.position
         if at >= self.end:
             raise malformed("the packet ends within a field")
@@ -117,7 +115,7 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if byte == 0 and shift:
-                    raise malformed("a variable byte integer is longer than it need be")  # [MQTT-1.5.5-1]
+                    raise malformed("a variable byte integer is not minimal")  # [MQTT-1.5.5-1]
                 return value
         raise malformed("a variable byte integer is longer than four bytes")
 
@@ -126,24 +124,22 @@ class Reader:
         return self.take(self.u16())
 
     def utf8(self) -> bytes:
-        """Read a string (1.5.4) and return its bytes, checked."""
+        """Return the bytes of a valid string (1.5.4)."""
         return check_utf8(self.binary())
 
     def string(self) -> str:
-        """Read a string (1.5.4)."""
         return self.utf8().decode()
 
     def pair(self) -> tuple[str, str]:
-        """Read a string pair (1.5.7)."""
         return self.string(), self.string()
 
     def finish(self) -> None:
-        """Check that nothing is left."""
+        """Raise ProtocolError if bytes are left."""
         if self.position != self.end:
             raise malformed("the packet is longer than its fields")
 
     def properties(self, packet: int, limited: bool = True) -> dict[str, Any]:
-        """Read the properties (2.2.2) of a packet; `limited`: no more than the broker takes from clients."""
+        """Read the properties (2.2.2) of a packet; `limited` applies the bounds for clients."""
         length = self.varint()
         end = self.position + length
         if end > self.end:
@@ -185,9 +181,9 @@ class Reader:
 
 
 def check_utf8(data: bytes) -> bytes:
-    """Return `data` if it is a string as MQTT has them; raise ProtocolError if it is not."""
+    """Return `data` if it is a valid MQTT string, else raise ProtocolError."""
     try:
-        data.decode()  # Python's decoder takes neither surrogates nor overlong forms [MQTT-1.5.4-1]
+        data.decode()  # rejects surrogates and overlong forms [MQTT-1.5.4-1]
     except UnicodeDecodeError:
         raise malformed("a string is not UTF-8") from None
     if b"\0" in data:
@@ -196,7 +192,7 @@ def check_utf8(data: bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Write a variable byte integer."""
+    """Encode a variable byte integer."""
     if value < 128:
         return bytes((value,))
     out = bytearray()
@@ -208,12 +204,11 @@ def varint(value: int) -> bytes:
 
 
 def binary(value: bytes) -> bytes:
-    """Write binary data, or a string that is encoded already."""
+    """Encode binary data, or a string that is UTF-8 already."""
     return len(value).to_bytes(2, "big") + value
 
 
 def string(value: str) -> bytes:
-    """Write a string."""
     return binary(value.encode())
 
 
@@ -231,7 +226,7 @@ def _property(name: str, kind: str, value: Any) -> bytes:
 
 
 def bare_properties(values: PropertyMap) -> bytes:
-    """Write properties without their length, in the order given; None values are left out."""
+    """Encode properties without their length, in the order given, except None values."""
     parts: list[bytes] = []
     for name, value in values.items():
         if value is not None:
@@ -242,6 +237,6 @@ def bare_properties(values: PropertyMap) -> bytes:
 
 
 def properties(values: PropertyMap) -> bytes:
-    """Write properties with their length."""
+    """Encode properties with their length."""
     encoded = bare_properties(values)
     return varint(len(encoded)) + encoded

@@ -1,4 +1,4 @@
-"""CONNECT and AUTH: who the client is, what both sides offer, and which session it gets."""
+"""CONNECT and AUTH: authentication, what the broker offers, and the session that the client gets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pyrite.broker.message import Batch
 from pyrite.broker.session import Will
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, WillMessage
-from pyrite.protocols.mqtt.publishing import check_response_topic, message_properties
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation
 from pyrite.protocols.mqtt.requests import REQUESTS
+from pyrite.protocols.mqtt.shapes import check_response_topic, message_properties
 from pyrite.protocols.states import AUTHENTICATING, CONNECTED
 from pyrite.topics.filters import InvalidTopic, check_topic
 
@@ -27,7 +27,7 @@ VERSIONS = {V31: "MQTT 3.1", V311: "MQTT 3.1.1", V5: "MQTT 5"}
 
 
 def peek_version(connection: Connection, body: bytes) -> None:
-    """Find out in which version a CONNECT is to be answered, before anything else of it is checked."""
+    """Set the version in which a CONNECT is answered, before anything else of it is checked."""
     name_end = 2 + int.from_bytes(body[:2], "big")
     level = body[name_end] if name_end < len(body) else V311
     if body[2:name_end] == b"MQTT" and level >= V5:
@@ -37,7 +37,7 @@ def peek_version(connection: Connection, body: bytes) -> None:
 
 
 def connect(connection: Connection, packet: Connect) -> None:
-    """Take a CONNECT: authenticate, in one step or by an exchange, and let the client in."""
+    """Authenticate the client, in one step or by an exchange of AUTH packets, and accept or refuse it."""
     broker = connection.broker
     connection.version = packet.version
     if packet.version == V5:
@@ -77,7 +77,7 @@ def connect(connection: Connection, packet: Connect) -> None:
 
 
 def auth(connection: Connection, packet: Auth) -> None:
-    """Take an AUTH: the next step of an authentication, or the first of another."""
+    """Take the next step of an authentication, or begin a re-authentication."""
     method = connection.method
     if method is None or packet.properties.get("authentication_method") != method:
         raise violation("AUTH with another method than CONNECT's")  # [MQTT-4.12.0-5]
@@ -93,7 +93,7 @@ def auth(connection: Connection, packet: Auth) -> None:
 
 
 def _step(connection: Connection, exchange: Exchange, data: bytes | None) -> None:
-    """Take the next step of an exchange; who has failed too often is not heard."""
+    """Take the next step of an exchange, unless the client has failed too often."""
     admission, who = connection.broker.admission, connection.credentials
     verdict: Accept | Refuse | Challenge | None = admission.too_many(who)
     if verdict is None:
@@ -166,7 +166,7 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
 
 
 def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
-    """Give the client its session, and tell it what the broker offers."""
+    """Give the client its session, and send CONNACK."""
     broker, options, limits = connection.broker, connection.options, connection.broker.limits
     packet = connection.connect
     assert packet is not None
@@ -210,10 +210,10 @@ def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
         connection.reply(Connack(0, present and packet.version != V31))
     elif not connection.reply(Connack(Reason.SUCCESS, present, properties)):
         session.will = None
-        connection.close()  # nothing may come before a CONNACK [MQTT-3.2.0-1], and this one cannot
+        connection.close()  # CONNACK must be the first packet [MQTT-3.2.0-1], and is too large
         return
     if session.lasting or lasted or connection.meter is not None:
-        connection.wait_for_journal()  # until it is safe that there is such a session
+        connection.wait_for_journal()  # until the session is committed
     connection.tell_connected(VERSIONS[packet.version], present)
     session.resume(broker.reading_rights(session, connection.credentials))
 
@@ -234,7 +234,7 @@ def _will(will: WillMessage, author: Credentials) -> Will:
 
 
 def _start_keep_alive(connection: Connection, packet: Connect) -> int:
-    """Watch the client's silence from now on; return the keep-alive in force."""
+    """Start the keep-alive timer; return the keep-alive in force."""
     broker = connection.broker
     keep_alive = packet.keep_alive
     longest = connection.options.server_keep_alive
@@ -251,7 +251,7 @@ def _start_keep_alive(connection: Connection, packet: Connect) -> int:
 def _offer(
     connection: Connection, packet: Connect, client_id: str, expiry: int, keep_alive: int
 ) -> dict[str, Any]:
-    """Return the CONNACK properties that differ from what the client would assume."""
+    """Return the CONNACK properties that differ from the defaults of MQTT."""
     options, limits = connection.options, connection.broker.limits
     offer: dict[str, Any] = {"maximum_packet_size": limits.max_packet_size}
     if expiry != packet.properties.get("session_expiry", 0):

@@ -1,7 +1,6 @@
-"""MQTT's packets as values, and the codec between them and bytes, for 3.1, 3.1.1 and 5.0, in both directions.
+"""The packets of MQTT 3.1, 3.1.1 and 5.0 as values, and their codec, for clients and servers.
 
-The hot path (publishing.py) reads and writes PUBLISH and its acknowledgements by itself, many at a time;
-everything else, and every case that is out of the ordinary, comes through here.
+PUBLISH and its acknowledgements have faster ways, for runs of them, in shapes.py, acks.py and delivery.py.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ V31, V311, V5 = 3, 4, 5
 Properties = dict[str, Any]
 
 MAX_FILTERS = 1_000
-"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE: all are read in one go, at some 2 us each."""
+"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE, all of which are read in one go, at some 2 us each."""
 
 
 @dataclass(slots=True)
@@ -210,7 +209,7 @@ def _decode_publish(first: int, body: bytes, version: int) -> Publish:
     reader = Reader(body)
     topic = reader.utf8()
     packet_id = _packet_id(reader) if qos else 0
-    # A broker may add properties of its own to those of the publisher.
+    # No bounds: a broker may add properties to those of the publisher.
     values = reader.properties(fields.PUBLISH, limited=False) if version == V5 else {}
     return Publish(topic, body[reader.position :], qos, bool(first & 1), bool(first & 8), packet_id, values)
 
@@ -243,7 +242,7 @@ _ACK_REASONS = {
 
 
 def _check_filters(count: int) -> None:
-    """Raise ProtocolError if a SUBSCRIBE or UNSUBSCRIBE that has `count` filters so far has another."""
+    """Raise ProtocolError if a packet with `count` filters so far may not have another."""
     if count >= MAX_FILTERS:
         raise ProtocolError(Reason.QUOTA_EXCEEDED, f"a packet has at most {MAX_FILTERS} topic filters here")
 
@@ -395,7 +394,7 @@ def _encode_body(packet: Packet, version: int) -> tuple[int, bytes]:
 
 
 def _reason(reason: int, properties: Properties, five: bool) -> bytes:
-    """Encode a reason code and properties, in the shortest form that says them."""
+    """Encode a reason code and properties in the shortest form."""
     if not five or not (reason or properties):
         return b""
     return bytes((reason,)) + (fields.properties(properties) if properties else b"")

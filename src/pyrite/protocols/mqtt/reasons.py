@@ -1,4 +1,4 @@
-"""Why: MQTT 5's reason codes, their 3.1.1 counterparts, and the one error of this protocol."""
+"""Reason codes of MQTT 5, their counterparts in MQTT 3.1.1, and the exception that carries one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """MQTT 5 reason codes (2.4). Values below 0x80 tell of success."""
+    """MQTT 5 reason codes (2.4). Values from 0x80 on are failures."""
 
     SUCCESS = 0x00
     GRANTED_QOS_1 = 0x01
@@ -75,12 +75,12 @@ def describe(reason: int) -> str:
 
 
 def return_code(reason: int) -> int | None:
-    """Return the CONNACK return code of MQTT 3.1.1 for a reason, or None where it has none (just close)."""
+    """Return the CONNACK return code of MQTT 3.1.1 for a reason; None if the connection just closes."""
     return _RETURN_CODES.get(Reason(reason))
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol; `reason` says how, in MQTT 5's terms. The connection ends with it."""
+    """The peer broke the protocol. The connection ends with `reason`."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -88,10 +88,10 @@ class ProtocolError(Exception):
 
 
 def malformed(text: str) -> ProtocolError:
-    """Return the error for bytes that cannot be parsed according to the specification."""
+    """Return the error for bytes that cannot be parsed."""
     return ProtocolError(Reason.MALFORMED_PACKET, text)
 
 
 def violation(text: str) -> ProtocolError:
-    """Return the error for a packet that parses but that the protocol does not allow here."""
+    """Return the error for a packet that parses, but is not allowed here."""
     return ProtocolError(Reason.PROTOCOL_ERROR, text)

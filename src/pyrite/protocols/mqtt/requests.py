@@ -1,24 +1,23 @@
-"""What MQTT has no packet for: requests on topics below `$pyrite/`, answered on the request's response topic.
+"""Requests: messages on topics below `$pyrite/`, answered on their response topic.
 
 Pull, `$pyrite/consumers/NAME/ACTION`:
 
-    create   {"filter": "sensors/#", "from": "earliest", "within": 30}    make a consumer, or find it there
-    fetch    {"count": 100}                                               be given up to so many messages
-    ack      ["default:17", "default:18"]                                 say which have been dealt with
-    delete                                                                forget the consumer
+    create   {"filter": "sensors/#", "from": "earliest", "within": 30}    create a consumer, unless it exists
+    fetch    {"count": 100}                                               fetch up to so many messages
+    ack      ["default:17", "default:18"]                                 acknowledge messages
+    delete                                                                delete the consumer
 
 Topics, `$pyrite/topics/ACTION`, where the payload is a topic, or a filter for `list`:
 
-    create   weather/temp                                                 have it listed, and allowed
-    delete   weather/temp                                                 forget it, and its kept value
-    list     weather/#                                                    be told what topics there are
+    create   weather/temp                                                 create a topic
+    delete   weather/temp                                                 delete it and its retained message
+    list     weather/#                                                    list topics
 
-A request is a PUBLISH of MQTT 5 with a response topic; its correlation data comes back with the answer. The
-answer goes to the client that asked, on that topic, with the QoS of the request. Fetched messages come one by
-one, with user properties that say their topic (`pyrite-topic`) and place (`pyrite-place`), which is what to
-acknowledge; topics come one by one too, with their kept value as the payload (and `pyrite-kept` if there is
-one). The last message of an answer is empty and says how many there were (`pyrite-count`), or what is wrong
-(`pyrite-error`).
+A request is a PUBLISH of MQTT 5 with a response topic. The answer goes to the same client, on that topic,
+with the QoS and the correlation data of the request. Fetched messages come one by one, with their topic and
+place as user properties (`pyrite-topic`, `pyrite-place`); a place is what the client acknowledges. Topics
+come one by one too, with the retained payload (and `pyrite-kept`) if there is one. The last message of an
+answer is empty and has the count (`pyrite-count`) or the error (`pyrite-error`).
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 REQUESTS = b"$pyrite/"
 MAX_REQUEST = 64 * 1024
 """Bytes of a request's payload, which is decoded in one go."""
-PLACES_TOGETHER = 64
-"""Places of messages that are read in one step."""
+MAX_PLACES_IN_STEP = 64
+"""Places that are parsed in one step."""
 MAX_DIGITS = 19
 """Digits of an offset."""
 EXPECTED = (
@@ -52,11 +51,11 @@ EXPECTED = (
 
 
 class Wrong(Exception):
-    """A request that cannot be granted; the text says why."""
+    """A request that is refused; the text says why."""
 
 
 class Request:
-    """One request, and the way its answer takes."""
+    """One request, and how it is answered."""
 
     def __init__(self, connection: Connection, qos: int, properties: Properties | None) -> None:
         self._connection = connection
@@ -69,7 +68,6 @@ class Request:
             self._correlation = properties.correlation_data
 
     def handle(self, topic: bytes, payload: bytes) -> None:
-        """Do what is asked for."""
         try:
             if len(payload) > MAX_REQUEST:
                 raise Wrong(f"a request has at most {MAX_REQUEST} bytes")
@@ -105,7 +103,7 @@ class Request:
             self._in_steps(self._acknowledge(consumer, _decoded(payload)))
 
     def _in_steps(self, steps: Iterator[None]) -> None:
-        """Do the rest of the request in the connection's turns, after what it does already."""
+        """Do the rest of the request as work of the connection, in turns."""
         self._connection.add_work(self._tried(steps))
 
     def _tried(self, steps: Iterator[None]) -> Iterator[None]:
@@ -129,7 +127,7 @@ class Request:
             check_filter(name.encode(), broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_subscribe(connection.credentials, name):
                 raise Wrong("not authorized for the topics")
-            if self._topic:  # else there is no one to answer
+            if self._topic:  # else the answer has no topic
                 self._in_steps(self._list(name.encode()))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
@@ -212,8 +210,8 @@ class Request:
             raise Wrong('expected a list of places, such as ["default:17"]')
         streams = {stream.name: stream for stream in self._connection.broker.journal.streams}
         places = []
-        for first in range(0, len(texts), PLACES_TOGETHER):
-            for text in texts[first : first + PLACES_TOGETHER]:
+        for first in range(0, len(texts), MAX_PLACES_IN_STEP):
+            for text in texts[first : first + MAX_PLACES_IN_STEP]:
                 name, _, offset = text.rpartition(":") if isinstance(text, str) else ("", "", "")
                 if name not in streams or not offset.isdecimal() or len(offset) > MAX_DIGITS:
                     wrong = repr(text) if isinstance(text, str) and len(text) < 64 else "one of them"
@@ -241,7 +239,7 @@ class Request:
 
 
 def _decoded(payload: bytes) -> Any:
-    """Return what a request's payload says."""
+    """Return the value of a JSON payload; an empty one is {}."""
     try:
         return json.loads(payload) if payload else {}
     except ValueError as error:

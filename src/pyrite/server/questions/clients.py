@@ -10,7 +10,7 @@ from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
 from pyrite.broker.session import Session
 from pyrite.protocols.conversation import Conversation
-from pyrite.protocols.line.datagrams import DatagramConnection
+from pyrite.protocols.line.datagram_connection import DatagramConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.handshake import KEEP_ALIVE_GRACE, VERSIONS
 from pyrite.protocols.mqtt.reasons import Reason

@@ -1,4 +1,4 @@
-"""A list of topics, asked for by `$pyrite/topics/list`, is told a turn at a time."""
+"""Listing topics by `$pyrite/topics/list` is done in turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.core import Core
 PINGRESP = b"\xd0\x00"
 
 
-def test_many_topics_are_listed_while_another_client_is_served() -> None:
+def test_another_client_is_served_while_many_topics_are_listed() -> None:
     ticks = count()
     core = Core(clock=lambda: 100 + next(ticks) * TURN / 4)
     keeper = core.connect("keeper")

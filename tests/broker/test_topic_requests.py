@@ -1,4 +1,4 @@
-"""Topics over MQTT: which may be used, and the requests that list, create and delete them."""
+"""The topic policy over MQTT, and the requests that list, create and delete topics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def core() -> Core:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_publisher_is_told(core: Core, qos: int) -> None:
+def test_publishing_to_an_unlisted_topic_is_refused(core: Core, qos: int) -> None:
     client = core.connect("c")
     client.publish("news", b"x", qos=qos)
     assert client.only(Ack).reason in (0, 0x10)
@@ -42,7 +42,7 @@ def test_a_publisher_is_told(core: Core, qos: int) -> None:
     assert (ack.reason, ack.properties) == (0x90, {"reason_string": TEXT})
 
 
-def test_who_cannot_be_told_is_disconnected(core: Core) -> None:
+def test_a_publisher_that_cannot_be_told_is_disconnected(core: Core) -> None:
     client = core.connect("c")
     client.publish("news", b"x")
     client.publish("sport", b"x")
@@ -56,7 +56,7 @@ def test_who_cannot_be_told_is_disconnected(core: Core) -> None:
 
 
 @pytest.mark.parametrize(("version", "reason"), [(V5, 0x8F), (V311, 0x80)])
-def test_a_subscriber_is_told(core: Core, version: int, reason: int) -> None:
+def test_subscribing_to_an_unlisted_topic_is_refused(core: Core, version: int, reason: int) -> None:
     client = core.connect("c", version)
     wishes = [Wish(name, 0) for name in (b"news", b"sport", b"#", b"$share/g/sport", b"sport/+")]
     client.send(Subscribe(1, wishes, {}))
@@ -66,14 +66,13 @@ def test_a_subscriber_is_told(core: Core, version: int, reason: int) -> None:
         assert suback.properties == {"reason_string": TEXT}
 
 
-def test_a_will_is_refused(core: Core) -> None:
+def test_a_will_on_an_unlisted_topic_is_refused(core: Core) -> None:
     connack = core.wire().connect("c", will=WillMessage(b"sport", b"x", 0, False, {}))
     assert connack.reason == 0x90
     assert TEXT in connack.properties["reason_string"]
 
 
-def test_a_topic_that_comes_and_goes(core: Core) -> None:
-    """While a publisher goes on as it did."""
+def test_a_topic_is_created_and_deleted_while_a_publisher_goes_on(core: Core) -> None:
     client = core.connect("c")
     reasons = []
     for change in (None, core.broker.create_topic, None, core.broker.delete_topic):
@@ -84,7 +83,7 @@ def test_a_topic_that_comes_and_goes(core: Core) -> None:
     assert reasons == [0x90, 0x10, 0x10, 0x90]
 
 
-def test_a_fixed_list() -> None:
+def test_a_fixed_list_of_topics_cannot_be_changed() -> None:
     core = Core(topics=LISTED)
     client = core.connect("c")
     assert client.subscribe("NEWS", "WEATHER", "SPORT") == [0, 0, 0x8F]
@@ -95,7 +94,7 @@ def test_a_fixed_list() -> None:
     assert "in the configuration" in core.broker.delete_topic(b"NEWS")
 
 
-def test_the_brokers_own_topics_are_not_among_them(core: Core) -> None:
+def test_the_brokers_own_topics_are_not_listed(core: Core) -> None:
     client = core.connect("c")
     assert client.subscribe("$SYS/#", "$SYS/broker/uptime") == [0, 0]
 
@@ -104,7 +103,7 @@ def test_the_brokers_own_topics_are_not_among_them(core: Core) -> None:
 
 
 def ask(client: Client, action: str, payload: bytes = b"") -> tuple[list[Publish], dict[str, str]]:
-    """Make a request; return what came but for the last message, and what that said."""
+    """Send a request; return the messages before the last one, and what the last one says."""
     client.publish(f"$pyrite/topics/{action}", payload, response_topic="answers", correlation_data=b"7")
     messages = client.messages()
     assert all(message.topic == b"answers" for message in messages)
@@ -147,7 +146,7 @@ def test_topics_are_created_listed_and_deleted() -> None:
         ("dance", b"", "expected $pyrite/consumers/NAME/ and"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_told(action: str, payload: bytes, text: str) -> None:
+def test_an_invalid_request_is_answered_with_the_reason(action: str, payload: bytes, text: str) -> None:
     core = Core(limits=Limits(max_created_topics=2))
     client = core.connect("c")
     for topic in (b"one", b"two"):

@@ -1,4 +1,4 @@
-"""The figures of `pyrite top`: what came under $SYS, how fast counters grow, and Spark pipelines."""
+"""Metrics for `pyrite top`: values from $SYS, growth rates of counters, and Spark pipelines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyrite.process.terminal import printable
 
 PREFIX = "$SYS/broker/"
 PIPELINES = "$pipelines/"
-MOST_PIPELINES = 200
+MAX_PIPELINES = 200
 RATES = (
     "publish/messages/received",
     "publish/messages/sent",
@@ -24,39 +24,39 @@ RATES = (
     "log/bytes/written",
     "log/commits/count",
 )
-"""Counters whose growth in a second is told."""
-REMEMBERED = 40
-"""Readings of which rates are remembered, for sparklines."""
-PAUSE = 0.05
-"""Seconds between two figures that do not belong to the same update of the broker's."""
+"""Counters whose growth per second is shown."""
+HISTORY_LENGTH = 40
+"""Samples of rates kept for sparklines."""
+UPDATE_GAP = 0.05
+"""Messages further apart than this many seconds belong to different updates of $SYS."""
 
 
-class Reading(NamedTuple):
-    """The figures at one moment."""
+class Sample(NamedTuple):
+    """The metrics at one moment."""
 
-    figures: dict[str, str]
-    """By topic, without its prefix."""
+    metrics: dict[str, str]
+    """By topic, without the prefix."""
     rates: dict[str, float]
-    """Growth of counters, a second."""
+    """Growth per second, by counter."""
     history: dict[str, Sequence[float]]
-    """The last rates of each."""
+    """Recent rates, by counter."""
     pipelines: dict[str, dict[str, object]] = {}
-    """What each pipeline said of itself last, by name."""
+    """The last status of each pipeline, by name."""
 
     def values(self) -> dict[str, int | float | str]:
-        """Return the figures, those that are numbers as numbers."""
-        return {name: _number(text) for name, text in sorted(self.figures.items())}
+        """Return the metrics, numeric ones as numbers."""
+        return {name: _number(text) for name, text in sorted(self.metrics.items())}
 
 
-class Readings:
-    """Takes figures as they come; the broker sends only those that have changed, all at one time."""
+class Sampler:
+    """Collects metrics as they arrive. The broker publishes the changed ones together, once an interval."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: another broker may come."""
+        """Forget everything: the next connection may be to another broker."""
         self._figures: dict[str, str] = {}
         self._pipelines: dict[str, dict[str, object]] = {}
         self._last = self._updated = self._read = 0.0
@@ -66,20 +66,19 @@ class Readings:
 
     @property
     def count(self) -> int:
-        """How many figures there are."""
         return len(self._figures)
 
     def take(self, topic: str, payload: bytes, retained: bool) -> None:
-        """Note a figure that came; one that was `retained` is from an update at some time before."""
+        """Record a metric; one that was `retained` belongs to an earlier update."""
         now = self._clock()
         if not retained:
-            if now - self._last > PAUSE:
+            if now - self._last > UPDATE_GAP:
                 self._updated = now
             self._last = now
         self._figures[printable(topic.removeprefix(PREFIX))] = printable(payload.decode("utf-8", "replace"))
 
     def take_pipeline(self, topic: str, payload: bytes) -> None:
-        """Note what a pipeline says of itself; what is no object in JSON takes it away."""
+        """Record the status of a pipeline; a payload that is not a JSON object removes the pipeline."""
         name = printable(topic.removeprefix(PIPELINES))
         try:
             said = json.loads(payload)
@@ -87,13 +86,13 @@ class Readings:
             said = None
         if not isinstance(said, dict):
             self._pipelines.pop(name, None)
-        elif name in self._pipelines or len(self._pipelines) < MOST_PIPELINES:
+        elif name in self._pipelines or len(self._pipelines) < MAX_PIPELINES:
             self._pipelines[name] = said
 
-    def reading(self) -> Reading:
-        """Return the figures of now; rates are those between this update of the broker's and the one before.
+    def sample(self) -> Sample:
+        """Return the current metrics, with rates between the last two updates of the broker.
 
-        Before there are two of them, rates are the averages of the last minute, as the broker tells them.
+        Until there are two, rates are the broker's one-minute averages.
         """
         if self._updated != self._read:
             elapsed, self._read = self._updated - self._read, self._updated
@@ -102,9 +101,9 @@ class Readings:
             if before:
                 self._rates = {name: max(0.0, (now[name] - before[name]) / elapsed) for name in RATES}
                 for name, rate in self._rates.items():
-                    self._history.setdefault(name, deque(maxlen=REMEMBERED)).append(rate)
+                    self._history.setdefault(name, deque(maxlen=HISTORY_LENGTH)).append(rate)
         rates = self._rates or self._averages()
-        return Reading(
+        return Sample(
             dict(self._figures),
             {name: round(rate, 2) for name, rate in rates.items() if name in self._figures},
             {name: tuple(values) for name, values in self._history.items()},

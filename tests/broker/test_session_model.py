@@ -1,8 +1,8 @@
-"""A session against a simple model: whatever happens to its connection, no message is lost or doubled.
+"""A session against a simple model: whatever happens to its connection, no message is lost or duplicated.
 
-One client with a lasting session subscribes, leaves, comes back and acknowledges as it likes, while messages
-are published. The model knows who asked for what, and keeps what the client must have got in the end: with
-QoS 1 at least once, with QoS 2 exactly once, in the order of publishing for each topic.
+One client with a persistent session subscribes, disconnects, reconnects and acknowledges at random while
+messages are published. The model knows the subscriptions and the messages that the client must have received
+in the end: QoS 1 at least once, QoS 2 exactly once, in the order of publishing for each topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXPIRY = 1_000
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """The rules of the game."""
+    """Actions of the client and of a publisher, and what must hold after them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,13 +79,13 @@ class SessionMachine(RuleBasedStateMachine):
             self.subscribe("t/#", 2)
 
     def known(self) -> bool:
-        """Tell whether the broker should have the client's session."""
+        """Whether the broker must still have the client's session."""
         if self.client is not None:
             return self.lasts > 0
         return "client" in self.core.broker.sessions
 
     def forget(self) -> None:
-        """Forget what was promised to a session that is over."""
+        """Drop the expectations of a session that has ended."""
         self.subscriptions.clear()
         for number in list(self.expected):
             if not self.count[number]:
@@ -93,7 +93,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.half_received.clear()
 
     def receive(self) -> None:
-        """Take what has come, as a client must: with QoS 2, an id that is not released is a duplicate."""
+        """Receive as a client must: a QoS 2 message whose packet id is not released is a duplicate."""
         if self.client is None:
             return
         for packet in self.client.received():
@@ -252,7 +252,7 @@ class SessionMachine(RuleBasedStateMachine):
                 assert qos == self.expected[number][1]
 
     def teardown(self) -> None:
-        """In the end the client comes back, takes everything, and has all that it was promised."""
+        """Reconnect, receive everything, and require every expected message."""
         self.connect(V5, False, 5)
         while self.unfinished:
             packets, self.unfinished = self.unfinished, []

@@ -1,4 +1,4 @@
-"""A client's connection, again and again: opens it, keeps it alive, and comes back when it is lost."""
+"""A client's connection: opens it, keeps it alive, and reconnects when it is lost."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from dataclasses import dataclass
 
 from pyrite.client.errors import ClientError, ConnectError, ConnectionLost, reason_text
 from pyrite.client.message import Message, Properties
-from pyrite.client.options import Options
+from pyrite.client.options import ClientOptions
 from pyrite.client.protocol import Answered, Connected, Ended, Protocol, ProtocolError, Refusal, Settled
 from pyrite.client.trace import Trace
 from pyrite.client.trace import log as packets_log
-from pyrite.client.wire import Wire, open_wire
+from pyrite.client.transport import Transport, open_transport
 from pyrite.protocols.mqtt.packets import V5, Connack, Connect
 from pyrite.protocols.mqtt.reasons import Reason
 
 _log = logging.getLogger("pyrite.client")
 
 FIRST_DELAY = 0.1
-"""Seconds before the first attempt to reconnect."""
-STEADY = 10.0
-"""Seconds that a connection has to last, for the next attempts to begin with short delays again."""
-CLOSE_TIME = 2.0
-"""Seconds for what is to be sent at the end."""
-_OLDER_REASONS = {
-    1: "the broker does not speak this version of MQTT",
+"""Delay before the first attempt to reconnect, in seconds."""
+STABLE_AFTER = 10.0
+"""A connection that lasted this many seconds resets the reconnect delay."""
+CLOSE_TIMEOUT = 2.0
+"""Seconds allowed for sending the remaining data at close."""
+_RETURN_CODES = {
+    1: "the broker does not support this MQTT version",
     2: "the broker does not accept the client identifier",
     3: "the broker is unavailable",
     4: "bad user name or password",
@@ -42,41 +42,41 @@ _FINAL = {
     Reason.BANNED,
     Reason.BAD_AUTHENTICATION_METHOD,
 }
-"""Refusals that will be the same the next time."""
+"""Refusals that another attempt would meet again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What the client is to know."""
+    """What the connection reports to the client."""
 
     connect_packet: Callable[[bool], Connect]
-    """Makes the CONNECT, with a clean start or not."""
+    """Build the CONNECT packet, with or without a clean start."""
     accepted: Callable[[Connack], None]
-    """A connection has begun."""
+    """Called when a connection is accepted."""
     event: Callable[[Message | Settled | Answered], None]
-    """Something has come over it."""
+    """Called for each received event."""
     read: Callable[[], None]
-    """Everything that came with one read has been passed on."""
+    """Called after all events of one read."""
     lost: Callable[[ClientError], None]
-    """It is gone."""
+    """Called when the connection is lost."""
     ended: Callable[[ClientError], None]
-    """It is gone, and there will be no other."""
+    """Called when the connection is lost and will not be reopened."""
 
 
-class Link:
-    """The connection of a client."""
+class ClientConnection:
+    """The connection of a client, across reconnects."""
 
-    def __init__(self, options: Options, protocol: Protocol, callbacks: Callbacks) -> None:
+    def __init__(self, options: ClientOptions, protocol: Protocol, callbacks: Callbacks) -> None:
         self.connected = asyncio.Event()
-        self.wire: Wire | None = None
+        self.transport: Transport | None = None
         self._options = options
         self._address = options.address
         self._protocol = protocol
         self._callbacks = callbacks
         self._greeting: asyncio.Future[None] | None = None
-        """Waits for the CONNACK."""
+        """Resolved by CONNACK."""
         self._farewell: Ended | None = None
-        """What the broker gave as its reason to disconnect."""
+        """The DISCONNECT that the broker sent, if any."""
         self._sent_trace: Trace | None = None
         self._received_trace: Trace | None = None
         self._reconnecting: asyncio.Task[None] | None = None
@@ -85,12 +85,12 @@ class Link:
         self._since = self._last_sent = self._last_heard = self._pinged = 0.0
         self._flushing = False
         self.paused = False
-        """Whether nothing is being read at the time."""
+        """True while reading is paused."""
 
-    # Beginning and end.
+    # Opening and closing
 
     async def connect(self, clean_start: bool) -> None:
-        """Open one connection, and see it accepted; raises ConnectError."""
+        """Open one connection and wait for CONNACK; raises ConnectError."""
         self._greeting = asyncio.get_running_loop().create_future()
         self._farewell = None
         options = self._options
@@ -99,35 +99,37 @@ class Link:
             self._received_trace = Trace("received", options.version)
         try:
             async with asyncio.timeout(options.timeout):
-                self.wire = await open_wire(
+                self.transport = await open_transport(
                     self._address, options.tls, options.bind_address, self._received, self._lost
                 )
-                if self.wire.closed.done():
-                    self._lost(self.wire, self.wire.fault or "the peer closed the connection at once")
+                if self.transport.closed.done():
+                    self._lost(
+                        self.transport, self.transport.fault or "the peer closed the connection at once"
+                    )
                 self._protocol.connect(self._callbacks.connect_packet(clean_start))
                 self.flush()
                 await self._greeting
         except TimeoutError:
-            self._drop_wire()
+            self._drop_transport()
             raise ConnectError(
                 f"cannot connect to {self._address}: no answer within {options.timeout:g} seconds"
             ) from None
         except BaseException:
-            if self.connected.is_set():  # who asked for it gave up in that very moment: say goodbye
+            if self.connected.is_set():  # cancelled just after CONNACK: disconnect normally
                 await self.close(options.disconnect_properties())
             else:
-                self._drop_wire()
+                self._drop_transport()
             raise
         finally:
             self._greeting = None
 
-    def _drop_wire(self) -> None:
-        wire, self.wire = self.wire, None
-        if wire is not None:
-            wire.abort()
+    def _drop_transport(self) -> None:
+        transport, self.transport = self.transport, None
+        if transport is not None:
+            transport.abort()
 
     async def close(self, properties: Properties) -> None:
-        """Send what is to be sent and a DISCONNECT with these properties, and close."""
+        """Send the remaining data and a DISCONNECT with these properties, and close."""
         task, self._reconnecting = self._reconnecting, None
         if task is not None:
             task.cancel()
@@ -135,26 +137,26 @@ class Link:
         self.connected.clear()
         if self._timer is not None:
             self._timer.cancel()
-        wire, self.wire = self.wire, None
-        if wire is None:
+        transport, self.transport = self.transport, None
+        if transport is None:
             return
         if self._protocol.connected:
             self._protocol.disconnect(0, properties)
         if self._protocol.has_output:
-            self._write(wire)
+            self._write(transport)
         self._protocol.lost()
-        wire.end()
+        transport.end()
         try:
-            async with asyncio.timeout(CLOSE_TIME):
-                await asyncio.shield(wire.closed)
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await asyncio.shield(transport.closed)
         except TimeoutError:
-            wire.abort()
+            transport.abort()
 
-    def _lost(self, wire: Wire, text: str) -> None:
-        """Take note that a connection is gone."""
-        if wire is not self.wire:
+    def _lost(self, transport: Transport, text: str) -> None:
+        """Handle a lost connection."""
+        if transport is not self.transport:
             return
-        self.wire = None
+        self.transport = None
         was_connected = self.connected.is_set()
         self._protocol.lost()
         self.connected.clear()
@@ -171,19 +173,19 @@ class Link:
         if not was_connected:
             return
         error = ConnectionLost(f"the connection to {self._address} was lost: {text}", reason, said)
-        # Two clients of one name would take the session from each other for ever.
+        # After a session takeover, two clients with one identifier would take it from each other forever.
         if self._options.reconnect and reason != Reason.SESSION_TAKEN_OVER:
-            if asyncio.get_running_loop().time() - self._since > STEADY:
+            if asyncio.get_running_loop().time() - self._since > STABLE_AFTER:
                 self._delay = FIRST_DELAY
-            self._reconnecting = asyncio.create_task(self._come_back())
+            self._reconnecting = asyncio.create_task(self._reconnect())
         else:
             self._callbacks.ended(error)
         self._callbacks.lost(error)
 
-    async def _come_back(self) -> None:
-        """Connect again, with longer and longer pauses."""
+    async def _reconnect(self) -> None:
+        """Reconnect, with growing delays."""
         while True:
-            # The jitter keeps clients that were lost together from coming back together.
+            # Jitter keeps clients that lost their connections together from reconnecting together.
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.0))  # noqa: S311
             self._delay = min(self._delay * 2, self._options.longest_pause)
             try:
@@ -199,10 +201,10 @@ class Link:
                 self._callbacks.ended(ConnectionLost(f"cannot reconnect: {error!r}"))
                 return
 
-    # Sending.
+    # Sending
 
-    def soon(self) -> None:
-        """Send what there is to send at the end of this turn of the event loop: many packets, one write."""
+    def flush_soon(self) -> None:
+        """Flush at the end of this turn of the event loop: many packets, one write."""
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush_soon)
@@ -212,47 +214,45 @@ class Link:
         self.flush()
 
     def flush(self) -> None:
-        """Send what there is to send."""
-        if self.wire is not None and self._protocol.has_output:
+        """Write the pending packets."""
+        if self.transport is not None and self._protocol.has_output:
             self._last_sent = asyncio.get_running_loop().time()
-            self._write(self.wire)
+            self._write(self.transport)
 
-    def _write(self, wire: Wire) -> None:
+    def _write(self, transport: Transport) -> None:
         data = self._protocol.take()
         if self._sent_trace is not None:
             self._sent_trace.feed(data)
-        wire.write(data)
+        transport.write(data)
 
-    def _watch(self, interval: float) -> None:
-        """Keep the connection alive, and see whether the broker is."""
-        if self.wire is None:
+    def _check_keep_alive(self, interval: float) -> None:
+        """Send PINGREQ when idle, and abort when the broker does not answer."""
+        if self.transport is None:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
         unanswered = self._protocol.pings_unanswered
         if unanswered and not self.paused and now - max(self._last_heard, self._pinged) >= interval:
-            self.wire.abort(f"the broker gave no sign of life for {interval:g} seconds")
+            self.transport.abort(f"no packet from the broker for {interval:g} seconds")
             return
         if not unanswered and now - self._last_sent >= interval / 2:
             self._pinged = now
             self._protocol.ping()
             self.flush()
-        self._timer = loop.call_later(interval / 4, self._watch, interval)
+        self._timer = loop.call_later(interval / 4, self._check_keep_alive, interval)
 
-    # Receiving.
+    # Receiving
 
     def pause_reading(self) -> None:
-        """Take nothing more from the broker for now."""
-        if self.wire is not None and not self.paused:
+        if self.transport is not None and not self.paused:
             self.paused = True
-            self.wire.pause_reading()
+            self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take what comes again."""
-        if self.wire is not None and self.paused:
+        if self.transport is not None and self.paused:
             self.paused = False
-            self._pinged = asyncio.get_running_loop().time()  # the broker could not be heard meanwhile
-            self.wire.resume_reading()
+            self._pinged = asyncio.get_running_loop().time()  # answers could not be read while paused
+            self.transport.resume_reading()
 
     def _received(self, data: bytes) -> None:
         self._last_heard = asyncio.get_running_loop().time()
@@ -265,12 +265,12 @@ class Link:
                 else:
                     self._handle(event)
         except ProtocolError as error:
-            text = f"the peer does not speak MQTT as a broker does: {error}"
+            text = f"not a valid MQTT broker: {error}"
             if self._protocol.connected:
                 self._protocol.disconnect(error.reason)
                 self.flush()
-            if self.wire is not None:
-                self.wire.end(text)
+            if self.transport is not None:
+                self.transport.end(text)
             elif self._greeting is not None and not self._greeting.done():
                 self._greeting.set_exception(ConnectError(f"cannot connect to {self._address}: {text}"))
         self.flush()
@@ -283,7 +283,7 @@ class Link:
                 self._since = asyncio.get_running_loop().time()
                 keep_alive = connack.properties.get("server_keep_alive", self._options.keep_alive)
                 if keep_alive:
-                    self._watch(float(keep_alive))
+                    self._check_keep_alive(float(keep_alive))
                 self.connected.set()
                 _log.debug("connected to %s", self._address)
                 if greeting is not None and not greeting.done():
@@ -294,11 +294,11 @@ class Link:
                 if self._protocol.version == V5:
                     text = reason_text(connack.reason, said)
                 else:
-                    text = _OLDER_REASONS.get(connack.reason, f"return code {connack.reason}")
+                    text = _RETURN_CODES.get(connack.reason, f"return code {connack.reason}")
                 if greeting is not None and not greeting.done():
                     refusal = f"{self._address} refused the connection: {text}"
                     greeting.set_exception(ConnectError(refusal, connack.reason, said))
             case Ended():
                 self._farewell = event
-                if self.wire is not None:
-                    self.wire.end()
+                if self.transport is not None:
+                    self.transport.end()

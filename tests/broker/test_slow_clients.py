@@ -1,4 +1,4 @@
-"""A client that does not read what it is sent: bounded memory, nothing of QoS 1 and 2 lost."""
+"""Clients that do not read: memory is bounded, and no QoS 1 or 2 message is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_qos_0_beyond_the_bound_is_dropped_and_counted(core: Core, version: int)
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-def test_qos_0_in_runs_of_alternating_topics_is_bounded_too(core: Core, version: int) -> None:
+def test_qos_0_in_runs_of_alternating_topics_is_bounded(core: Core, version: int) -> None:
     reader = slow_reader(core, 0, version)
     writer = core.connect("writer", version)
     for _ in range(30):
@@ -57,7 +57,7 @@ def test_qos_0_in_runs_of_alternating_topics_is_bounded_too(core: Core, version:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("together", [True, False])
-def test_qos_1_and_2_wait_and_arrive_in_order_when_the_client_is_well_again(
+def test_qos_1_and_2_wait_and_arrive_in_order_when_the_client_reads_again(
     core: Core, qos: int, together: bool
 ) -> None:
     reader = slow_reader(core, qos)
@@ -82,7 +82,7 @@ def test_qos_1_and_2_wait_and_arrive_in_order_when_the_client_is_well_again(
     assert core.broker.figures.messages_stored == 0
 
 
-def test_what_waits_for_a_slow_client_takes_bounded_memory() -> None:
+def test_messages_for_a_slow_client_take_bounded_memory() -> None:
     core = Core(Limits(max_waiting_bytes=BOUND, max_queued_messages=100, max_queued_bytes=200_000))
     readers = []
     for number in range(5):
@@ -105,8 +105,8 @@ def test_what_waits_for_a_slow_client_takes_bounded_memory() -> None:
     assert core.broker.figures.messages_dropped > 900 * 5
 
 
-def test_a_message_that_waited_only_for_the_outbox_is_sent_with_it(core: Core) -> None:
-    """The transport takes everything at once, so it will never say that it has drained."""
+def test_a_message_that_waited_for_the_output_buffer_is_sent_with_it(core: Core) -> None:
+    """The transport accepts everything at once, so it never reports that it has drained."""
     reader = core.connect("reader")
     reader.subscribe("a", qos=1)
     reader.feed(reader.encoded(*([Ping(fields.PINGREQ)] * BOUND)))  # the answers fill the outbox
@@ -119,7 +119,7 @@ def test_a_message_that_waited_only_for_the_outbox_is_sent_with_it(core: Core) -
     assert core.broker.figures.messages_stored == 0
 
 
-def test_a_client_that_does_not_read_its_answers_is_given_up(core: Core) -> None:
+def test_a_client_that_does_not_read_its_acknowledgements_is_closed(core: Core) -> None:
     client = core.connect("c")
     client.transport.slow = True
     for _ in range(30):
@@ -129,7 +129,7 @@ def test_a_client_that_does_not_read_its_answers_is_given_up(core: Core) -> None
     assert core.broker.figures.connections == 0
 
 
-def test_a_client_that_is_closed_is_given_a_moment_to_take_what_was_sent(core: Core) -> None:
+def test_a_closed_client_gets_a_moment_to_read_what_was_sent(core: Core) -> None:
     client = core.connect("c")
     client.transport.slow = True
     client.send(b"\x00\x00")

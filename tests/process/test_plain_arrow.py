@@ -1,4 +1,4 @@
-"""What Arrow imports when it is first used is imported at the start, or not at all."""
+"""Arrow imports nothing when it is first used, so that no client waits for an import."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREPARE = "from pyrite.process.plain_arrow import keep_pandas_out; keep_pandas_o
 
 
 def imported(prepare: str) -> tuple[list[str], bool]:
-    """Return what the first arrays import, and whether pandas is there then."""
+    """Return the modules that the first arrays import, and whether pandas was imported."""
     ended = subprocess.run(
         [sys.executable, "-c", USE.format(prepare=prepare)], capture_output=True, text=True, check=True
     )
@@ -33,7 +33,7 @@ def test_the_first_arrays_of_a_process_import_nothing() -> None:
     assert imported(PREPARE) == ([], False)
 
 
-def test_without_it_they_would() -> None:
+def test_without_preparation_the_first_arrays_import_numpy_and_pandas() -> None:
     pytest.importorskip("pandas")
     names, pandas = imported("")
     assert "numpy.ma" in names

@@ -1,4 +1,4 @@
-"""No client's packets are handled for long while others wait: the broker's clock interrupts it."""
+"""Turns: work for one client is interrupted by the clock so that others are served."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 
 @pytest.fixture
 def core() -> Core:
-    """A broker for which every look at the clock takes a quarter of a turn."""
+    """A broker whose clock advances by a quarter of a turn with every look."""
     ticks = count()
     return Core(clock=lambda: 100 + next(ticks) * TURN / 4)
 
 
 def finish(core: Core) -> int:
-    """Give everyone who was interrupted turns until none is left; return how many it took."""
+    """Give interrupted clients turns until none is left; return the number of turns."""
     turns = 0
     while core.broker.has_interrupted:
         core.broker.take_turns()
@@ -35,7 +35,7 @@ def finish(core: Core) -> int:
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-def test_a_flood_of_requests_is_handled_a_turn_at_a_time(core: Core, version: int) -> None:
+def test_a_flood_of_requests_is_handled_in_turns(core: Core, version: int) -> None:
     flooder = core.connect("flooder", version)
     flooder.send(PINGREQ * 100)
     answered = flooder.transport.written.count(PINGRESP)
@@ -54,7 +54,7 @@ def test_another_client_is_served_between_the_turns(core: Core) -> None:
     assert core.broker.has_interrupted
 
 
-def test_what_comes_meanwhile_waits_and_keeps_its_order(core: Core) -> None:
+def test_bytes_that_arrive_between_turns_keep_their_order(core: Core) -> None:
     reader = core.connect("reader")
     reader.subscribe("a/#")
     flooder = core.connect("flooder")
@@ -66,7 +66,7 @@ def test_what_comes_meanwhile_waits_and_keeps_its_order(core: Core) -> None:
     assert [m.payload for m in reader.messages()] == [b"x" * n for n in range(100)] + [b"last"]
 
 
-def test_many_retained_messages_are_sent_a_turn_at_a_time(core: Core) -> None:
+def test_many_retained_messages_are_sent_in_turns(core: Core) -> None:
     keeper = core.connect("keeper")
     total = 1_000
     for number in range(total):
@@ -81,7 +81,7 @@ def test_many_retained_messages_are_sent_a_turn_at_a_time(core: Core) -> None:
     assert reader.transport.written.endswith(PINGRESP)
 
 
-def test_a_client_that_goes_while_it_waits_for_its_turn_is_forgotten(core: Core) -> None:
+def test_a_client_that_leaves_while_waiting_for_its_turn_is_forgotten(core: Core) -> None:
     flooder = core.connect("flooder")
     flooder.send(PINGREQ * 100)
     flooder.connection.lost()
@@ -89,7 +89,7 @@ def test_a_client_that_goes_while_it_waits_for_its_turn_is_forgotten(core: Core)
     assert "flooder" not in core.broker.sessions
 
 
-def test_sessions_that_end_at_one_time_are_ended_a_turn_at_a_time(core: Core) -> None:
+def test_sessions_that_expire_together_are_ended_in_turns(core: Core) -> None:
     for number in range(100):
         core.connect(f"c{number}", clean_start=False, session_expiry=10).connection.lost()
     other = core.connect("other")
@@ -101,7 +101,7 @@ def test_sessions_that_end_at_one_time_are_ended_a_turn_at_a_time(core: Core) ->
     assert list(core.broker.sessions) == ["other"]
 
 
-def test_what_is_due_has_one_turn_however_often_the_clock_is_looked_at(core: Core) -> None:
+def test_repeated_ticks_give_due_timers_one_turn(core: Core) -> None:
     for number in range(100):
         core.connect(f"c{number}", clean_start=False, session_expiry=10).connection.lost()
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_what_is_due_has_one_turn_however_often_the_clock_is_looked_at(core: Cor
 
 
 @pytest.mark.parametrize("how", ["leaves", "begins anew"])
-def test_a_session_with_many_subscriptions_ends_a_turn_at_a_time(core: Core, how: str) -> None:
+def test_a_session_with_many_subscriptions_ends_in_turns(core: Core, how: str) -> None:
     leaver, publisher = core.connect("leaver", session_expiry=0 if how == "leaves" else 60), core.connect("p")
     filters = [f"a/{number}/#" for number in range(2_000)]
     for first in range(0, len(filters), 500):
@@ -140,7 +140,7 @@ def test_a_session_with_many_subscriptions_ends_a_turn_at_a_time(core: Core, how
 
 
 def take_everything(core: Core, client: Client) -> list[bytes]:
-    """Acknowledge what comes until nothing more does, and return the payloads in their order."""
+    """Acknowledge until nothing more comes; return the payloads in order."""
     payloads: list[bytes] = []
     while True:
         finish(core)
@@ -152,7 +152,7 @@ def take_everything(core: Core, client: Client) -> list[bytes]:
 
 
 @pytest.mark.parametrize("in_flight", [10, 0])
-def test_a_client_that_is_back_before_its_end_is_dealt_with_gets_all_in_order(
+def test_a_client_that_reconnects_before_its_end_was_handled_gets_all_in_order(
     core: Core, in_flight: int
 ) -> None:
     core.broker.access = Guard({}, [Rule(["anonymous"], publish=["#"], subscribe=["a/#"])], True)
@@ -178,7 +178,9 @@ def test_a_client_that_is_back_before_its_end_is_dealt_with_gets_all_in_order(
 
 @pytest.mark.parametrize("back", [True, False])
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_a_member_leaves_to_the_others_reaches_one_of_them(core: Core, clean: bool, back: bool) -> None:
+def test_unacknowledged_messages_of_a_member_reach_one_other_member(
+    core: Core, clean: bool, back: bool
+) -> None:
     asked = {"session_expiry": 100, "receive_maximum": 20}
     first = core.connect("first", **asked)
     first.subscribe("$share/group/a/#", qos=1)
@@ -198,7 +200,7 @@ def test_what_a_member_leaves_to_the_others_reaches_one_of_them(core: Core, clea
     assert others == sorted(others, key=int)
 
 
-def test_the_end_of_a_session_frees_all_that_waited_for_it(core: Core) -> None:
+def test_the_end_of_a_session_frees_its_queue(core: Core) -> None:
     client = core.connect("reader", clean_start=False, session_expiry=100, receive_maximum=10)
     client.subscribe("$share/group/a/#", "b/#", qos=1)
     for number in range(300):

@@ -1,6 +1,6 @@
-"""One table of packets on the wire, which the codec's tests, the broker's tests and the fuzzer share.
+"""One table of packets on the wire, shared by tests of the codec, tests of the broker, and the fuzzer.
 
-A case is written so that it can be read, in a notation that knows nothing of the codec under test:
+A case is written in a readable notation that is independent of the codec under test:
 
     10 ( "MQTT" 05 02 003C ( 11 0000000A ) "a" )
 
@@ -42,7 +42,7 @@ _TOKEN = re.compile(r"\s*(?:\"([^\"]*)\"|'([^']*)'|([()])|((?:[0-9A-F]{2})+))")
 
 
 def wire(notation: str) -> bytes:
-    """Return the bytes that a notation stands for."""
+    """Return the bytes of a notation."""
     open_parts: list[bytearray] = [bytearray()]
     at = 0
     while at < len(notation.rstrip()):
@@ -77,7 +77,7 @@ def _varint(value: int) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes, and what they say: a packet, or the reason for which they are refused."""
+    """Bytes, with the packet that they encode or the reason for which they are refused."""
 
     name: str
     version: int

@@ -1,4 +1,4 @@
-"""Qualities of service, redelivery, and flow control (4.3, 4.4, 4.9)."""
+"""QoS, redelivery and flow control (4.3, 4.4, 4.9)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def persistent(core: Core, client_id: str, version: int = V5, **wishes: int) -> 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
-def test_a_message_arrives_with_the_lower_of_both_qualities(
+def test_delivery_uses_the_lower_of_published_and_granted_qos(
     core: Core, version: int, published: int, granted: int
 ) -> None:
     """[MQTT-3.8.4-8]"""
@@ -37,7 +37,7 @@ def test_a_message_arrives_with_the_lower_of_both_qualities(
 
 
 @BOTH_VERSIONS
-def test_a_message_of_qos_1_is_acknowledged(core: Core, version: int) -> None:
+def test_a_qos_1_message_is_acknowledged(core: Core, version: int) -> None:
     """[MQTT-4.3.2-4]"""
     core.connect("reader").subscribe("a")
     writer = core.connect("writer", version)
@@ -45,7 +45,7 @@ def test_a_message_of_qos_1_is_acknowledged(core: Core, version: int) -> None:
     assert writer.only(Ack) == Ack(PUBACK, 7)
 
 
-def test_a_message_that_no_one_asked_for_is_acknowledged_as_such(core: Core) -> None:
+def test_a_message_without_subscribers_is_acknowledged_with_that_reason(core: Core) -> None:
     writer = core.connect("writer")
     writer.publish("a", b"x", qos=1, packet_id=7)
     assert writer.only(Ack) == Ack(PUBACK, 7, Reason.NO_MATCHING_SUBSCRIBERS)
@@ -54,7 +54,7 @@ def test_a_message_that_no_one_asked_for_is_acknowledged_as_such(core: Core) -> 
 
 
 @BOTH_VERSIONS
-def test_a_message_of_qos_2_is_taken_in_once_until_it_is_released(core: Core, version: int) -> None:
+def test_a_qos_2_message_is_accepted_once_until_pubrel(core: Core, version: int) -> None:
     """[MQTT-4.3.3-10], [MQTT-4.3.3-11], [MQTT-4.3.3-12]"""
     reader = core.connect("reader")
     reader.subscribe("a")
@@ -71,7 +71,7 @@ def test_a_message_of_qos_2_is_taken_in_once_until_it_is_released(core: Core, ve
 
 
 @BOTH_VERSIONS
-def test_a_message_of_qos_2_is_taken_in_once_across_connections(core: Core, version: int) -> None:
+def test_a_qos_2_message_is_accepted_once_across_connections(core: Core, version: int) -> None:
     reader = core.connect("reader")
     reader.subscribe("a")
     writer = persistent(core, "writer", version)
@@ -83,7 +83,7 @@ def test_a_message_of_qos_2_is_taken_in_once_across_connections(core: Core, vers
     assert reader.payloads() == [b"x"]
 
 
-def test_a_release_of_an_unknown_id_is_answered_as_such(core: Core) -> None:
+def test_pubrel_with_an_unknown_packet_id_is_answered_with_that_reason(core: Core) -> None:
     client = core.connect("c")
     client.ack(PUBREL, 9)
     assert client.only(Ack) == Ack(PUBCOMP, 9, Reason.PACKET_IDENTIFIER_NOT_FOUND)
@@ -93,7 +93,7 @@ def test_a_release_of_an_unknown_id_is_answered_as_such(core: Core) -> None:
 
 
 @BOTH_VERSIONS
-def test_a_delivery_of_qos_2_takes_four_steps(core: Core, version: int) -> None:
+def test_a_qos_2_delivery_takes_four_packets(core: Core, version: int) -> None:
     """[MQTT-4.3.3-2] to [MQTT-4.3.3-5]"""
     reader = core.connect("reader", version)
     reader.subscribe("a", qos=2)
@@ -108,13 +108,13 @@ def test_a_delivery_of_qos_2_takes_four_steps(core: Core, version: int) -> None:
     assert core.broker.sessions["reader"].inflight_messages == 0
 
 
-def test_a_receipt_of_an_unknown_id_is_answered_as_such(core: Core) -> None:
+def test_pubrec_with_an_unknown_packet_id_is_answered_with_that_reason(core: Core) -> None:
     client = core.connect("c")
     client.ack(PUBREC, 9)
     assert client.only(Ack) == Ack(PUBREL, 9, Reason.PACKET_IDENTIFIER_NOT_FOUND)
 
 
-def test_a_receipt_with_a_failure_ends_the_delivery(core: Core) -> None:
+def test_pubrec_with_a_failure_ends_the_delivery(core: Core) -> None:
     """4.3.3: after a PUBREC with a code of 0x80 or more, the packet identifier is free."""
     reader = persistent(core, "reader")
     reader.subscribe("a", qos=2)
@@ -138,7 +138,7 @@ def test_an_acknowledgement_of_the_wrong_kind_is_a_protocol_error(
 
 @BOTH_VERSIONS
 @pytest.mark.parametrize("qos", [1, 2])
-def test_unacknowledged_messages_come_again_with_dup_in_their_order(
+def test_unacknowledged_messages_are_redelivered_in_order_with_dup(
     core: Core, version: int, qos: int
 ) -> None:
     """[MQTT-4.4.0-1], [MQTT-3.3.1-1]"""
@@ -163,7 +163,7 @@ def test_unacknowledged_messages_come_again_with_dup_in_their_order(
 
 
 @BOTH_VERSIONS
-def test_a_release_that_was_not_completed_comes_again(core: Core, version: int) -> None:
+def test_an_uncompleted_pubrel_is_sent_again(core: Core, version: int) -> None:
     """[MQTT-4.4.0-1]: PUBREL is repeated, the message is not."""
     reader = persistent(core, "reader", version)
     reader.subscribe("a", qos=2)
@@ -177,7 +177,7 @@ def test_a_release_that_was_not_completed_comes_again(core: Core, version: int) 
     assert core.broker.sessions["reader"].inflight_messages == 0
 
 
-def test_messages_are_not_repeated_on_a_connection_that_lives(core: Core) -> None:
+def test_messages_are_not_redelivered_on_the_same_connection(core: Core) -> None:
     """[MQTT-4.4.0-1]: only on reconnect."""
     reader = persistent(core, "reader")
     reader.subscribe("a", qos=1)
@@ -188,7 +188,7 @@ def test_messages_are_not_repeated_on_a_connection_that_lives(core: Core) -> Non
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_no_more_than_the_receive_maximum_are_in_flight(core: Core, qos: int) -> None:
+def test_the_receive_maximum_limits_messages_in_flight(core: Core, qos: int) -> None:
     """[MQTT-3.3.4-9]"""
     reader = core.connect("reader", receive_maximum=3)
     reader.subscribe("a", qos=qos)
@@ -202,7 +202,21 @@ def test_no_more_than_the_receive_maximum_are_in_flight(core: Core, qos: int) ->
     assert taken == [b"%d" % n for n in range(10)]
 
 
-def test_qos_0_passes_by_a_full_window(core: Core) -> None:
+@pytest.mark.parametrize(("wanted", "granted"), [(None, 3), (2, 2), (100, 3)])
+def test_the_broker_limits_messages_in_flight(wanted: int | None, granted: int) -> None:
+    core = Core(Limits(max_inflight=3))
+    reader = core.connect("reader", **({} if wanted is None else {"receive_maximum": wanted}))
+    reader.subscribe("a", qos=1)
+    writer = core.connect("writer")
+    for number in range(7):
+        writer.publish("a", b"%d" % number, qos=1)
+    first = reader.messages()
+    assert [one.payload for one in first] == [b"%d" % number for number in range(granted)]
+    reader.ack(fields.PUBACK, first[0].packet_id)
+    assert reader.payloads() == [b"%d" % granted]
+
+
+def test_qos_0_is_delivered_while_the_window_is_full(core: Core) -> None:
     """4.9: packets other than PUBLISH with QoS 1 and 2 are not held back."""
     reader = core.connect("reader", receive_maximum=1)
     reader.subscribe("a", qos=1)
@@ -213,7 +227,7 @@ def test_qos_0_passes_by_a_full_window(core: Core) -> None:
     assert reader.ping()
 
 
-def test_the_window_stays_closed_until_a_delivery_of_qos_2_is_complete(core: Core) -> None:
+def test_the_window_opens_when_a_qos_2_delivery_is_complete(core: Core) -> None:
     """4.9: the send quota grows with PUBCOMP, not with PUBREC."""
     reader = core.connect("reader", receive_maximum=1)
     reader.subscribe("a", qos=2)
@@ -227,7 +241,7 @@ def test_the_window_stays_closed_until_a_delivery_of_qos_2_is_complete(core: Cor
     assert reader.payloads() == [b"2"]
 
 
-def test_the_window_of_the_new_connection_holds_for_what_is_sent_again(core: Core) -> None:
+def test_redelivery_respects_the_window_of_the_new_connection(core: Core) -> None:
     reader = persistent(core, "reader")
     reader.subscribe("a", qos=1)
     writer = core.connect("writer")
@@ -243,7 +257,7 @@ def test_the_window_of_the_new_connection_holds_for_what_is_sent_again(core: Cor
     assert taken == [b"%d" % n for n in range(5)]
 
 
-def test_a_client_may_acknowledge_out_of_order(core: Core) -> None:
+def test_acknowledgements_may_be_out_of_order(core: Core) -> None:
     reader = core.connect("reader", receive_maximum=5)
     reader.subscribe("a", qos=1)
     writer = core.connect("writer")
@@ -263,7 +277,7 @@ def test_a_client_may_acknowledge_out_of_order(core: Core) -> None:
     assert len(taken) > 40
 
 
-def test_packet_ids_wrap_around_and_pass_over_those_in_use() -> None:
+def test_packet_ids_wrap_around_and_skip_those_in_use() -> None:
     core = Core(Limits(max_inflight=1000))
     reader = core.connect("reader")
     reader.subscribe("a", qos=1)
@@ -282,8 +296,8 @@ def test_packet_ids_wrap_around_and_pass_over_those_in_use() -> None:
         writer.received()
 
 
-def test_too_many_unreleased_messages_of_a_client_end_its_connection() -> None:
-    """[MQTT-3.3.4-9], from the other side: the receive maximum that the broker told."""
+def test_too_many_unreleased_qos_2_messages_end_the_connection() -> None:
+    """[MQTT-3.3.4-9]: the receive maximum that the broker announced."""
     core = Core(Limits(receive_maximum=3))
     writer = core.connect("writer")
     assert writer.connack is not None
@@ -296,8 +310,8 @@ def test_too_many_unreleased_messages_of_a_client_end_its_connection() -> None:
     assert writer.only(Disconnect).reason == Reason.RECEIVE_MAXIMUM_EXCEEDED
 
 
-def test_a_message_beyond_the_receive_maximum_is_not_taken_for_received() -> None:
-    """[MQTT-4.3.3-10]: an id counts as received only if its message was passed on."""
+def test_a_message_beyond_the_receive_maximum_does_not_count_as_received() -> None:
+    """[MQTT-4.3.3-10]: a packet id counts as received only if its message was published."""
     core = Core(Limits(receive_maximum=3))
     reader = core.connect("reader")
     reader.subscribe("a")
@@ -312,8 +326,8 @@ def test_a_message_beyond_the_receive_maximum_is_not_taken_for_received() -> Non
     assert sorted(reader.payloads()) == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_message_too_large_for_the_client_is_passed_over(core: Core) -> None:
-    """[MQTT-3.1.2-24], [MQTT-3.1.2-25]: as if it had been sent; the next one comes."""
+def test_a_message_too_large_for_the_client_is_skipped(core: Core) -> None:
+    """[MQTT-3.1.2-24], [MQTT-3.1.2-25]: it counts as sent, and the next one is delivered."""
     reader = core.connect("reader", maximum_packet_size=50)
     reader.subscribe("a", qos=1)
     writer = core.connect("writer")
@@ -327,7 +341,7 @@ def test_a_message_too_large_for_the_client_is_passed_over(core: Core) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_topic_alias_does_not_make_a_message_too_large(core: Core, qos: int) -> None:
-    """[MQTT-3.1.2-25] lets go of what does not fit; what fits without an alias fits."""
+    """[MQTT-3.1.2-25]: a message that fits without an alias is delivered."""
     size = len(Client(core).encoded(Publish(b"a/b", b"x" * 20, qos, packet_id=qos)))
     reader = core.connect("reader", maximum_packet_size=size, topic_alias_maximum=10)
     reader.subscribe("a/b", qos=qos)
@@ -335,7 +349,7 @@ def test_a_topic_alias_does_not_make_a_message_too_large(core: Core, qos: int) -
     assert reader.payloads() == [b"x" * 20]
 
 
-def test_dup_is_not_passed_on(core: Core) -> None:
+def test_dup_is_not_forwarded(core: Core) -> None:
     """[MQTT-3.3.1-3]"""
     for version in (V5, V311):
         reader = core.connect("reader", version)
@@ -344,7 +358,7 @@ def test_dup_is_not_passed_on(core: Core) -> None:
         assert reader.only(Publish).dup is False
 
 
-def test_messages_wait_for_a_session_that_is_away(core: Core) -> None:
+def test_messages_wait_for_a_disconnected_session(core: Core) -> None:
     reader = persistent(core, "reader")
     reader.subscribe("a", qos=2)
     reader.drop()
@@ -359,7 +373,7 @@ def test_messages_wait_for_a_session_that_is_away(core: Core) -> None:
     assert core.broker.figures.messages_stored == 0
 
 
-def test_a_session_of_5_0_goes_on_in_3_1_1(core: Core) -> None:
+def test_a_5_0_session_resumes_with_3_1_1(core: Core) -> None:
     reader = persistent(core, "reader", V5)
     reader.subscribe("a", qos=1, subscription_identifier=5)
     writer = core.connect("writer")
@@ -377,7 +391,7 @@ def test_a_session_of_5_0_goes_on_in_3_1_1(core: Core) -> None:
     ] * 2
 
 
-def test_the_queue_of_a_session_is_bounded_by_messages_and_the_oldest_stay() -> None:
+def test_a_session_queues_a_bounded_number_of_messages_and_keeps_the_oldest() -> None:
     core = Core(Limits(max_queued_messages=3))
     reader = persistent(core, "reader")
     reader.subscribe("a", qos=1)
@@ -390,7 +404,7 @@ def test_the_queue_of_a_session_is_bounded_by_messages_and_the_oldest_stay() -> 
     assert persistent(core, "reader").payloads() == [b"0", b"1", b"2"]
 
 
-def test_the_queue_of_a_session_is_bounded_by_bytes() -> None:
+def test_a_session_queues_a_bounded_number_of_bytes() -> None:
     core = Core(Limits(max_queued_bytes=10_000))
     reader = persistent(core, "reader")
     reader.subscribe("a/#", qos=1)
@@ -402,7 +416,7 @@ def test_the_queue_of_a_session_is_bounded_by_bytes() -> None:
     assert core.broker.figures.messages_dropped == 30 - count
 
 
-def test_a_run_is_cut_where_the_queue_is_full() -> None:
+def test_a_run_is_cut_where_the_session_queue_is_full() -> None:
     core = Core(Limits(max_queued_messages=3))
     reader = persistent(core, "reader")
     reader.subscribe("#", qos=1)

@@ -1,0 +1,195 @@
+"""Shapes of PUBLISH packets: parsing and checking one, so that those like it need neither. HOT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyrite.broker.core import SYSTEM
+from pyrite.broker.message import Properties
+from pyrite.protocols.mqtt import fields
+from pyrite.protocols.mqtt.delivery import FORM_V5
+from pyrite.protocols.mqtt.fields import Reader, check_utf8
+from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, malformed, violation
+from pyrite.protocols.mqtt.requests import REQUESTS
+from pyrite.protocols.runs import Word
+from pyrite.topics.filters import InvalidTopic, check_topic
+
+if TYPE_CHECKING:
+    from pyrite.protocols.mqtt.connection import Connection
+
+
+class Shape:
+    """What consecutive PUBLISH packets have in common: everything but packet id and payload."""
+
+    __slots__ = (
+        "form",
+        "id_at",
+        "payload_at",
+        "plain",
+        "prefix",
+        "prefix_length",
+        "properties",
+        "property_bytes",
+        "qos",
+        "refused",
+        "retain",
+        "singly",
+        "size",
+        "topic",
+        "words",
+    )
+
+    prefix: bytes
+    """The first bytes: fixed header and topic; with QoS 0 also the properties."""
+    prefix_length: int
+    size: int
+    topic: bytes
+    qos: int
+    retain: bool
+    id_at: int
+    property_bytes: bytes
+    """The bytes of the properties after the packet id (MQTT 5, QoS 1 and 2)."""
+    properties: Properties | None
+    payload_at: int
+    form: int
+    """The wire form (delivery.py) in which such packets can be sent on unchanged, or -1."""
+    refused: int
+    """The reason why messages of this shape are refused, or 0."""
+    singly: bool
+    """Whether each message is checked or handled by itself: such packets make no run."""
+    plain: bool
+    """Whether such packets may be part of a mixed batch: they have only topic and payload."""
+    words: list[Word]
+    """What `count_alike` compares; filled when a long run is first counted."""
+
+
+def read_shape(connection: Connection, data: bytes, start: int, body: int, stop: int) -> Shape:
+    """Parse and check the PUBLISH at `start`, whose fixed header ends at `body` and which ends at `stop`."""
+    first = data[start]
+    qos = first >> 1 & 3
+    if qos == 3:
+        raise malformed("a QoS of 3")  # [MQTT-3.3.1-4]
+    if first & 0x08 and not qos:
+        raise malformed("DUP with QoS 0")  # [MQTT-3.3.1-2]
+    topic_at = body + 2
+    topic_end = topic_at + (data[body] << 8 | data[body + 1]) if topic_at <= stop else stop + 1
+    properties_at = topic_end + 2 if qos else topic_end
+    if properties_at > stop:
+        raise malformed("the packet ends within a field")
+    topic = data[topic_at:topic_end]
+    shape = Shape()
+    shape.words = []
+    shape.qos = qos
+    shape.retain = bool(first & 1)
+    shape.properties = None
+    shape.property_bytes = b""
+    shape.form = -1 if first & 0x08 else connection.form | first & 7  # DUP is never sent on [MQTT-3.3.1-3]
+    payload_at = properties_at
+    alias = 0
+    if connection.form == FORM_V5:
+        if properties_at < stop and data[properties_at] == 0:
+            payload_at += 1
+        else:
+            payload_at, alias = _read_properties(shape, data, properties_at, stop)
+        if qos:
+            shape.property_bytes = data[properties_at:payload_at]
+    if topic not in connection.broker.subscriptions.routes:  # a topic that has a route is valid
+        _check_topic(connection, topic, bool(alias))
+    if alias:
+        topic = _alias_topic(connection, alias, topic)
+        shape.form = -1
+    shape.topic = topic
+    shape.refused = _refusal(connection, shape)
+    shape.prefix = data[start : topic_end if qos else payload_at]
+    shape.prefix_length = len(shape.prefix)
+    shape.size = stop - start
+    shape.id_at = topic_end - start
+    shape.payload_at = payload_at - start
+    is_request = topic.startswith(REQUESTS)
+    shape.singly = is_request or (
+        connection.options.check_payload_format
+        and shape.properties is not None
+        and bool(shape.properties.payload_format)
+    )
+    shape.plain = (
+        shape.form >= 0
+        and not shape.retain
+        and shape.properties is None
+        and not shape.refused
+        and connection.meter is None
+        and not connection.broker.access.checks_topics
+        and not connection.broker.catalog.restricts
+        and not is_request
+    )
+    return shape
+
+
+def _read_properties(shape: Shape, data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """Read the properties into `shape`. Return where they end, and the topic alias or 0."""
+    reader = Reader(data, at, stop)
+    values = reader.properties(fields.PUBLISH)
+    if "subscription_identifier" in values:
+        raise violation("a client's PUBLISH has no subscription identifier")  # [MQTT-3.3.4-6]
+    check_response_topic(values)
+    alias: int = values.pop("topic_alias", 0)
+    if values:
+        shape.properties = message_properties(values)
+    return reader.position, alias
+
+
+def check_response_topic(values: dict[str, Any]) -> None:
+    """Raise ProtocolError if a response topic is not a topic name."""
+    response_topic = values.get("response_topic")
+    if response_topic is not None and (not response_topic or "+" in response_topic or "#" in response_topic):
+        raise violation("a response topic is a topic name, without wildcards")  # [MQTT-3.3.2-14]
+
+
+def message_properties(values: dict[str, Any]) -> Properties:
+    """Return a message's properties from those of a packet."""
+    return Properties(
+        values.get("payload_format"),
+        values.get("message_expiry"),
+        values.get("content_type"),
+        values.get("response_topic"),
+        values.get("correlation_data"),
+        tuple(values.get("user_property", ())),
+    )
+
+
+def _check_topic(connection: Connection, topic: bytes, has_alias: bool) -> None:
+    if not topic and has_alias:
+        return
+    if not topic and connection.form == FORM_V5:
+        raise violation("neither a topic nor a topic alias")
+    check_utf8(topic)
+    try:
+        check_topic(topic, connection.broker.limits.max_topic_levels)
+    except InvalidTopic as error:
+        raise ProtocolError(Reason.TOPIC_NAME_INVALID, str(error)) from None
+
+
+def _alias_topic(connection: Connection, alias: int, topic: bytes) -> bytes:
+    """Record a topic alias, or return the topic that it stands for."""
+    if alias > connection.options.topic_alias_maximum:
+        raise ProtocolError(Reason.TOPIC_ALIAS_INVALID, "a topic alias above the maximum")  # [MQTT-3.3.2-9]
+    if connection.aliases_in is None:
+        connection.aliases_in = {}
+    if topic:
+        connection.aliases_in[alias] = topic
+        return topic
+    known = connection.aliases_in.get(alias)
+    if known is None:
+        raise violation("a topic alias that was not set up")
+    return known
+
+
+def _refusal(connection: Connection, shape: Shape) -> int:
+    """Return the reason why messages of a shape are refused, or 0; raise if it may not be sent at all."""
+    options = connection.options
+    if shape.qos > options.maximum_qos:
+        raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the QoS is above the maximum")  # [MQTT-3.2.2-11]
+    if shape.retain and not options.retain_available:
+        raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-14]
+    if shape.topic.startswith(SYSTEM):
+        return Reason.NOT_AUTHORIZED
+    return 0

@@ -1,0 +1,143 @@
+"""The receiving half of a connection: bytes that are not handled yet, and the turns in which they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyrite.broker.core import TURN
+from pyrite.broker.link import Link, Transport
+from pyrite.protocols.states import CLOSED, WAITING, State
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+
+LONG_READ = TURN / 8
+"""Seconds. After a read that took longer, the next read from this client waits for a turn. Clients that send
+little are read as soon as their bytes arrive."""
+
+
+class Backlog:
+    """Pieces of work, each in short steps, done one piece after the other. A step may add a piece."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: deque[Iterator[None]] = deque()
+
+    def add(self, steps: Iterator[None]) -> None:
+        """Append a piece of work."""
+        self._pieces.append(steps)
+
+    def __iter__(self) -> Backlog:
+        return self
+
+    def __next__(self) -> None:
+        """Do one step."""
+        pieces = self._pieces
+        while pieces:
+            for _ in pieces[0]:
+                return
+            pieces.popleft()
+        raise StopIteration
+
+
+class Receiver(Link):
+    """Buffers what a client sent and pauses reading while the client has to wait."""
+
+    __slots__ = ("backlog", "interrupted", "missing", "received", "state")
+
+    def __init__(self, broker: Broker, transport: Transport) -> None:
+        super().__init__(broker, transport)
+        self.state: State = WAITING
+        self.received: bytearray | None = None
+        """Bytes that are not handled yet: an incomplete frame, or the rest of an interrupted read."""
+        self.missing = 0
+        """The least number of bytes that complete `received`."""
+        self.backlog: Backlog | None = None
+        """Work left over from the last frame, such as retained messages to send."""
+        self.interrupted = False
+        """True while no bytes are handled: the connection waits for a turn, the journal or its quota."""
+
+    def feed(self, data: bytes) -> None:
+        """Handle bytes from the client. Never raises."""
+        raise NotImplementedError
+
+    def receive(self, data: bytes) -> None:
+        """Handle one read from the client. After a long one, the next read waits for a turn."""
+        clock = self.broker.clock
+        began = clock()
+        self.feed(data)
+        if clock() - began > LONG_READ and not self.interrupted and self.state is not CLOSED:
+            self.hold()
+            self.broker.interrupted(self)
+
+    def interrupt(self, data: bytes, at: int) -> None:
+        """Handle the rest of `data` in a later turn."""
+        self.keep(data, at, 0)
+        self.hold()
+        self.broker.interrupted(self)
+
+    def wait_for_room(self, data: bytes, at: int) -> None:
+        """Handle the rest of `data` when the journal has room again."""
+        self.keep(data, at, 0)
+        self.hold()
+        self.broker.choke(self)
+
+    def wait_for_budget(self, data: bytes, at: int) -> None:
+        """Handle the rest of `data` when the user's rate quota allows it."""
+        assert self.meter is not None
+        self.keep(data, at, 0)
+        self.hold()
+        self.meter.wait(self)
+
+    @property
+    def is_throttled(self) -> bool:
+        """True while the rate quota may stop the broker from reading: silence then proves nothing."""
+        return self.interrupted and self.meter is not None
+
+    def keep(self, data: bytes, at: int, missing: int) -> None:
+        """Keep `data` from `at` on, until at least `missing` more bytes have arrived."""
+        self.received = bytearray(data[at:])
+        self.missing = missing
+
+    def hold(self) -> None:
+        """Handle no more bytes until `go_on`."""
+        self.interrupted = True
+        self.transport.pause_reading()
+
+    def go_on(self) -> object:
+        """Take a turn: handle more of what was kept. Return true if the client is read from again."""
+        self.interrupted = False
+        self.feed(b"")
+        self.resume_reading()
+        return not self.interrupted and self.state is not CLOSED
+
+    def resume_reading(self) -> None:
+        """Read from the client again, unless kept bytes still wait."""
+        if not self.interrupted and self.state is not CLOSED:
+            self.transport.resume_reading()
+
+    def work_off(self, until: float | None = None) -> bool:
+        """Work on the backlog until a time, or for one turn. Return true when it is done."""
+        assert self.backlog is not None
+        clock = self.broker.clock
+        if until is None:
+            until = clock() + TURN
+        backlog = self.backlog
+        while self.state is not CLOSED:
+            try:
+                next(backlog)
+            except StopIteration:
+                break
+            if clock() > until:
+                return False
+        self.backlog = None
+        return True
+
+    def add_work(self, steps: Iterator[None]) -> None:
+        """Do work in turns, before any later frame of the client is handled."""
+        if self.backlog is None:
+            self.backlog = Backlog()
+        self.backlog.add(steps)
