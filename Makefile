@@ -7,7 +7,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # What `make test-fast` and `make coverage` run: no Spark, browser or other brokers, and nothing that takes minutes.
-FAST := $(addprefix tests/,access broker classic cli client conformance line log mqtt process topics)
+FAST := $(addprefix tests/,access broker classic cli client conformance journal line mqtt process sinks storage topics)
 
 .PHONY: help run demo test test-fast coverage lint bench soak fuzz clean
 .DEFAULT_GOAL := help

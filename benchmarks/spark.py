@@ -29,13 +29,14 @@ from rich.table import Table
 
 from pyrite.broker.message import Batch
 from pyrite.client import BlockingClient
+from pyrite.journal.encoding import Entry, build
 from pyrite.spark import session, table
 from pyrite.storage import tiering
 from pyrite.storage.bulk import LogFolder
-from pyrite.storage.columns import Entry
 from pyrite.storage.files import Files
+from pyrite.storage.frames import Encoded, encode
 from pyrite.storage.query import SCHEMA, Query
-from pyrite.storage.segment import SegmentWriter
+from pyrite.storage.segment_writer import SegmentWriter
 
 SEGMENT = 1_000_000
 """Messages in a segment."""
@@ -76,7 +77,8 @@ def fill(data: Path, messages: int) -> None:
                 )
                 for topic in range(TOPICS)
             ]
-            writer.append(entries, True)
+            rows = build(entries, writer.next_offset)
+            writer.append([Encoded(encode(rows), writer.next_offset, rows.num_rows, now, now)], True)
         if stop == messages:
             writer.close()
         else:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.core import Core, no_internal_errors
+from tests.support.log_fixtures import folder
+
+__all__ = ["folder"]
 
 
 @pytest.fixture(autouse=True)

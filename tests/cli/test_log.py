@@ -20,11 +20,13 @@ import pytest
 
 from pyrite.broker.message import Batch, Properties
 from pyrite.cli.main import main
-from pyrite.storage.columns import Entry
+from pyrite.journal.encoding import Entry
 from pyrite.storage.files import Files
 from pyrite.storage.folder import DataFolder
-from pyrite.storage.segment import SegmentWriter, index_of, read_index
+from pyrite.storage.index import index_of, read_index
+from pyrite.storage.segment_writer import SegmentWriter
 from pyrite.storage.tiering import to_parquet
+from tests.storage.samples import append_entries
 
 from .harness import PYRITE, Running
 
@@ -42,7 +44,7 @@ def write(folder: Path, batches: list[list[Entry]], base: int, seal: bool = True
     folder.mkdir(parents=True, exist_ok=True)
     writer = SegmentWriter(Files(), folder, base)
     for entries in batches:
-        writer.append(entries, True)
+        append_entries(writer, entries, True)
     if seal:
         writer.seal()
     else:
@@ -287,7 +289,7 @@ def append(data: Path, payload: bytes, when: int = START + 3 * HOUR, stream: str
     if len(records) == 4:
         writer.seal()
         writer = SegmentWriter(Files(), folder, writer.next_offset)
-    writer.append([entry("sensors/9", payload, when)], True)
+    append_entries(writer, [entry("sensors/9", payload, when)], True)
     writer.close()
 
 
@@ -571,8 +573,8 @@ def test_a_missing_stream_is_reported(log: Log, data: Path, command: list[str]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cat", "--from", "yesterday"], "'yesterday' is no position: write an offset"),
-        (["cat", "--to", "-5x"], "'-5x' is no position"),
+        (["cat", "--from", "yesterday"], "'yesterday' is not a position: expected an offset"),
+        (["cat", "--to", "-5x"], "'-5x' is not a position"),
         (["cat", "--filter", "a/#/b"], "'a/#/b': '#' stands alone, in the last level"),
         (["cat", "--filter", ""], "a topic filter has at least one character"),
         (["cat", "--filter", "$share/g/a"], "'$share/g/a': a shared subscription has no meaning here"),
@@ -598,7 +600,7 @@ def test_an_unknown_data_format_is_refused_and_left_alone(log: Log, data: Path, 
     arguments = command.split()
     exit_code, output, errors = log(*arguments, *(["--format", "json"] if arguments[0] == "export" else []))
     assert (exit_code, output) == (1, "")
-    assert f"{data}: holds 'pyrite data, format 7'; this version of Pyrite reads" in errors
+    assert f"{data}: unsupported format 'pyrite data, format 7'; this version of Pyrite reads" in errors
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
 
 

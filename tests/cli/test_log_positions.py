@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrite.broker.positions import Ago, Earliest, Latest, Offset, Position, Time, parse_position
+from pyrite.storage.positions import Ago, Earliest, Latest, Offset, Position, Time, parse_position
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_position_is_parsed(text: str, position: Position) -> None:
     ],
 )
 def test_an_invalid_position_is_explained(text: str) -> None:
-    with pytest.raises(ValueError, match="is no position: write an offset"):
+    with pytest.raises(ValueError, match="is not a position: expected an offset"):
         parse_position(text)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.storage.segment import ROOM
-from pyrite.storage.verify import verify
+from pyrite.journal.verify import verify
+from pyrite.storage.segment_writer import PREALLOCATION
 from tests.conformance.client import Client
 from tests.conformance.reader import Packet
 from tests.conformance.wire import (
@@ -31,7 +31,7 @@ from .disk import BLOCK, SmallDisk
 
 REFUSED = (0x97, 0x80)
 PATIENCE = 15.0
-MUCH = len(ROOM) + 2 * BLOCK
+MUCH = len(PREALLOCATION) + 2 * BLOCK
 """Bytes for which there is no room on a disk that is full, also not where a segment has kept some."""
 ERROR = "$SYS/broker/log/error"
 LOST = "$SYS/broker/log/lost"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.client import read_log
-from pyrite.storage.verify import verify
+from pyrite.journal.verify import verify
 from tests.conformance.client import Closed
 from tests.conformance.wire import PUBACK, publish_packet
 from tests.support.process import BrokerProcess

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.storage.folder import BOOT, FORMAT, DataFolder
-from pyrite.storage.segment import index_of, read_index
+from pyrite.storage.index import index_of, read_index
 
 from . import bulk
 from .broker import Broker

@@ -150,7 +150,7 @@ def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> N
     [
         (lambda log: log.bounds("none"), "there is no stream 'none'; there are: default"),
         (lambda log: log.table(Query("none")), "there is no stream 'none'"),
-        (lambda log: log.offset("default", "soon"), "'soon' is no position"),
+        (lambda log: log.offset("default", "soon"), "'soon' is not a position"),
         (lambda log: log.split("default", 0, 9, 0), "parts=0: expected a number from 1 to"),
         (lambda log: log._act("dance"), "there is no action 'dance'; there are: bounds, offset"),
         (lambda log: log._act("bounds"), "expected a text for stream"),

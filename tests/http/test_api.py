@@ -494,7 +494,7 @@ def _base64(data: bytes) -> str:
     ("path", "status", "text"),
     [
         ("/api/v1/streams/none/messages", 404, "there is no stream 'none'"),
-        ("/api/v1/streams/default/messages?from=soon", 400, "'soon' is no position"),
+        ("/api/v1/streams/default/messages?from=soon", 400, "'soon' is not a position"),
         ("/api/v1/streams/default/messages?limit=0", 400, "limit='0': expected a number from 1 to 1000"),
         ("/api/v1/streams/default/messages?limit=1001", 400, "from 1 to 1000"),
         ("/api/v1/streams/default/messages?filter=a%23", 400, "'#' stands alone"),

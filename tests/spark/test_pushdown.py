@@ -27,7 +27,7 @@ from pyrite.spark.pushdown import push
 from pyrite.storage.bulk import LogFolder
 from pyrite.storage.query import COLUMNS, Query
 from pyrite.topics.filters import matches
-from tests.log.samples import START, Rows, rows_of, write_segments
+from tests.storage.samples import START, Rows, rows_of, write_segments
 from tests.support.durable import quick_folder
 
 FIRST = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=START)

@@ -22,16 +22,25 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from pyrite.broker.message import Batch
+from pyrite.journal.encoding import Entry
 from pyrite.spark import snapshot, table
 from pyrite.storage import parquet, tiering
 from pyrite.storage.bulk import LogFolder
-from pyrite.storage.columns import Entry
 from pyrite.storage.parquet import ParquetSegment
 from pyrite.storage.query import COLUMNS, DataLoss, QueryError
-from pyrite.storage.segment import SegmentWriter
+from pyrite.storage.segment_writer import SegmentWriter
 from pyrite.storage.stream import StreamReader
 from tests.durability.disk import CannotMount, SmallDisk
-from tests.log.samples import FILES, START, convert, no_damage, rows_of, write_segment, write_segments
+from tests.storage.samples import (
+    FILES,
+    START,
+    append_entries,
+    convert,
+    no_damage,
+    rows_of,
+    write_segment,
+    write_segments,
+)
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -42,7 +51,7 @@ Rows = list[dict[str, Any]]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the segments of a stream are."""
-    monkeypatch.setattr(parquet, "ROWS", 5)  # so that a small file has several row groups
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 5)  # so that a small file has several row groups
     return tmp_path / "streams" / "default"
 
 
@@ -122,7 +131,7 @@ def write_payloads(folder: Path, *payloads: bytes) -> None:
     entries = [
         Entry(Batch(b"t", one, 0, False, None, None, None, 1, len(one)), START, None) for one in payloads
     ]
-    writer.append(entries, True)
+    append_entries(writer, entries, True)
     writer.close()
 
 

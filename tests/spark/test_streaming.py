@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pyrite.storage import tiering
 from pyrite.storage.parquet import ParquetSegment
-from tests.log.samples import FILES, convert, rows_of, write_segment
+from tests.storage.samples import FILES, convert, rows_of, write_segment
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 

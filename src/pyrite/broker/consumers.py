@@ -16,9 +16,9 @@ from pyrite.broker.core import TURN
 from pyrite.broker.fetching import Fetch, Give
 from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
-from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.quotas import MAX_CONSUMERS
 from pyrite.process.fair import NO_ONE, Asker
+from pyrite.storage.positions import Earliest, Latest, Offset, Position
 from pyrite.topics.filters import SHARE_PREFIX
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from pyrite.broker.journal import Done, Fault, Journal, Stream
 from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
-from pyrite.broker.positions import Earliest, Latest, Offset, Position
 from pyrite.broker.quotas import QuotaOptions, Quotas
 from pyrite.broker.retained import SYSTEM as SYSTEM
 from pyrite.broker.retained import Retained, retained_size
@@ -34,6 +33,7 @@ from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Wil
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
 from pyrite.broker.timers import TURN as TURN
 from pyrite.broker.timers import Timers
+from pyrite.storage.positions import Earliest, Latest, Offset, Position
 from pyrite.topics.filters import matches
 from pyrite.topics.tree import walk
 

@@ -22,9 +22,9 @@ def main(descriptor: int) -> int:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     keep_pandas_out()
     from pyrite.flight.service import Service
+    from pyrite.process.memory import give_back_after_rushes
     from pyrite.sinks.staging import Staging
     from pyrite.storage.bulk import LogFolder
-    from pyrite.storage.memory import give_back_after_rushes
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this
     control = Control(socket.socket(fileno=descriptor))

@@ -24,7 +24,7 @@ async def run(descriptor: int) -> int:
     """Serve until the broker is gone."""
     from pyrite.http.app import make_app
     from pyrite.http.server import Server
-    from pyrite.storage.memory import give_back_after_rushes
+    from pyrite.process.memory import give_back_after_rushes
 
     control = await Control.open(descriptor)
     settings = await control.settings()

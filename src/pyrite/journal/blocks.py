@@ -17,7 +17,8 @@ import pyarrow as pa
 from xxhash import xxh32_intdigest
 
 from pyrite.broker.message import Batch, Properties
-from pyrite.storage import columns
+from pyrite.journal.encoding import ends as ends_of
+from pyrite.journal.encoding import item, spaced
 
 MOST = 256 * 1024
 """Bytes in a block."""
@@ -66,7 +67,7 @@ def pack(batch: Batch, time: int) -> Block:
     size = each * count
     place = _places.pop() if _places else np.empty(MOST, np.uint8)
     payloads = place[:size]
-    payloads.view(columns.item(each))[:] = columns.spaced(batch)
+    payloads.view(item(each))[:] = spaced(batch)
     # Arrow has room for the worst of cases: were that kept, it would ask the system for more again and again,
     # which takes 5 ms.
     packed = _CODEC.compress(payloads)
@@ -105,7 +106,7 @@ def ends(blocks: Sequence[Block]) -> list[bytes | memoryview]:
     sizes = [size // number for _, size, number, _, _ in blocks]
     if len(set(sizes)) == 1:
         sizes, counts = sizes[:1], [sum(counts)]
-    return [NOT_COMPRESSED, columns.ends(sizes, counts).view(np.uint8).data]
+    return [NOT_COMPRESSED, ends_of(sizes, counts).view(np.uint8).data]
 
 
 def times(blocks: Sequence[Block]) -> bytes:

@@ -36,22 +36,23 @@ from pyrite.broker.timers import NO_SLOT
 from pyrite.journal import state as database
 from pyrite.journal.changes import Changes
 from pyrite.journal.faults import STATE, Faults, Missing, Subject, fault_of, missing_fault
-from pyrite.journal.gathering import Gathering, warm_up
+from pyrite.journal.gathering import Gathering, encode, warm_up
 from pyrite.journal.reading import RawPiece, fetch, read_piece
 from pyrite.journal.restoring import OWNER, STORED, dump_bits, dump_block, dump_properties, restore
 from pyrite.journal.state import Change, State
+from pyrite.journal.tables import STATE_FILE
 from pyrite.journal.workers import Worker
 from pyrite.process.fair import NO_ONE, Asker
+from pyrite.process.memory import give_back_memory
 from pyrite.sinks.sinks import SinkState
 from pyrite.storage.files import Files
 from pyrite.storage.folder import DataFolder, FolderError
-from pyrite.storage.memory import give_back_memory
 from pyrite.storage.options import STREAM_NAME, StreamOptions
 from pyrite.storage.roster import Roster
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader, chosen
+from pyrite.storage.stream_writer import StreamWriter
 from pyrite.storage.upkeep import Upkeep, boot_time
-from pyrite.storage.writer import StreamWriter
 from pyrite.topics.filters import matches
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class DiskJournal(Journal):
         self._armed = False
         self.damages: list[str] = []
         """What was found damaged at the start, in words."""
-        self._state = State(folder.state, self.files)
+        self._state = State(folder.path / STATE_FILE, self.files)
         options = [*options, *self._left_behind(options)]
         numbers = self._state.streams([one.name for one in options])
         self.writers: dict[Stream, StreamWriter] = {}
@@ -424,7 +425,7 @@ class DiskJournal(Journal):
         try:
             for stream, gathering in group.gathered.items():
                 try:
-                    self.writers[stream].append(gathering.pieces, gathering.promised)
+                    self.writers[stream].append(encode(gathering.pieces), gathering.promised)
                 except Exception as error:  # whatever it is, who waits is to be told
                     group.faults[stream] = fault_of(error, stream)
         finally:
@@ -595,7 +596,7 @@ class DiskJournal(Journal):
         lost = 0
         for stream, writer in self.writers.items():
             try:
-                writer.see_that_it_is_there()
+                writer.check_files()
                 writer.sync_if_due()
                 writer.seal_if_due()
                 if stream in faulty:

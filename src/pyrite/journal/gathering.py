@@ -20,11 +20,13 @@ import pyarrow as pa
 from pyrite.broker.message import Batch
 from pyrite.journal import blocks
 from pyrite.journal.blocks import Block
+from pyrite.journal.decoding import batches_in
+from pyrite.journal.encoding import Entry, build
 from pyrite.journal.packed import encode as encode_packed
 from pyrite.journal.single import encode_single
-from pyrite.storage import columns, frames
-from pyrite.storage.columns import Entry
-from pyrite.storage.segment import Encoded
+from pyrite.storage import frames
+from pyrite.storage.frames import Encoded
+from pyrite.storage.schema import plain
 
 logger = logging.getLogger(__name__)
 
@@ -209,10 +211,10 @@ class Gathering:
                 continue
             if number not in self._decoded:
                 if isinstance(piece, Rows):
-                    rows = columns.plain(piece.rows)
+                    rows = plain(piece.rows)
                 else:
                     rows = frames.decode(memoryview(b"".join(piece.frame.pieces)))
-                self._decoded[number] = [one for one in columns.runs(rows) if not one[0].qos]
+                self._decoded[number] = [one for one in batches_in(rows) if not one[0].qos]
             found.extend(self._decoded[number])
         found += _found(self._entries or [*_unpacked(self._blocks, self._first), *self.fresh])
         return [one for one in found if one[1] not in self._waited]
@@ -281,7 +283,7 @@ def _gather(entries: Sequence[Entry]) -> Encoded | Rows:
     frame = encode_single(entries[0], first) if len(entries) == 1 else None
     if frame is not None:
         return Encoded(frame, first, count, *times)
-    return Rows(columns.build(entries, first), first, count, *times)
+    return Rows(build(entries, first), first, count, *times)
 
 
 def encode(pieces: Sequence[Encoded | Rows | list[Entry]]) -> list[Encoded]:

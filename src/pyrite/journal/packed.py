@@ -18,9 +18,10 @@ import pyarrow as pa
 from pyrite.broker.message import Batch
 from pyrite.journal import blocks
 from pyrite.journal.blocks import Block, Kind
+from pyrite.journal.encoding import Entry, build
 from pyrite.storage import metadata
-from pyrite.storage.columns import STORED, Entry, build
 from pyrite.storage.frames import Frame, compressed, seal
+from pyrite.storage.schema import STORED
 
 _INT64 = Struct("<q")
 _INT64S = Struct("<qq")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyrite.broker.journal import Wanted
 from pyrite.broker.message import Batch
-from pyrite.storage import columns
+from pyrite.journal.decoding import batches_in
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader
 
@@ -92,7 +92,7 @@ def _look(
     size = 0
     if len(chosen):
         whole = len(chosen) == rows.num_rows
-        for one in columns.runs(rows, None if whole else keep):
+        for one in batches_in(rows, None if whole else keep):
             found.append(one)
             size += len(one[0].data)
     last: int = rows.column(0)[-1].as_py()
@@ -123,7 +123,7 @@ def fetch(
                 report(piece)
                 continue
             keep = np.isin(piece.column(0).to_numpy(), ours)
-            for batch, first, when in columns.runs(piece, keep):
+            for batch, first, when in batches_in(piece, keep):
                 for number in range(batch.count):
                     found[first + number] = (batch.part(number, number + 1), when)
         at = last + 1

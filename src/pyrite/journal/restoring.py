@@ -17,9 +17,9 @@ from pyrite.broker.message import AbsentBatch, Batch, Properties
 from pyrite.broker.pending import BLOCK, Place
 from pyrite.broker.session import Session
 from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.journal.decoding import batches_in
 from pyrite.journal.state import Kept, State
 from pyrite.sinks.sinks import SinkState
-from pyrite.storage.columns import runs
 from pyrite.topics.filters import split_shared
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class _Restorer:
                         session.incoming.add(packet_id)
                         journal.save_incoming(session)
             self._redo_stored(stream, rows)
-            for batch, offset, when in runs(rows.filter(rows.column(5))):
+            for batch, offset, when in batches_in(rows.filter(rows.column(5))):
                 last = batch.part(batch.count - 1, batch.count)
                 owner = self._owner_of(batch.origin)
                 if owner is not None:

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from pyrite.broker.message import Batch
-from pyrite.storage.columns import Entry, build
+from pyrite.journal.encoding import Entry, build
 from pyrite.storage.frames import Frame, seal, uncompressed
 
 _INT64 = Struct("<q")

@@ -9,6 +9,9 @@ from typing import Any
 
 from xxhash import xxh3_64
 
+STATE_FILE = "state.sqlite"
+"""The name of the database in the data folder."""
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL,
     applied INTEGER NOT NULL, proof INTEGER NOT NULL);

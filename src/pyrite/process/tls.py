@@ -15,8 +15,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyrite.broker.access import NOT_AUTHORIZED
-
 logger = logging.getLogger(__name__)
 
 ACCEPTS = 64
@@ -25,6 +23,8 @@ USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of a process, or system, that has no descriptors left, or no memory for a connection."""
 PAUSE = 1.0
 """Seconds without accepting after the process ran out of descriptors."""
+NOT_AUTHORIZED = 0x87
+"""The reason code for a client whose certificate is refused, as in MQTT 5 (2.4)."""
 NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 """What OpenSSL says of a client that shows none where one is needed."""
 

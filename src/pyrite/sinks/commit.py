@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, MixedBatch
-from pyrite.sinks.staging import batches_of
+from pyrite.sinks.batches import batches_of
 from pyrite.storage.query import QueryError
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader

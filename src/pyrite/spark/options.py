@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyrite.broker.positions import Ago, Offset, Time, parse_position
+from pyrite.storage.positions import Ago, Offset, Time, parse_position
 from pyrite.storage.query import FOREVER, MAX_PARTS, QueryError
 from pyrite.storage.stream import NAME
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic

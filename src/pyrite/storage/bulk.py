@@ -1,8 +1,10 @@
-"""Reading much of a stream at once, as columns: for Spark, for Arrow Flight, and whoever has the folder.
+"""Reading much of a stream at once, as columns: for Spark, Arrow Flight, and any program with access to the
+folder.
 
-Positions become offsets first; then a range may be split, and its parts read each on its own, wherever the
-folder is. A segment's index says which record batches can hold what is wanted, and only those are read. If
-topics are asked for, these are decoded first, and the rest only of record batches that have one of them.
+Positions are resolved to offsets first. A range of offsets can then be split, and its parts read
+independently, wherever the folder is. The index tells which record batches can hold what is wanted, and only
+those are read. If a query names topics, these are decoded first, and the other columns only of record batches
+that have one of them.
 """
 
 from __future__ import annotations
@@ -15,22 +17,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pyrite.broker.positions import Ago, Earliest, Latest, Offset, Position, parse_position
-from pyrite.storage.columns import SCHEMA
-from pyrite.storage.frames import RECORD, Records
+from pyrite.storage.index import NO_RECORDS, Records
+from pyrite.storage.positions import Ago, Earliest, Latest, Offset, Position, parse_position
 from pyrite.storage.query import FOREVER, MAX_PARTS, Bounds, DataLoss, Query, QueryError, check_number
+from pyrite.storage.schema import SCHEMA
 from pyrite.storage.segment import Damage, Passed
-from pyrite.storage.stream import StreamReader
-from pyrite.storage.verify import streams_in
+from pyrite.storage.stream import StreamReader, streams_in
 from pyrite.storage.wanted import wanted_by
 
-ROWS = 32 * 1024
-BYTES = 4 * 1024 * 1024
-"""Small record batches are put together until they have so many rows, or bytes of payload."""
+MIN_ROWS = 32 * 1024
+MIN_BYTES = 4 * 1024 * 1024
+"""Small record batches are joined until they have so many rows, or so many bytes."""
 
 
 def resolve(position: Position | None, reader: StreamReader) -> int:
-    """Return the offset that a position stands for; the end of all offsets for none."""
+    """Return the offset of a position; FOREVER for none."""
     if position is None:
         return FOREVER
     if isinstance(position, Earliest):
@@ -51,7 +52,7 @@ def matching(batch: pa.RecordBatch, filters: Sequence[bytes]) -> pa.RecordBatch:
 
 
 class LogFolder:
-    """The streams in a data folder, for reading; whether a broker is writing them or not."""
+    """The streams in a data folder, for reading, whether or not a broker writes to them."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -63,17 +64,17 @@ class LogFolder:
     def _reader(self, stream: str) -> StreamReader:
         names = self.streams()
         if stream not in names:
-            there = f"there are: {', '.join(names)}" if names else "there is none"
-            raise QueryError(f"there is no stream {stream!r}; {there}")
+            known = f"there are: {', '.join(names)}" if names else "there are no streams"
+            raise QueryError(f"there is no stream {stream!r}; {known}")
         return StreamReader(self.data / "streams" / stream)
 
     def bounds(self, stream: str) -> Bounds:
-        """Return which offsets a stream has now."""
+        """Return the offsets that a stream has now."""
         reader = self._reader(stream)
         return Bounds(reader.first, reader.end)
 
     def offset(self, stream: str, position: str) -> int:
-        """Return the offset that a position (see broker/positions.py) stands for now."""
+        """Return the offset of a position (positions.py) as of now."""
         reader = self._reader(stream)
         try:
             parsed = parse_position(position)
@@ -82,9 +83,9 @@ class LogFolder:
         return max(resolve(parsed, reader), reader.first if parsed == Earliest() else 0)
 
     def advance(self, stream: str, start: int, messages: int | None, size: int | None) -> int:
-        """Return where a part ends that begins at `start` and has at most so many messages and bytes.
+        """Return where a part of at most so many messages and bytes (on disk) ends that begins at `start`.
 
-        Bytes are those on disk. A part has a record batch at least, however large that is.
+        A part has at least one record batch, however large that is.
         """
         records = _records(self._reader(stream), start, FOREVER)
         if not len(records):
@@ -92,7 +93,7 @@ class LogFolder:
         ends = records["first"] + records["count"]
         stop = int(ends[-1])
         if messages is not None:
-            # What is counted are messages, not offsets: some offsets may be missing.
+            # Counts messages, not offsets: some offsets may be unused.
             before = max(0, start - int(records["first"][0]))
             counted = np.cumsum(records["count"]) - before
             at = int(np.searchsorted(counted, messages))
@@ -104,7 +105,7 @@ class LogFolder:
         return stop
 
     def split(self, stream: str, start: int, stop: int, parts: int) -> list[tuple[int, int]]:
-        """Cut a range into at most so many parts with about as many messages each, between record batches."""
+        """Split a range into at most `parts` parts of about as many messages each, between record batches."""
         check_number("parts", parts, 1, MAX_PARTS)
         records = _records(self._reader(stream), start, stop)
         if start >= stop or not len(records):
@@ -126,7 +127,7 @@ class LogFolder:
     def pieces(
         self, query: Query, report: Callable[[str], object] = lambda _: None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Do the same, and tell with each batch from which offset on the rest of the query is."""
+        """Do the same, and yield with each batch the offset at which the rest of the query begins."""
         reader = self._reader(query.stream)
         stop = min(query.stop, reader.end)
         kept = min(reader.first, stop)
@@ -165,21 +166,26 @@ class LogFolder:
 def _check_kept(
     reader: StreamReader, query: Query, position: int, found: int, report: Callable[[str], object]
 ) -> None:
-    """See whether what lies before the offset that was found has been dropped; some may never have been."""
+    """Report the messages between `position` and `found` that retention has dropped; other offsets were never
+    used.
+    """
     if position < found:
         kept = min(found, reader.first)
         if position < kept:
-            gone = f"offsets {position} to {kept - 1} are not kept any longer"
-            _lost(query, f"stream {query.stream}: {gone}", report)
+            _lost(
+                query,
+                f"stream {query.stream}: offsets {position} to {kept - 1} are not kept any longer",
+                report,
+            )
 
 
 def _records(reader: StreamReader, start: int, stop: int) -> Records:
-    """Return the index of a range: a record for every record batch with a message in it."""
+    """Return the index of a range: the records of all record batches with a message in it."""
     return reader.look(lambda: _look_up(reader, start, stop))
 
 
 def _look_up(reader: StreamReader, start: int, stop: int) -> Records:
-    found = [np.zeros(0, RECORD)]
+    found = [NO_RECORDS]
     segments = reader.segments()
     for number, segment in enumerate(segments):
         if segment.base >= stop:
@@ -193,7 +199,7 @@ def _look_up(reader: StreamReader, start: int, stop: int) -> Records:
 
 
 def _ranges(reader: StreamReader, query: Query) -> list[tuple[int, int]]:
-    """Return the ranges of offsets that can hold what a query asks for, as far as the times tell."""
+    """Return the ranges of offsets that can hold what a query asks for, judged by the times in the index."""
     if query.since is None and query.until is None:
         return [(query.start, query.stop)]
     records = _records(reader, query.start, query.stop)
@@ -228,7 +234,7 @@ def _in_time(batch: pa.RecordBatch, query: Query) -> pa.RecordBatch:
 def _gathered(
     batches: Iterator[tuple[pa.RecordBatch | None, int]], query: Query
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Put small record batches together, with the columns that are wanted."""
+    """Join small record batches, and keep the columns that are wanted."""
     waiting: list[pa.RecordBatch] = []
     rows = size = after = 0
     for batch, after in batches:
@@ -237,7 +243,7 @@ def _gathered(
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= ROWS or size >= BYTES:
+        if rows >= MIN_ROWS or size >= MIN_BYTES:
             yield _joined(waiting, query), after
             waiting, rows, size = [], 0, 0
     if waiting:

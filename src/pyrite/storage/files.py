@@ -1,7 +1,7 @@
-"""The thin layer through which all that is written goes: few operations, so that tests can have each fail.
+"""Every write goes through this thin layer: few operations, so that tests can make each of them fail.
 
-Nothing is safe before `sync`; a new or renamed file's name is not safe before its folder is synced too.
-Whatever is made is for the broker's own user alone.
+Nothing is safe before `sync`; the name of a new or renamed file is not safe before its folder is synced too.
+Everything that is made belongs to the broker's own user alone.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 OWNER_ONLY = 0o600
-"""Mode of the files that are made."""
+"""Mode of new files."""
 OWNER_ONLY_FOLDER = 0o700
 OTHERS = 0o007
-"""Bits of a mode that let everyone on the machine in."""
+"""Mode bits that let every user of the machine in."""
 
 
 class Files:
     """The real disk."""
 
     def make_folder(self, path: Path, parents: bool = False) -> None:
-        """Make a folder, if it is not there."""
+        """Make a folder, unless it exists."""
         path.mkdir(OWNER_ONLY_FOLDER, parents=parents, exist_ok=True)
 
     def open(self, path: Path) -> int:
-        """Open a file for writing, made if it is not there."""
+        """Open a file for writing; make it if it does not exist."""
         return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, OWNER_ONLY)
 
     def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
-        """Write all pieces one after the other, from `at` on or at the end, in as few calls as it takes."""
+        """Write all pieces at `at`, or at the end, in as few system calls as possible."""
         if at < 0:
             at = os.lseek(descriptor, 0, os.SEEK_END)
         sent = os.pwritev(descriptor, pieces[:512], at)
@@ -47,7 +47,7 @@ class Files:
                 rest[0] = rest[0][sent:]
 
     def sync(self, descriptor: int) -> None:
-        """Return when everything that was written is on the disk."""
+        """Return when everything that was written is on disk."""
         os.fdatasync(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
@@ -55,11 +55,10 @@ class Files:
         os.ftruncate(descriptor, size)
 
     def close(self, descriptor: int) -> None:
-        """Close a file."""
         os.close(descriptor)
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk."""
+        """Return when the names in a folder are on disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -67,24 +66,24 @@ class Files:
             os.close(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name, at one stroke."""
+        """Rename a file atomically."""
         old.replace(new)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, unless it does not exist."""
         path.unlink(missing_ok=True)
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder, which must be empty."""
+        """Remove an empty folder."""
         path.rmdir()
 
     def commit(self, path: Path, cursor: sqlite3.Cursor) -> None:
-        """Return when the changes of a transaction in the database at `path` are on the disk."""
+        """Return when a transaction of the database at `path` is on disk."""
         cursor.execute("COMMIT")
 
 
 class Appending:
-    """A new file that is written from its beginning to its end, by way of `Files`; as pyarrow wants one."""
+    """A new file that is written from its beginning to its end through `Files`; a file object for pyarrow."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
@@ -93,31 +92,29 @@ class Appending:
         self.position = 0
 
     def write(self, data: bytes) -> int:
-        """Write at the end."""
         self._files.write(self._descriptor, [data], self.position)
         self.position += len(data)
         return len(data)
 
     def tell(self) -> int:
-        """Return how many bytes there are."""
+        """Return the size so far."""
         return self.position
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: nothing is buffered."""
 
     def sync(self) -> None:
-        """Return when everything is on the disk."""
+        """Return when everything is on disk."""
         self._files.sync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file."""
         if not self.closed:
             self.closed = True
             self._files.close(self._descriptor)
 
 
 def write_whole(files: Files, path: Path, pieces: Sequence[bytes]) -> None:
-    """Give a file its contents at one stroke; the name is safe when its folder is synced."""
+    """Replace a file's contents atomically; the name is safe when its folder is synced."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         files.remove(temporary)
@@ -128,13 +125,13 @@ def write_whole(files: Files, path: Path, pieces: Sequence[bytes]) -> None:
         finally:
             files.close(descriptor)
         files.rename(temporary, path)
-    except OSError as error:  # that of a write does not say where
+    except OSError as error:  # the error of a write does not name the file
         if not temporary.is_dir():
             temporary.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_safely(files: Files, path: Path, data: bytes) -> None:
-    """Give a file its contents at one stroke, and return when they are safe."""
+    """Replace a file's contents atomically, and return when they are safe."""
     write_whole(files, path, [data])
     files.sync_folder(path.parent)

@@ -1,9 +1,8 @@
 """The data folder: its format, and its lock.
 
-DIR/format            which format this is
-DIR/lock              held by the broker that uses the folder
-DIR/boot              since which start of the machine a broker uses it that has not ended in good order
-DIR/state.sqlite      sessions, subscriptions, retained messages, ...
+DIR/format            the version of the format
+DIR/lock              locked by the broker that uses the folder
+DIR/boot              the machine's boot id; removed when a broker ends in good order
 DIR/streams/NAME/     the segments of a stream
 """
 
@@ -20,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "pyrite data, format 3\n"
 _OLDER = "pyrite data, format 2\n"
-"""Has what consumers have not acknowledged elsewhere in the state; it is moved when a broker starts."""
+"""Keeps what consumers have not acknowledged elsewhere in the state; it is moved when a broker starts."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -29,22 +28,26 @@ class FolderError(Exception):
 
 
 def check_format(path: Path) -> bool:
-    """Tell whether a folder says which format it has; if it is one that we cannot read, that is an error."""
+    """Return whether a folder states its format; raise FolderError if it is a format that this version cannot
+    read.
+    """
     try:
         found = (path / "format").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return False
     if found not in (FORMAT, _OLDER):
-        raise FolderError(f"{path}: holds {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}")
+        raise FolderError(
+            f"{path}: unsupported format {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}"
+        )
     return True
 
 
 def is_in_use(path: Path) -> bool:
-    """Tell whether a broker uses a data folder."""
+    """Return whether a broker uses a data folder."""
     try:
         with (path / "lock").open("rb") as lock:
             if not lock.read(1):
-                return False  # who let go of it in good order left it empty
+                return False  # a broker that ended in good order emptied it
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -54,7 +57,7 @@ def is_in_use(path: Path) -> bool:
 
 
 class DataFolder:
-    """A data folder that is ours alone until it is closed."""
+    """A data folder that this process has locked, until it is closed."""
 
     def __init__(self, path: Path, files: Files | None = None) -> None:
         self.path = path
@@ -75,7 +78,10 @@ class DataFolder:
                 + "; stop it, or use a folder of its own with --data"
             ) from None
         if path.stat().st_mode & OTHERS:
-            logger.warning("%s: everyone on this machine can get at the data in it; chmod o= closes it", path)
+            logger.warning(
+                "%s: every user of this machine has access to this data folder; run chmod o= to end that",
+                path,
+            )
         try:
             self._note_holder()
             self._make_format()
@@ -92,20 +98,24 @@ class DataFolder:
             raise FolderError(f"{self.path / 'lock'}: cannot be written: {error.strerror}") from None
 
     def _make_format(self) -> None:
-        """Check which format the folder has; if it has none and is empty, it is ours.
+        """Check the format of the folder; if it states none and the folder is empty, make it a data folder.
 
-        An older one becomes ours before anything is written that older brokers would take for damage.
+        An older format is replaced before anything is written that an older version would take for damage.
         """
         file = self.path / "format"
         if check_format(self.path):
             if file.read_text(encoding="utf-8") != FORMAT:
                 write_safely(self._files, file, FORMAT.encode())
             return
-        ours = ("lock", "format.tmp", "lost+found")  # of a start that was cut short; or of a file system
+        ours = (
+            "lock",
+            "format.tmp",
+            "lost+found",
+        )  # left by a start that was cut short, or made by the file system
         others = [one.name for one in self.path.iterdir() if one.name not in ours]
         if others:
             raise FolderError(
-                f"{self.path}: is no data folder of Pyrite's, and is not empty (it holds {others[0]!r})"
+                f"{self.path}: not a Pyrite data folder, and not empty (it contains {others[0]!r})"
             )
         write_safely(
             self._files, file, FORMAT.encode()
@@ -113,16 +123,11 @@ class DataFolder:
 
     @property
     def streams(self) -> Path:
-        """Where the streams are."""
+        """The folder of the streams."""
         return self.path / "streams"
 
-    @property
-    def state(self) -> Path:
-        """Where the state is."""
-        return self.path / "state.sqlite"
-
     def note_boot(self) -> bool:
-        """Note which start of the machine this is; tell if a broker has died since an earlier one.
+        """Store the machine's boot id; return whether a broker died here before the machine was last started.
 
         Then what it wrote and did not sync may be lost, though others have read it.
         """
@@ -136,11 +141,11 @@ class DataFolder:
         return before != now
 
     def forget_boot(self) -> None:
-        """Note that everything is safe."""
+        """Record that everything is safe."""
         self._files.remove(self.path / "boot")
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the lock."""
         if self._lock >= 0:
             try:
                 self._files.truncate(self._lock, 0)

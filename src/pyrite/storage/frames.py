@@ -1,14 +1,13 @@
-"""The bytes of a segment: Arrow's stream format, with a checksum in every message; and of its index.
+"""The bytes of an Arrow segment: Arrow's stream format, with a checksum in every message.
 
-A segment is what any Arrow library reads as a stream: the schema, then record batches. Between a
-message's metadata and its body Arrow allows padding. Ours is 24 bytes longer than it need be, and holds a
-mark, the length of the whole message, and a checksum over all else of it:
+Any Arrow library reads a segment as a stream: the schema, then record batches. Arrow allows padding between
+a message's metadata and its body. A segment's padding is 24 bytes longer than Arrow needs, and holds a mark,
+the length of the whole message, and a checksum over everything else in the message:
 
     ff ff ff ff | size | metadata ... | mark (8) | length (8) | checksum (8) | body ...
                          <------------------- size ------------------------>
 
-So a segment proves itself. The index beside it is a shortcut, made of records of 64 bytes with a checksum
-each, and can be made again from the segment.
+Such a message is called a frame. A segment can be checked without its index.
 """
 
 from __future__ import annotations
@@ -16,53 +15,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from mmap import mmap
-from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64
 
-from pyrite.broker.message import Batch
-from pyrite.storage.columns import STORED, Entry, build, plain
 from pyrite.storage.metadata import body_size_at
+from pyrite.storage.schema import STORED, plain
 from pyrite.storage.wanted import Topics
 
 HEADER = STORED.serialize().to_pybytes()
-"""How every segment begins."""
+"""The first bytes of every segment: the schema."""
 BEGIN = b"\xff\xff\xff\xff"
 END = BEGIN + bytes(4)
-"""How Arrow ends a stream; a sealed segment has it."""
+"""Arrow's end of a stream, with which a sealed segment ends."""
 MARK = b"PYRITE\0\1"
 SEAL = 24
 """Bytes of mark, length and checksum."""
-FEW = 64
-SMALL = 8 * 1024
-"""Messages, and bytes of their payloads, below which a record batch is not compressed: it is not worth it."""
+MIN_COMPRESSED_ROWS = 64
+MIN_COMPRESSED_BYTES = 8 * 1024
+"""A record batch with fewer messages, and fewer bytes of payload, is not compressed: nothing is gained."""
 
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 _TOPIC_ALONE = pa.ipc.IpcReadOptions(use_threads=False, included_fields=[STORED.get_field_index("topic")])
-
-INDEX_HEADER = b"PYRITE index 1\n".ljust(64, b"\0")
-RECORD = np.dtype(
-    [
-        ("first", "<i8"),
-        ("count", "<i8"),
-        ("earliest", "<i8"),
-        ("latest", "<i8"),
-        ("position", "<i8"),
-        ("length", "<i8"),
-        ("checksum", "<u8"),
-        ("synced", "<u4"),
-        ("proof", "<u4"),
-    ]
-)
-"""A batch in an index: offsets, times, where it lies, its checksum; and the record's own."""
-
-
-_RECORD = Struct("<qqqqqqQI")
-Records = np.ndarray[Any, Any]
 
 
 class Damaged(Exception):
@@ -70,22 +46,36 @@ class Damaged(Exception):
 
 
 class Frame(NamedTuple):
-    """A record batch in the bytes that go into a segment."""
+    """A record batch as the bytes that go into a segment."""
 
     pieces: list[bytes | memoryview]
     size: int
     checksum: int
 
 
+class Encoded(NamedTuple):
+    """A frame, and what its index record says."""
+
+    frame: Frame
+    first: int
+    """Offset of the first message."""
+    messages: int
+    """How many there are."""
+    earliest: int
+    latest: int
+    """Times of the oldest and the newest message, in microseconds since 1970."""
+
+
 def encode(batch: pa.RecordBatch) -> Frame:
-    """Make the bytes of a record batch that is to be stored, with its checksum."""
+    """Encode a record batch with the schema STORED."""
     return encode_all([batch])[0]
 
 
 def encode_all(batches: Sequence[pa.RecordBatch]) -> list[Frame]:
-    """Make the bytes of record batches, each with its checksum.
+    """Encode record batches with the schema STORED, each as a frame.
 
-    Many are made with few calls into Arrow: with each of them another thread may take the interpreter.
+    This takes few calls into Arrow, however many record batches: every call may lose the interpreter lock to
+    another thread.
     """
     if len(batches) == 1 and _is_small(batches[0]):
         return [seal(*_split(memoryview(batches[0].serialize())))]
@@ -100,7 +90,7 @@ def encode_all(batches: Sequence[pa.RecordBatch]) -> list[Frame]:
 
 
 def _written(batches: Sequence[pa.RecordBatch]) -> memoryview:
-    """Return Arrow's messages of record batches, compressed, one after the other."""
+    """Return the Arrow messages of record batches, compressed, one after the other."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, STORED, options=_LZ4) as writer:
         writer.write_table(pa.Table.from_batches(batches))
@@ -109,7 +99,7 @@ def _written(batches: Sequence[pa.RecordBatch]) -> memoryview:
 
 def _is_small(batch: pa.RecordBatch) -> bool:
     payloads = batch.column(3).buffers()[2]
-    return batch.num_rows < FEW and (payloads is None or payloads.size < SMALL)
+    return batch.num_rows < MIN_COMPRESSED_ROWS and (payloads is None or payloads.size < MIN_COMPRESSED_BYTES)
 
 
 def _body_size(metadata: memoryview) -> int:
@@ -117,10 +107,10 @@ def _body_size(metadata: memoryview) -> int:
     return int.from_bytes(metadata[at : at + 8], "little")
 
 
-def _split(whole: memoryview) -> tuple[memoryview, memoryview]:
-    """Split Arrow's message into metadata and body."""
-    body = 8 + int.from_bytes(whole[4:8], "little")
-    return whole[8:body], whole[body:]
+def _split(message: memoryview) -> tuple[memoryview, memoryview]:
+    """Split an Arrow message into metadata and body."""
+    body = 8 + int.from_bytes(message[4:8], "little")
+    return message[8:body], message[body:]
 
 
 def uncompressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
@@ -136,7 +126,7 @@ def compressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
 
 
 def seal(metadata: bytes | memoryview, *body: bytes | memoryview) -> Frame:
-    """Put metadata and body of a message together, with mark, length and checksum in between."""
+    """Join metadata and body of an Arrow message to a frame, with mark, length and checksum in between."""
     length = 8 + len(metadata) + SEAL + sum(map(len, body))
     head = BEGIN + (len(metadata) + SEAL).to_bytes(4, "little")
     start = MARK + length.to_bytes(8, "little")
@@ -153,12 +143,13 @@ def _checksum(*pieces: bytes | memoryview) -> int:
 
 @cache
 def _uncompressed_head() -> int:
-    """Return the size of what comes before the body in a frame that is not compressed."""
-    return 8 + len(uncompressed(build([Entry(Batch(b"", b""), 0, None)], 0))[0]) + SEAL
+    """Return the size of what precedes the body of an uncompressed frame: it depends on the schema alone."""
+    one_row = pa.RecordBatch.from_arrays([pa.array([None], field.type) for field in STORED], schema=STORED)
+    return 8 + len(uncompressed(one_row)[0]) + SEAL
 
 
 def length_at(data: memoryview, at: int) -> int:
-    """Return the length of the frame that begins at `at`, as far as it can be told; 0 if there is none."""
+    """Return the length of the frame at `at` as its head states it; 0 if no frame begins there."""
     if data[at : at + 4] != BEGIN or len(data) - at < 8:
         return 0
     body = at + 8 + int.from_bytes(data[at + 4 : at + 8], "little", signed=True)
@@ -168,7 +159,7 @@ def length_at(data: memoryview, at: int) -> int:
 
 
 def check(frame: memoryview) -> int:
-    """Check that a frame is whole and unchanged, and return its checksum."""
+    """Return the checksum of a frame; raise Damaged if the frame is cut off or changed."""
     if length_at(frame, 0) != len(frame):
         raise Damaged("the head of a record batch is damaged")
     body = 8 + int.from_bytes(frame[4:8], "little")
@@ -179,16 +170,19 @@ def check(frame: memoryview) -> int:
 
 
 def decode(frame: memoryview) -> pa.RecordBatch:
-    """Return the record batch in a frame, once it has proved itself."""
+    """Return the messages in a frame, one a row; raise Damaged if its checksum does not match."""
     check(frame)
     try:
         return plain(_stored(frame))
-    except (pa.ArrowInvalid, OSError) as error:  # a checksum that holds by chance
+    except (pa.ArrowInvalid, OSError) as error:  # the checksum matches by chance
         raise Damaged(str(error)) from None
 
 
 def select(frame: memoryview, topics: Topics) -> pa.RecordBatch | None:
-    """Do the same, if it has a message with one of these topics; only they are decoded to find out."""
+    """Decode a frame if one of its messages has one of these topics, else return None.
+
+    The topics are decoded first, and the other columns only if they are needed.
+    """
     check(frame)
     try:
         rows = _stored(frame, _TOPIC_ALONE)
@@ -200,16 +194,16 @@ def select(frame: memoryview, topics: Topics) -> pa.RecordBatch | None:
 
 
 def _stored(frame: memoryview, options: pa.ipc.IpcReadOptions = _ONE_THREAD) -> pa.RecordBatch:
-    """Return what is in a frame as it is stored; if it is not compressed all of it, as that costs nothing."""
+    """Return the record batch in a frame as it is stored; with all columns if it is uncompressed."""
     if len(frame) - _body_size(frame[8:]) == _uncompressed_head():
         return pa.ipc.read_record_batch(pa.py_buffer(frame), STORED)
-    # That would have threads for each buffer, which take three times as long for most batches.
+    # read_record_batch would decompress in threads, which takes three times as long for most batches.
     with pa.ipc.open_stream(b"".join([HEADER, frame]), options=options) as stream:
         return stream.read_next_batch()
 
 
 def is_frame(data: memoryview, at: int) -> bool:
-    """Tell whether a whole frame lies at a place."""
+    """Return whether an undamaged frame begins at `at`."""
     length = length_at(data, at)
     try:
         check(data[at : at + length])
@@ -219,37 +213,10 @@ def is_frame(data: memoryview, at: int) -> bool:
 
 
 def next_frame(data: memoryview, at: int) -> int:
-    """Find the next place from `at` on where a whole frame lies; the end of the data if there is none."""
+    """Return where the next undamaged frame begins, from `at` on; the end of the data if none does."""
     raw = data.obj
     assert isinstance(raw, bytes | mmap)
     at = raw.find(BEGIN, at)
     while at >= 0 and not is_frame(data, at):
         at = raw.find(BEGIN, at + 1)
     return at if at >= 0 else len(data)
-
-
-def record(batch: pa.RecordBatch, position: int, frame: Frame, synced: bool) -> Records:
-    """Make the index record of a batch."""
-    first, count = batch.column(0)[0].as_py(), batch.num_rows
-    times = batch.column(1).view(pa.int64()).to_numpy()
-    earliest, latest = int(times.min()), int(times.max())  # a clock may have been set back between them
-    return np.frombuffer(pack_record(first, count, earliest, latest, position, frame, synced), RECORD)
-
-
-def pack_record(
-    first: int, count: int, earliest: int, latest: int, position: int, frame: Frame, synced: bool
-) -> bytes:
-    """Make the bytes of an index record."""
-    head = _RECORD.pack(first, count, earliest, latest, position, frame.size, frame.checksum, synced)
-    return head + (xxh3_64_intdigest(head) & 0xFFFF_FFFF).to_bytes(4, "little")
-
-
-def prove(records: Records) -> None:
-    """Write each record's own checksum into it."""
-    records["proof"] = proofs(records)
-
-
-def proofs(records: Records) -> Sequence[int]:
-    """Return the checksum that each record should have."""
-    raw = memoryview(records.tobytes())
-    return [xxh3_64_intdigest(raw[at : at + 60]) & 0xFFFF_FFFF for at in range(0, len(raw), 64)]

@@ -1,7 +1,8 @@
-"""Arrow's metadata of a record batch: where things are in the flatbuffer that they are.
+"""Where the fields of a record batch's Arrow metadata, a flatbuffer, are.
 
-A flatbuffer begins with the place of its outermost table. A table begins with how far before it the places of
-its fields are: two bytes each, from the table on. A vector is its length, in four bytes, and then its items.
+A flatbuffer begins with the place of its outermost table. A table begins with the distance to the list of its
+fields, which lies before it: two bytes a field, counted from the table. A vector is its length, in four
+bytes, and then its items.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ def rows_at(metadata: Metadata) -> int:
 
 
 def nodes_at(metadata: Metadata) -> int:
-    """Return where numbers of rows and of nulls are: those of a column, and then those of its parts."""
+    """Return where the numbers of rows and nulls are: of a column, then of its children."""
     return _follow(metadata, _field_at(metadata, _record_batch(metadata), 1)) + 4
 
 
 def buffers_at(metadata: Metadata) -> int:
-    """Return where the places and sizes of buffers are."""
+    """Return where the places and sizes of the buffers are."""
     return _follow(metadata, _field_at(metadata, _record_batch(metadata), 2)) + 4
 
 
@@ -34,12 +35,12 @@ def _record_batch(metadata: Metadata) -> int:
 
 
 def _field_at(metadata: Metadata, table: int, number: int) -> int:
-    """Return where a field of a table is, which must have it."""
+    """Return where a field of a table is; the table must have the field."""
     places = table - int.from_bytes(metadata[table : table + 4], "little", signed=True)
     at = places + 4 + 2 * number
     return table + int.from_bytes(metadata[at : at + 2], "little")
 
 
 def _follow(metadata: Metadata, at: int) -> int:
-    """Return the place that is noted at another."""
+    """Return the place that a relative reference at `at` leads to."""
     return at + int.from_bytes(metadata[at : at + 4], "little")

@@ -1,4 +1,4 @@
-"""What can be set of a stream."""
+"""The settings of a stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 DEFAULT = "default"
-"""The stream that takes what no other does."""
+"""The stream that captures what no other stream does."""
 STREAM_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MIB = 1024 * 1024
 FSYNC = ("always", "interval", "never")
@@ -15,24 +15,24 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 @dataclass(slots=True)
 class StreamOptions:
-    """One [[stream]] table of pyrite.toml. A message belongs to the first stream that captures its topic."""
+    """A [[stream]] table of pyrite.toml. A message belongs to the first stream that captures its topic."""
 
     name: str = DEFAULT
-    """The stream's name, and its folder's: letters, digits, - and _."""
+    """The name of the stream and of its folder: letters, digits, - and _."""
     topics: list[str] = field(default_factory=lambda: ["#"])
-    """The topic filters whose messages it captures."""
+    """The topic filters that it captures."""
     retention_age: float = 0.0
     """Seconds after which messages are dropped, a segment at a time; 0 for never."""
     retention_bytes: int = 0
-    """Bytes on disk beyond which the oldest segments are dropped; 0 for no bound."""
+    """Bytes on disk above which the oldest segments are dropped; 0 for no bound."""
     segment_bytes: int = 64 * MIB
-    """Bytes after which a segment is sealed, and the next begun."""
+    """Bytes after which a segment is sealed and the next one begins."""
     segment_age: float = 3_600.0
     """Seconds after which a segment is sealed."""
     fsync: str = "always"
     """When data is forced to disk: always (before every acknowledgement), interval (every fsync_interval
-    seconds) or never (when the system likes)."""
+    seconds) or never (when the system does)."""
     fsync_interval: float = 1.0
-    """Seconds between two syncs: with fsync = "interval"; and of messages that no one waits for (QoS 0)."""
+    """Seconds between two syncs: with fsync = "interval", and of QoS 0 messages, which nobody waits for."""
     compression: str = "zstd"
-    """How sealed segments, which are Parquet, are compressed: zstd, snappy, gzip, lz4 or none."""
+    """Compression of sealed segments, which are Parquet: zstd, snappy, gzip, lz4 or none."""

@@ -1,15 +1,15 @@
-"""A segment in Parquet: written once, never changed, checked on every read.
+"""Parquet segments: written once, never changed, and checked on every read.
 
     NAME.parquet           PAR1 | row groups | index | mark and checksum of the footer | footer
     NAME.parquet.index                         index
     NAME.parquet.footer                                mark and checksum of the footer | footer
 
-Whatever reads Parquet reads it. Parquet's own checksums cover the pages, but neither their headers nor the
-footer, without which nothing can be read. So there is an index, a record a row group (frames.RECORD) with
-the checksum of its bytes, and a checksum of the footer, where Parquet leaves room for such things. The two
-files beside it are copies, so that what is damaged once is still there.
+Any Parquet reader can read them. Parquet's own checksums cover pages, but neither page headers nor the
+footer, without which nothing can be read. So a segment has an index, with a record a row group that holds the
+checksum of its bytes, and a checksum of the footer, in a place that Parquet leaves free. The two files beside
+it are copies: damage at one place destroys only one of them.
 
-Within a row group offsets follow one another; where some are missing, another row group begins.
+The offsets in a row group are consecutive; where some are unused, another row group begins.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from pyrite.storage import frames
-from pyrite.storage.columns import SCHEMA
 from pyrite.storage.files import Appending, Files, write_whole
-from pyrite.storage.frames import INDEX_HEADER, RECORD, Damaged
-from pyrite.storage.query import FOREVER
-from pyrite.storage.segment import (
-    Damage,
-    Decoded,
-    Passed,
+from pyrite.storage.frames import Damaged
+from pyrite.storage.index import (
+    INDEX_HEADER,
+    NO_RECORDS,
+    RECORD,
     Records,
-    cut,
+    end_of,
     index_of,
+    prove,
     proven,
     read_index,
+    record_of,
 )
+from pyrite.storage.query import FOREVER
+from pyrite.storage.schema import SCHEMA
+from pyrite.storage.segment import BatchCache, Damage, Passed, cut
 from pyrite.storage.wanted import Topics
 
-ROWS = 64 * 1024
+ROW_GROUP_ROWS = 64 * 1024
 """Rows after which a row group ends; it has at most twice as many."""
-BYTES = 64 * 1024 * 1024
+ROW_GROUP_BYTES = 64 * 1024 * 1024
 """Bytes in memory after which a row group ends."""
 
 MAGIC = b"PAR1"
@@ -54,32 +56,30 @@ _PAIRS = ["user_properties.list.element.key", "user_properties.list.element.valu
 _DISTINCT = ("offset", "timestamp", "payload", "retain", "correlation_data", "user_properties")
 _OPTIONAL = [field.name for field in SCHEMA if field.nullable]
 _TEXTS = {number: field.name for number, field in enumerate(SCHEMA) if field.name in ("topic", "client_id")}
-"""The texts that nearly every message has, by the number of their column."""
+"""The text columns that nearly every message has, by their number."""
 _TOPIC = SCHEMA.get_field_index("topic")
-_LITTLE = 64 * 1024
-"""Bytes of distinct texts up to which they are read once each, and not once for each message."""
+_MAX_DICTIONARY_BYTES = 64 * 1024
+"""Bytes of distinct texts up to which a column is decoded as a dictionary."""
 _MEASURED = [name for name in SCHEMA.names if name not in ("payload", "user_properties")] + _PAIRS
 
 
 def footer_of(path: Path) -> Path:
-    """Return the path of the copy of a Parquet file's footer."""
+    """Return the path of the copy of a Parquet segment's footer."""
     return path.with_name(path.name + ".footer")
 
 
 def row_groups(batches: Iterable[pa.RecordBatch], gaps: bool = False) -> Iterator[pa.RecordBatch]:
-    """Put record batches together to the size of row groups.
-
-    Offsets follow one another in each, unless `gaps` are allowed.
-    """
+    """Join record batches to row groups, each of consecutive offsets unless `gaps` are allowed."""
     waiting: list[pa.RecordBatch] = []
     rows = size = after = 0
     for batch in batches:
         while batch.num_rows:
             first = batch.column(0)[0].as_py()
-            if waiting and (rows >= ROWS or size >= BYTES or (first != after and not gaps)):
+            full = rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES
+            if waiting and (full or (first != after and not gaps)):
                 yield pa.concat_batches(waiting)
                 waiting, rows, size = [], 0, 0
-            piece = batch.slice(0, 2 * ROWS - rows)
+            piece = batch.slice(0, 2 * ROW_GROUP_ROWS - rows)
             batch = batch.slice(piece.num_rows)
             waiting.append(piece)
             rows += piece.num_rows
@@ -90,7 +90,7 @@ def row_groups(batches: Iterable[pa.RecordBatch], gaps: bool = False) -> Iterato
 
 
 def writer(sink: object, compression: str) -> pq.ParquetWriter:
-    """Open what writes Parquet as segments have it: plain enough for every reader, with all checksums."""
+    """Return a writer of Parquet that any reader can read, with all checksums."""
     return pq.ParquetWriter(
         sink,
         SCHEMA,
@@ -104,7 +104,7 @@ def writer(sink: object, compression: str) -> pq.ParquetWriter:
 
 
 class _Sink(Appending):
-    """The file that pyarrow writes to, with a checksum of what came since the last cut."""
+    """The file that pyarrow writes to, with a checksum of what was written since the last cut."""
 
     def __init__(self, files: Files, path: Path) -> None:
         super().__init__(files, path)
@@ -112,7 +112,7 @@ class _Sink(Appending):
         self._held: list[bytes] | None = None
 
     def write(self, data: bytes) -> int:
-        """Write at the end; what pyarrow still writes after an error goes nowhere."""
+        """Write at the end; ignore what pyarrow writes after an error."""
         if self._held is not None:
             self._held.append(bytes(data))
         elif not self.closed:
@@ -121,28 +121,29 @@ class _Sink(Appending):
         return len(data)
 
     def cut(self) -> int:
-        """Return the checksum of what was written since the last time."""
+        """Return the checksum of what was written since the last call."""
         checksum = self._digest.intdigest()
         self._digest.reset()
         return checksum
 
     def hold(self) -> list[bytes]:
-        """Write no more, but gather what comes."""
+        """Collect what is written from now on, instead of writing it."""
         self._held = []
         return self._held
 
     def finish(self, pieces: Sequence[bytes]) -> None:
-        """Write the end of the file, and make all of it safe."""
+        """Write the end of the file, sync and close it."""
         self._files.write(self._descriptor, pieces, self.position)
         self.sync()
         self.close()
 
 
 def write(files: Files, path: Path, batches: Iterable[pa.RecordBatch], end: int, compression: str) -> None:
-    """Write a segment that ends before offset `end`; it is there, and safe, when this returns, or not at all.
+    """Write a segment that ends before offset `end`. When this returns it exists and is safe; else it does
+    not exist.
 
-    Whatever an interruption leaves has a name that ends in .tmp, or belongs to a Parquet file that is not
-    there. It is harmless, and goes at the next try.
+    Whatever an interruption leaves behind has a name that ends in .tmp, or belongs to a Parquet file that
+    does not exist. It is harmless, and removed at the next attempt.
     """
     temporary = path.with_name(path.name + ".tmp")
     files.remove(temporary)
@@ -163,16 +164,16 @@ def write(files: Files, path: Path, batches: Iterable[pa.RecordBatch], end: int,
 def _write_row_groups(
     sink: _Sink, batches: Iterable[pa.RecordBatch], end: int, compression: str
 ) -> tuple[Records, bytes]:
-    """Write all but the end of the file; return its index, and its footer with mark and checksum."""
+    """Write all but the end of the file; return the index, and the footer with mark and checksum."""
     parquet = writer(sink, compression)
     try:
-        found = [np.zeros(0, RECORD)]
+        found = [NO_RECORDS]
         sink.cut()
         for batch in row_groups(batches):
             position = sink.position
             parquet.write_table(pa.Table.from_batches([batch]), row_group_size=batch.num_rows)
             size = sink.position - position
-            found.append(frames.record(batch, position, frames.Frame([], size, sink.cut()), True))
+            found.append(record_of(batch, position, size, sink.cut(), True))
         held = sink.hold()
         parquet.add_key_value_metadata({_END: str(end)})
         parquet.close()
@@ -185,14 +186,14 @@ def _write_row_groups(
 
 
 def footer_in(raw: bytes) -> bytes | None:
-    """Return the footer behind its mark and checksum, if it proves itself."""
+    """Return the footer after its mark and checksum; None if the checksum does not match."""
     footer = raw[_PROOF:]
     checksum = xxh3_64_intdigest(footer).to_bytes(8, "little")
     return footer if raw[:_PROOF] == FOOTER_HEADER + checksum else None
 
 
 def read_copy(path: Path) -> bytes | None:
-    """Return the footer that lies beside a Parquet file, unless it is damaged or not there."""
+    """Return the copy of the footer; None if it is damaged or missing."""
     try:
         return footer_in(footer_of(path).read_bytes())
     except OSError:
@@ -200,7 +201,7 @@ def read_copy(path: Path) -> bytes | None:
 
 
 def read_own(file: BinaryIO) -> bytes | None:
-    """Return the footer in a Parquet file, unless it is damaged."""
+    """Return the footer of a Parquet file; None if it is damaged."""
     size = os.fstat(file.fileno()).st_size
     try:
         length = _PROOF + int.from_bytes(os.pread(file.fileno(), 4, max(0, size - 8)), "little") + 8
@@ -210,7 +211,7 @@ def read_own(file: BinaryIO) -> bytes | None:
 
 
 def read_own_index(file: BinaryIO, footer: bytes, count: int) -> bytes:
-    """Return the bytes of the index in a Parquet file; they lie before the footer."""
+    """Return the bytes of the index in a Parquet file, which precede the footer."""
     length = 64 * (count + 1)
     start = os.fstat(file.fileno()).st_size - len(footer) - _PROOF - length
     try:
@@ -220,7 +221,7 @@ def read_own_index(file: BinaryIO, footer: bytes, count: int) -> bytes:
 
 
 class Contents:
-    """What a Parquet segment's footer and index say of it."""
+    """The footer and the index of a Parquet segment."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         known, bad = read_index(index_of(path))
@@ -228,7 +229,7 @@ class Contents:
         self.metadata: pq.FileMetaData | None = None
         self.records = known
         if self.footer is None:
-            self.end = int(known["first"][-1] + known["count"][-1]) if len(known) else int(path.name[:20])
+            self.end = end_of(known, int(path.name[:20]))
             return
         self.metadata = pq.read_metadata(pa.BufferReader(MAGIC + self.footer))
         self.end = int(self.metadata.metadata[_END])
@@ -239,7 +240,7 @@ class Contents:
 
 
 def _records(metadata: pq.FileMetaData, known: Records) -> Records:
-    """Return a record for each row group: one that is known, or a new one, which is not `synced`."""
+    """Return a record for each row group: a known one, or a new one, which is not `synced`."""
     by_position = {int(one["position"]): one for one in known}
     records = np.zeros(metadata.num_row_groups, RECORD)
     for number in range(len(records)):
@@ -255,12 +256,14 @@ def _records(metadata: pq.FileMetaData, known: Records) -> Records:
         start = first.statistics.min
         length = end - position
         records[number] = (start, group.num_rows, times.min_raw, times.max_raw, position, length, 0, 0, 0)
-    frames.prove(records)
+    prove(records)
     return records
 
 
 class _Window:
-    """A part of a file, in memory, that passes for the whole; so that what was checked is what is decoded."""
+    """A part of a file, in memory, in place of the whole file: the bytes that were checked are the bytes that
+    are decoded.
+    """
 
     closed = False
 
@@ -283,22 +286,22 @@ class _Window:
         return self._data[begin : begin + size] if begin >= 0 else memoryview(b"")
 
     def close(self) -> None:
-        """There is nothing to close."""
+        pass
 
 
 class ParquetSegment:
-    """A segment that has become Parquet, for reading; by any process."""
+    """Reads a Parquet segment, in any process."""
 
-    def __init__(self, stream: str, path: Path, decoded: Decoded | None = None) -> None:
+    def __init__(self, stream: str, path: Path, cache: BatchCache | None = None) -> None:
         self.stream = stream
         self.path = path
         self.base = int(path.name[:20])
         self._known: tuple[Records, int] | None = None
-        self._decoded = decoded if decoded is not None else Decoded()
+        self._cache = cache or BatchCache()
 
     @property
     def index(self) -> Path:
-        """The file with the index."""
+        """The index file."""
         return index_of(self.path)
 
     def _load(self) -> tuple[Records, int]:
@@ -313,11 +316,13 @@ class ParquetSegment:
         return self._load()[0]
 
     def reach(self, offset: int) -> int:
-        """Return where the segment ends: it was whole when it got its name."""
+        """Return where the segment ends: it was complete when it got its name."""
         return self.end()
 
     def end(self) -> int:
-        """Return the offset after the last message, including those that were lost before it was written."""
+        """Return the offset after the last message, including messages that were lost before the segment was
+        written.
+        """
         return self._load()[1]
 
     def read(
@@ -329,9 +334,8 @@ class ParquetSegment:
     def select(
         self, offset: int, stop: int, columns: Sequence[str] | None = None, topics: Topics | None = None
     ) -> Iterator[pa.RecordBatch | Damage | Passed]:
-        """Do the same, but pass over row groups in which no message has one of the topics.
-
-        Those are not even read of which the footer tells it.
+        """Do the same, but skip row groups in which no message has one of the topics; some need not even be
+        read.
         """
         with self.path.open("rb") as file:
             contents = Contents(self.path, file)
@@ -348,7 +352,7 @@ class ParquetSegment:
                     return
                 if first + count <= offset:
                     continue
-                batch = self._decoded.get(self.path.name, number) if columns is None else None
+                batch = self._cache.get(self.path.name, number) if columns is None else None
                 if batch is None:
                     if topics is not None and not _may_hold(contents, number, topics):
                         yield Passed(first, first + count - 1)
@@ -362,12 +366,12 @@ class ParquetSegment:
                         yield Passed(first, first + count - 1)
                         continue
                     if columns is None:
-                        self._decoded.put(self.path.name, number, batch)
+                        self._cache.put(self.path.name, number, batch)
                 yield cut(batch, first, offset, stop)
 
 
 def check(file: BinaryIO, one: np.void) -> bytes:
-    """Return the bytes of a row group, once they have proved themselves."""
+    """Return the bytes of a row group; raise Damaged if they are not what was written."""
     length = int(one["length"])
     try:
         data = os.pread(file.fileno(), length, int(one["position"]))
@@ -381,7 +385,7 @@ def check(file: BinaryIO, one: np.void) -> bytes:
 
 
 def _may_hold(contents: Contents, number: int, topics: Topics) -> bool:
-    """Tell whether a row group may have a message with one of these topics, as far as the footer knows."""
+    """Return whether a row group could have one of these topics, judged by the footer."""
     if contents.metadata is None:
         return True
     statistics = contents.metadata.row_group(number).column(_TOPIC).statistics
@@ -397,9 +401,9 @@ def decode(
     wanted: Sequence[str] | None = None,
     topics: Topics | None = None,
 ) -> pa.RecordBatch | None:
-    """Return the messages of a row group, once its bytes have proved themselves. HOT.
+    """Decode a row group; raise Damaged if its bytes are not what was written. HOT.
 
-    None if no message has one of the topics: only these are decoded then.
+    Return None if no message has one of the topics: then only the topics are decoded.
     """
     one = contents.records[number]
     metadata = contents.metadata
@@ -430,7 +434,7 @@ def decode(
             else _joined(table.column(field.name))
             for field in fields
         ]
-        # Which also makes texts of what was read once each.
+        # This also expands dictionaries to texts.
         batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"a row group cannot be decoded: {error}") from None
@@ -442,23 +446,25 @@ def decode(
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array; Arrow's own way copies one that is already."""
+    """Return a column as one array; `combine_chunks` would copy a single chunk."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _repeated(group: pq.RowGroupMetaData) -> list[str]:
-    """Return the columns of few texts: to read those once each takes less than half the time."""
+    """Return the text columns to decode as dictionaries: with few distinct texts that takes less than half
+    the time.
+    """
     few = []
     for number, name in _TEXTS.items():
         column = group.column(number)
         start = column.dictionary_page_offset
-        if start is not None and column.data_page_offset - start <= _LITTLE:
+        if start is not None and column.data_page_offset - start <= _MAX_DICTIONARY_BYTES:
             few.append(name)
     return few
 
 
 def _absent(group: pq.RowGroupMetaData) -> set[str]:
-    """Return the columns without a value in a row group: not to decode them saves a fifth of the time."""
+    """Return the columns without a value in a row group: not decoding them saves a fifth of the time."""
     absent = set(_OPTIONAL)
     for number in range(len(SCHEMA) - len(_OPTIONAL), group.num_columns):
         column = group.column(number)

@@ -1,4 +1,6 @@
-"""What may be asked of the log, and of what kind the answer is: for all who read much of it at once."""
+"""What a reader can ask of the log, for all that read much of it at once: Spark, Arrow Flight, HTTP and the
+client.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pyrite.filters import check_filter
 FOREVER = 2**63 - 1
 """An offset that no message has."""
 MAX_PARTS = 10_000
-"""Parts that what is asked for may be split into."""
+"""Parts that a query may be split into."""
 
 SCHEMA = pa.schema(
     [
@@ -32,20 +34,20 @@ SCHEMA = pa.schema(
         pa.field("user_properties", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
     ]
 )
-"""One message a row."""
+"""The columns that readers see: one row a message."""
 COLUMNS = tuple(SCHEMA.names)
 
 
 class QueryError(ValueError):
-    """What was asked for does not make sense, or is not there; the text says what."""
+    """The query is invalid, or asks for something that does not exist; the text says what is wrong."""
 
 
 class DataLoss(Exception):
-    """Some of what was asked for was there once, and is not there any more; the text says what."""
+    """Some messages that were asked for are damaged, or no longer kept; the text says which."""
 
 
 def check_number(name: str, value: object, least: int = -FOREVER - 1, most: int = FOREVER) -> None:
-    """Raise a QueryError unless something is a whole number in these bounds."""
+    """Raise QueryError unless `value` is an integer from `least` to `most`."""
     if type(value) is not int or not least <= value <= most:
         raise QueryError(f"{name}={_shown(value)}: expected a number from {least} to {most}")
 
@@ -56,7 +58,7 @@ def _shown(value: object) -> str:
 
 
 class Bounds(NamedTuple):
-    """What a stream has: offsets from `first` on, before `end`."""
+    """The offsets of a stream: from `first` on, before `end`."""
 
     first: int
     end: int
@@ -64,7 +66,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """Which messages of a stream are wanted, and what of them."""
+    """Which messages of a stream to read, and which columns."""
 
     stream: str = "default"
     start: int = 0
@@ -75,10 +77,10 @@ class Query:
     """Topic filters, one of which must match; none for all messages."""
     since: int | None = None
     until: int | None = None
-    """Only what came at `since` or later, and before `until`, in microseconds since 1970."""
+    """Only messages that came at `since` or later, and before `until`, in microseconds since 1970."""
     columns: tuple[str, ...] = COLUMNS
     lost: str = "fail"
-    """What to do about messages that are damaged, or gone: `fail`, or `skip`."""
+    """What to do about messages that are damaged or no longer kept: `fail`, or `skip`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream, str):
@@ -106,20 +108,20 @@ class Query:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of what is read."""
+        """The schema of the rows that are read."""
         return pa.schema([SCHEMA.field(name) for name in self.columns])
 
     def part(self, start: int, stop: int) -> Query:
-        """Return the same for a part of the range."""
+        """Return this query for another range of offsets."""
         return replace(self, start=start, stop=stop)
 
     def to_json(self) -> bytes:
-        """Return it as it travels."""
+        """Serialize the query."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Query:
-        """Read what `to_json` has written; QueryError if it is nothing of the kind."""
+        """Parse what `to_json` returned; raise QueryError if it is invalid."""
         asked = read_object(data)
         known = [field.name for field in fields(cls)]
         for name, value in asked.items():
@@ -131,7 +133,7 @@ class Query:
 
 
 def read_object(data: bytes) -> dict[str, Any]:
-    """Read a JSON object; QueryError if it is none."""
+    """Parse a JSON object; raise QueryError if it is not one."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,7 +1,8 @@
-"""Which segments of a stream there should be: so that one which someone else removed is missed.
+"""The segments that a stream should have, so that one that someone else removes is missed.
 
-Retention drops the oldest, and says so; a merge covers those that it replaces. Whatever else is there at one
-look and not at the next has been taken away: what was in it is lost, and that is said, not passed over.
+Retention drops the oldest segments and announces it; a merged segment covers those that it replaces. Any
+other segment that was there before and is not there now was removed by someone: its messages are lost, which
+is reported as damage.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyrite.storage.segment import Damage
 
 
 class Span(NamedTuple):
-    """A segment by its name: where it begins, and where it ends if the name says so."""
+    """A segment by its name: where it begins, and where it ends if the name states it."""
 
     base: int
     end: int
@@ -25,7 +26,7 @@ class Span(NamedTuple):
 
 
 def spans(names: Iterable[str]) -> list[Span]:
-    """Return the spans of segments, of which the oldest comes first."""
+    """Return the spans of segments by their names, the oldest first."""
     found = []
     for name in names:
         base, _, end = name.split(".")[0].partition("-")
@@ -34,7 +35,7 @@ def spans(names: Iterable[str]) -> list[Span]:
 
 
 class Roster:
-    """The segments of one stream that are sealed, and those of them that are missing. For all threads."""
+    """The sealed segments of one stream, and which of them are missing. Safe to use from several threads."""
 
     def __init__(self, folder: Path, chosen: Callable[[Iterable[str]], list[str]]) -> None:
         self._folder = folder
@@ -42,26 +43,26 @@ class Roster:
         """Picks the segments that count among the names in the folder."""
         self._lock = threading.Lock()
         self._expected: dict[int, Span] = {}
-        """By base: each with where the next one begins, which is where it ends."""
+        """By base: each segment with the base of the next one, which is where it ends."""
         self._kept = 0
-        """Offset before which retention has dropped what there was."""
+        """Offset before which retention has dropped segments."""
         self._missing: dict[int, Damage] = {}
 
     @property
     def missing(self) -> list[Damage]:
-        """Return what is missing, in the order of the offsets."""
+        """The missing segments, in the order of their offsets."""
         return [self._missing[base] for base in sorted(self._missing)]
 
     def look(self) -> None:
-        """Compare what is there with what was there before."""
+        """Compare the segments in the folder with those of the last call."""
         with self._lock:
             found = self._list()
             if any(base not in self._missing for base in self._absent(found)):
-                # A list that was made while one name took the place of another may lack both.
+                # A listing made while one name replaces another may lack both.
                 found = self._list()
             absent = self._absent(found)
             self._missing = {base: self._missing.get(base) or self._damage(absent[base]) for base in absent}
-            # The last is being written, or what follows it has not begun: where it ends is not known.
+            # Where the last segment ends is not known: it is being written, or the next one has not begun.
             known = {one.base: Span(one.base, following.base, one.name) for one, following in pairwise(found)}
             self._expected = absent | known
 
@@ -69,7 +70,7 @@ class Roster:
         return spans(self._chosen(os.listdir(self._folder)))
 
     def _absent(self, found: Sequence[Span]) -> dict[int, Span]:
-        """Return what is expected and neither there nor part of what was merged."""
+        """Return the expected segments that are neither there nor covered by a merged segment."""
         there = {one.base for one in found}
         return {
             base: span
@@ -80,12 +81,12 @@ class Roster:
         }
 
     def drop_before(self, offset: int) -> None:
-        """Note that retention drops all segments that begin before an offset."""
+        """Record that retention drops all segments that begin before an offset."""
         with self._lock:
             self._kept = max(self._kept, offset)
 
     def lost(self, name: str, base: int, end: int) -> None:
-        """Note that a segment is gone which was being written."""
+        """Record that the active segment was removed."""
         with self._lock:
             if end > base:
                 span = self._expected[base] = Span(base, end, name)

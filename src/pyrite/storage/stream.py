@@ -1,4 +1,4 @@
-"""A stream on disk, for reading: its segments in order, whoever writes them, and whatever form they have."""
+"""Reading a stream: its segments in order, in either format, whichever process writes them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from pyrite.storage.arrow import ArrowSegment
 from pyrite.storage.parquet import ParquetSegment
 from pyrite.storage.query import FOREVER
 from pyrite.storage.roster import Roster
-from pyrite.storage.segment import ArrowSegment, Damage, Decoded, Passed
+from pyrite.storage.segment import BatchCache, Damage, Passed
 from pyrite.storage.wanted import Topics
 
 Segment = ArrowSegment | ParquetSegment
 T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What a stream may be called."""
+"""A stream's name."""
 SEGMENT = re.compile(r"(\d{20})(?:-(\d{20}))?\.(arrow|parquet)")
-"""A segment's file: the offset at which it begins; and, if several were merged, that at which it ends."""
+"""A segment's file name: the offset at which it begins, and where it ends if it was merged from several."""
 _SETTLED = 50_000_000
-"""Nanoseconds after which a second change of a folder has another time of change than the first."""
+"""Nanoseconds within which two changes of a folder may have the same modification time."""
 
 
 def chosen(names: Iterable[str]) -> list[str]:
     """Return the names of the segments that count, the oldest first.
 
-    What is there as Parquet is complete; the Arrow file it was made of, or the files that were merged in it,
-    may not be gone yet.
+    A Parquet segment is complete once it exists. The Arrow segment that it was made of, or the segments that
+    were merged into it, may still be there.
     """
     found = []
     for name in names:
@@ -50,32 +51,40 @@ def chosen(names: Iterable[str]) -> list[str]:
     return counted
 
 
+def streams_in(data: Path) -> list[Path]:
+    """Return the folders of the streams in a data folder, by name."""
+    try:
+        return sorted(path for path in (data / "streams").iterdir() if NAME.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+
+
 class StreamReader:
-    """Reads a stream's messages in the order of their offsets. Safe while the stream is written."""
+    """Reads the messages of a stream in the order of their offsets, also while the stream is written."""
 
     def __init__(self, folder: Path, roster: Roster | None = None) -> None:
         self.folder = folder
         self._roster = roster
-        """Tells what is missing; readers of other processes have none."""
+        """Knows which segments are missing; readers in other processes have none."""
         self.name = folder.name
         self._segments: dict[str, Segment] = {}
         self._changed = -1
-        self._decoded = Decoded()
+        self._cache = BatchCache()
         self.committed = 0
-        """Offset before which all messages were committed, as far as the process that writes has told.
+        """Offset before which all messages are committed, as far as the writing process has told.
 
-        Readers of other processes need not be told: what is acknowledged is in the index.
+        Readers in other processes need not be told: what is acknowledged is in the index.
         """
 
     def segments(self) -> list[Segment]:
-        """Return the segments there are now, the oldest first."""
+        """Return the segments that exist now, the oldest first."""
         while True:
             changed = self.folder.stat().st_mtime_ns
             if changed == self._changed:
                 return list(self._segments.values())
             names = os.listdir(self.folder)
             settled = time.time_ns() - changed > _SETTLED
-            # A list made while one name took the place of another may lack both.
+            # A listing made while one name replaces another may lack both.
             if self.folder.stat().st_mtime_ns == changed and (settled or os.listdir(self.folder) == names):
                 break
         known = self._segments
@@ -92,21 +101,23 @@ class StreamReader:
     def _open(self, name: str) -> Segment:
         path = self.folder / name
         if path.suffix == ".parquet":
-            return ParquetSegment(self.name, path, self._decoded)
-        return ArrowSegment(self.name, path, self._decoded)
+            return ParquetSegment(self.name, path, self._cache)
+        return ArrowSegment(self.name, path, self._cache)
 
     def forget_unused(self) -> None:
-        """Let go of decoded batches, if none was used since the last time. From any thread."""
-        self._decoded.forget_unused()
+        """Empty the cache of decoded batches if it was not used since the last call. Safe to call from any
+        thread.
+        """
+        self._cache.forget_unused()
 
     def read(
         self, offset: int, stop: int = FOREVER, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch | Damage]:
-        """Yield record batches with the messages from `offset` on and before `stop`; and what is damaged.
+        """Yield the messages from `offset` on and before `stop` as record batches, and what is damaged.
 
-        If the log ends before what was committed, that is an OSError, and not the end. Never a message twice,
-        and none is left out, whatever becomes of the segments meanwhile. `columns` are those that are wanted,
-        of which the offset must be the first; all, if it is not given.
+        No message is yielded twice, and none is left out, even if segments are converted or merged meanwhile.
+        Raise OSError if the log ends before what was committed. `columns` must begin with the offset; None is
+        all columns.
         """
         return self.select(offset, stop, columns)
 
@@ -117,15 +128,14 @@ class StreamReader:
         columns: Sequence[str] | None = None,
         topics: Topics | None = None,
     ) -> Iterator[pa.RecordBatch | Damage | Passed]:
-        """Do the same, but pass over record batches in which no message has one of the topics.
-
-        Of the others all messages are there.
+        """Do the same, but skip record batches in which no message has one of the topics; of the others yield
+        all rows.
         """
         while offset < stop:
             segment, limit = self._at(offset)
             try:
                 if limit == FOREVER:
-                    self._see_that_it_reaches(min(stop, self.committed), offset, segment)
+                    self._check_end(min(stop, self.committed), offset, segment)
                 yield from self._missing(offset, stop if segment is None else min(stop, segment.base))
                 if segment is None:
                     return
@@ -133,27 +143,27 @@ class StreamReader:
                     yield piece
                     offset = piece.last + 1 if isinstance(piece, Damage | Passed) else _after(piece)
             except FileNotFoundError:
-                continue  # it has become Parquet, or was dropped: look again
+                continue  # it was converted or dropped: look again
             if limit == FOREVER:
                 return
             yield from self._missing(offset, min(stop, limit))
             offset = max(offset, limit)
 
     def _missing(self, offset: int, stop: int) -> Iterator[Damage]:
-        """Yield the segments that are missing between two offsets."""
+        """Yield the missing segments between two offsets."""
         if self._roster is not None and offset < stop:
             yield from (one for one in self._roster.missing if one.last >= offset and one.first < stop)
 
-    def _see_that_it_reaches(self, promised: int, offset: int, last: Segment | None) -> None:
-        """Raise OSError if the log ends before `promised`, of which messages from `offset` on are wanted."""
+    def _check_end(self, promised: int, offset: int, last: Segment | None) -> None:
+        """Raise OSError if the log ends before `promised`, and messages from `offset` on were asked for."""
         if offset < promised:
             end = 0 if last is None else last.reach(promised)
             if end < promised:
-                text = f"it ends at offset {end}, but messages up to {promised - 1} were committed"
+                text = f"the log ends at offset {end}, but messages up to {promised - 1} were committed"
                 raise OSError(errno.EIO, text, str(self.folder))
 
     def _at(self, offset: int) -> tuple[Segment | None, int]:
-        """Find the segment in which an offset is, or the next one; and where the one after it begins."""
+        """Return the segment that holds an offset, or the next one, and the base of the segment after it."""
         segments = self.segments()
         for number, segment in enumerate(segments):
             limit = segments[number + 1].base if number + 1 < len(segments) else FOREVER
@@ -163,13 +173,13 @@ class StreamReader:
 
     @property
     def first(self) -> int:
-        """The offset of the oldest message that is kept; of the next to come, if there is none."""
+        """The offset of the oldest message that is kept; of the next message, if none is."""
         segments = self.segments()
         return segments[0].base if segments else 0
 
     @property
     def end(self) -> int:
-        """The offset after that of the newest message."""
+        """The offset after the newest message."""
         return self.look(self._end)
 
     def _end(self) -> int:
@@ -181,7 +191,7 @@ class StreamReader:
         return self.look(lambda: self._offset_at(time))
 
     def look(self, call: Callable[[], T]) -> T:
-        """Call, and again if a segment has become Parquet, or was dropped, meanwhile."""
+        """Call, and again if a segment was converted or dropped meanwhile."""
         while True:
             try:
                 return call()
@@ -204,9 +214,9 @@ class StreamReader:
 
 
 def _first_at(times: np.ndarray[Any, Any], time: int) -> int:
-    """Return the number of the first time that is not before another; their number, if all are.
+    """Return the index of the first time that is not before `time`; the number of times if all are before it.
 
-    Times may go back: a clock may be wrong until the machine has asked for the time.
+    Times may decrease: a clock may be wrong until the machine has asked for the time.
     """
     return int(np.searchsorted(np.maximum.accumulate(times), time))
 

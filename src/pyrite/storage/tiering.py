@@ -1,8 +1,8 @@
-"""What becomes of sealed segments: they are rewritten as Parquet, and small ones are merged.
+"""Rewriting sealed segments: as Parquet, and small ones merged.
 
-A segment's file is never changed once it has its name. Another takes its place: that is written, and safe,
-before the old one goes, and `stream.chosen` takes only one of them for as long as both are there. So an
-interruption, at any point, neither loses a message nor shows one twice.
+A segment file never changes once it has its name; another file replaces it. The new file is written and safe
+before the old one is removed, and while both exist `stream.chosen` picks one of them. So an interruption, at
+any point, neither loses nor duplicates a message.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from pathlib import Path
 import pyarrow as pa
 
 from pyrite.storage import parquet
+from pyrite.storage.arrow import ArrowSegment, unfinished
 from pyrite.storage.files import Files
+from pyrite.storage.index import index_of
 from pyrite.storage.parquet import ParquetSegment, footer_of
 from pyrite.storage.query import FOREVER
-from pyrite.storage.segment import ArrowSegment, Damage, index_of, name_of, unfinished
+from pyrite.storage.segment import Damage, name_of
 from pyrite.storage.stream import SEGMENT, Segment, chosen
 
 Report = Callable[[Damage], None]
-"""Is told of what is damaged."""
+"""Called with each damage that is found."""
 DAMAGED = ".damaged"
-"""How the name ends of a file that is kept because some of it could not be read."""
+"""Suffix of a file that is kept because a part of it could not be read."""
 
 
 def to_parquet(files: Files, stream: str, path: Path, compression: str, report: Report) -> Path:
-    """Rewrite a sealed segment as Parquet, and return the new file; an empty one is left as it is.
+    """Rewrite a sealed Arrow segment as Parquet, and return the new file; an empty segment is left as it is.
 
-    Batches that are damaged are left out. Then the old file is kept under a name that ends in .damaged.
+    Damaged batches are left out, and the old file is kept with the suffix .damaged.
     """
     target = path.with_suffix(".parquet")
     segment = ArrowSegment(stream, path)
     segment.over = True
     if not len(segment.records()):
         return path
-    # A batch that could not be promised may be there twice: here, and at the beginning of the next segment.
+    # A batch that was refused may be here, and again at the beginning of the next segment.
     bases = [int(name[:20]) for name in chosen(os.listdir(path.parent))]
     limit = min((base for base in bases if base > segment.base), default=FOREVER)
     damages: list[Damage] = []
@@ -48,7 +50,7 @@ def to_parquet(files: Files, stream: str, path: Path, compression: str, report: 
             else:
                 yield piece
 
-    if target.exists():  # an earlier try ended before the old file was gone
+    if target.exists():  # an earlier attempt ended before the old file was removed
         damages = _damages(segment)
     else:
         parquet.write(files, target, good(), min(segment.end(), limit), compression)
@@ -65,7 +67,7 @@ def _damages(segment: ArrowSegment) -> list[Damage]:
 
 
 def _unfinished(segment: ArrowSegment) -> list[Damage]:
-    """Return the damage, if there is any, after the last batch that is known."""
+    """Return the damage after the last frame that is known, if any."""
     records = segment.records()
     rest = unfinished(segment.path, int(records["position"][-1] + records["length"][-1]))
     if not rest:
@@ -74,7 +76,7 @@ def _unfinished(segment: ArrowSegment) -> list[Damage]:
 
 
 def _retire(files: Files, path: Path, damages: Sequence[Damage]) -> None:
-    """Take a segment in Arrow's format away, once it is there as Parquet."""
+    """Remove an Arrow segment that exists as Parquet now; keep it with another name if it is damaged."""
     if damages:
         kept = path.with_name(path.name + DAMAGED)
         files.rename(path, kept)
@@ -86,7 +88,7 @@ def _retire(files: Files, path: Path, damages: Sequence[Damage]) -> None:
 
 
 def remove(files: Files, path: Path) -> None:
-    """Remove a segment and what lies beside it; the segment first, as the rest is of no use without it."""
+    """Remove a segment and the files beside it; the segment first, as the others are useless without it."""
     files.remove(path)
     files.remove(index_of(path))
     if path.suffix == ".parquet":
@@ -96,11 +98,11 @@ def remove(files: Files, path: Path) -> None:
 def mergeable(
     segments: Sequence[Segment], most_bytes: int, most_seconds: float = 0.0, eager: bool = False
 ) -> list[list[ParquetSegment]]:
-    """Find neighbours in Parquet that together have at most `most_bytes`.
+    """Return runs of neighbouring Parquet segments of at most `most_bytes` together.
 
-    They span at most `most_seconds`, if that is not 0: what is merged is dropped together, and late.
-    Unless `eager`, a segment waits until its neighbours are together as large as itself. So no message is
-    rewritten more often than the logarithm of how many segments there were.
+    They span at most `most_seconds`, unless that is 0: a merged segment is dropped as a whole, when its last
+    message is old enough. Unless `eager`, a segment waits until its neighbours together are as large as
+    itself. So a message is rewritten at most as often as the logarithm of the number of segments.
     """
     runs: list[list[ParquetSegment]] = [[]]
     sizes: list[list[int]] = [[]]
@@ -124,15 +126,15 @@ def mergeable(
 
 
 def _seconds(first: ParquetSegment, last: ParquetSegment) -> float:
-    """Return how long it took from the first message to the last."""
+    """Return the seconds between the first message of one segment and the last of another."""
     begin, end = first.records(), last.records()
     return float(end["latest"][-1] - begin["earliest"][0]) / 1e6 if len(begin) and len(end) else 0.0
 
 
 def merge(files: Files, segments: Sequence[ParquetSegment], compression: str, report: Report) -> Path | None:
-    """Merge neighbouring segments into one; return the new file.
+    """Merge neighbouring segments, and return the new file.
 
-    If one of them is damaged, all are left as they are, and what they hold can be read as before.
+    If one of them is damaged, all are left as they are, and can be read as before.
     """
     first, last = segments[0], segments[-1]
     target = first.path.with_name(f"{name_of(first.base)}-{name_of(last.end())}.parquet")
@@ -164,7 +166,7 @@ def _whole(segments: Sequence[ParquetSegment]) -> Iterator[pa.RecordBatch]:
 
 
 def tidy(files: Files, folder: Path, report: Report) -> None:
-    """Remove what an interruption left behind. To be called while nothing is rewritten in the folder."""
+    """Remove what an interruption left behind. Nothing else may rewrite files in the folder meanwhile."""
     names = set(os.listdir(folder))
     counted = set(chosen(names))
     for name in sorted(names):

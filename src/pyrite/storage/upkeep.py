@@ -1,4 +1,4 @@
-"""What is done to a stream's sealed segments in the background: Parquet, merging, retention."""
+"""Background work on a stream's sealed segments: conversion to Parquet, merging, retention."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyrite.storage import tiering
+from pyrite.storage.arrow import ArrowSegment, is_sealed, size_of
 from pyrite.storage.files import Files
 from pyrite.storage.options import StreamOptions
 from pyrite.storage.roster import Roster
-from pyrite.storage.segment import ArrowSegment, Damage, is_sealed, size_of
+from pyrite.storage.segment import Damage
 from pyrite.storage.stream import Segment, StreamReader, chosen
 
 logger = logging.getLogger(__name__)
 
-DAY = 86_400.0
-"""Seconds of messages that small segments are merged to, unless retention asks for less."""
+MERGE_SPAN = 86_400.0
+"""Seconds of messages up to which small segments are merged, unless retention asks for less."""
 
-BACKLOG = 8
-"""Sealed segments of a stream that may wait for a quieter time."""
+MAX_BACKLOG = 8
+"""Sealed segments of a stream that are left for a quieter time."""
 
 
 def be_nice() -> None:
-    """Have the calling thread give way to the others of the process."""
+    """Lower the priority of the calling thread."""
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     except (AttributeError, OSError):
-        pass  # where threads have no priority of their own, it is done without
+        pass  # threads have no priority of their own on this system
 
 
 class Upkeep:
-    """Looks after one stream. Whatever it does, readers find every message once."""
+    """Maintains one stream. Readers find every message once, whatever it does."""
 
     def __init__(
         self,
@@ -51,20 +52,20 @@ class Upkeep:
         self._report = report
         self._reader = StreamReader(folder, self._roster)
         self._failure = ""
-        """Why the last try failed, if it did."""
+        """Why the last attempt failed; empty if it did not."""
 
     def work(self, wall: float, uptime: float, busy: bool = False) -> None:
-        """Do what is to be done now, or only what cannot wait; what fails is tried again, and told once."""
+        """Do what is due, or only what cannot wait; a failed step is logged once and tried again."""
         try:
             self._retain(wall, uptime)
-            self._convert(BACKLOG if busy else 0)
+            self._convert(MAX_BACKLOG if busy else 0)
             if not busy:
                 self._merge()
-        except Exception as error:  # whatever it is, the other streams are to be looked after
+        except Exception as error:  # other streams must go on
             self._failed(error)
         else:
             if self._failure and not busy:
-                logger.warning("stream %s: upkeep works again (before: %s)", self._reader.name, self._failure)
+                logger.warning("stream %s: upkeep works again (was: %s)", self._reader.name, self._failure)
                 self._failure = ""
         self._reader.forget_unused()
 
@@ -78,13 +79,13 @@ class Upkeep:
             )
 
     def _sealed(self) -> list[Segment]:
-        """Return the segments that nothing more is written to."""
+        """Return the segments to which nothing more is written."""
         segments = self._reader.segments()
         last = segments[-1:] if segments and not _is_over(segments[-1]) else []
         return segments[: len(segments) - len(last)]
 
     def _convert(self, leave: int) -> None:
-        """Make Parquet of sealed segments, the oldest first, and leave some of them."""
+        """Rewrite sealed Arrow segments as Parquet, the oldest first; leave `leave` of them."""
         waiting = [segment for segment in self._sealed() if isinstance(segment, ArrowSegment)]
         for segment in waiting[: max(0, len(waiting) - leave)]:
             tiering.to_parquet(
@@ -93,12 +94,12 @@ class Upkeep:
 
     def _merge(self) -> None:
         options = self._options
-        span = options.retention_age / 4 if options.retention_age else DAY
+        span = options.retention_age / 4 if options.retention_age else MERGE_SPAN
         for run in tiering.mergeable(self._reader.segments(), options.segment_bytes, span):
             tiering.merge(self._files, run, options.compression, self._report)
 
     def _retain(self, wall: float, uptime: float) -> None:
-        """Drop the oldest segments, as far as they are too old or too large together."""
+        """Drop the oldest segments while they are too old, or too large together."""
         options = self._options
         sealed = self._sealed()
         dropped: list[Segment] = []
@@ -118,24 +119,24 @@ class Upkeep:
             tiering.remove(self._files, segment.path)
         if dropped:
             last = dropped[-1].path.name
-            logger.info("stream %s: retention dropped all up to segment %s", self._reader.name, last)
+            logger.info("stream %s: retention dropped segments up to %s", self._reader.name, last)
 
 
 class Ages:
-    """How old sealed segments are, by a clock that no one sets.
+    """The age of sealed segments, by a clock that nobody can set.
 
-    The time of day says how old a segment is when it is first seen; but one that was still written while this
-    process ran is not older than that, whatever the time of day has become meanwhile.
+    The time of day tells how old a segment is when it is first seen. A segment that was still written while
+    this process ran is not older than that, whatever the time of day has become.
     """
 
     def __init__(self) -> None:
         self._begun: dict[int, float] | None = None
-        """By base, the uptime when a segment was first seen; None before the first look."""
+        """By base, the uptime when a segment was first seen; None before the first call."""
         self._ended: dict[int, float] = {}
         """By base, the uptime at which the newest message of a sealed segment came."""
 
     def look(self, segments: Sequence[Segment], sealed: int, wall: float, uptime: float) -> None:
-        """Note which segments there are, of which the first ones are sealed."""
+        """Record which segments exist; the first `sealed` of them are sealed."""
         begun = self._begun
         for number, segment in enumerate(segments):
             if number < sealed and segment.base not in self._ended:
@@ -149,13 +150,13 @@ class Ages:
         self._ended = {base: at for base, at in self._ended.items() if base >= first}
 
     def age(self, segment: Segment, uptime: float) -> float:
-        """Return for how many seconds no message has come to a sealed segment; it may have been merged."""
+        """Return the seconds since the newest message of a sealed segment, which may have been merged."""
         end = max(segment.end(), segment.base + 1)
         return uptime - max(at for base, at in self._ended.items() if segment.base <= base < end)
 
 
 def boot_time() -> float:
-    """Return the seconds since the machine was started, those for which it slept included."""
+    """Return the seconds since the machine was started, including those in which it slept."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

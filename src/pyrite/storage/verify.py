@@ -1,78 +1,47 @@
-"""Looks at every byte of a data folder, and says exactly what is damaged.
+"""Checking every byte of streams, and telling exactly what is damaged.
 
-It may run while a broker writes to the folder: it reads only, and what is just being written is no damage.
+A broker may write to a stream meanwhile: this only reads, and a write in progress is no damage.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pyrite.journal.tables import HEADER, damaged_rows, fault, text
-from pyrite.journal.wal import WriteAheadLog, log_of, read_database, read_log
 from pyrite.storage import parquet
-from pyrite.storage.folder import is_in_use
-from pyrite.storage.frames import INDEX_HEADER, Damaged
+from pyrite.storage.arrow import ArrowSegment, is_sealed, unfinished
+from pyrite.storage.frames import Damaged
+from pyrite.storage.index import INDEX_HEADER, Records, end_of, index_of, proven, read_index
 from pyrite.storage.parquet import Contents, ParquetSegment, footer_of
 from pyrite.storage.query import FOREVER
-from pyrite.storage.segment import (
-    ArrowSegment,
-    Damage,
-    Records,
-    index_of,
-    is_sealed,
-    proven,
-    read_index,
-    unfinished,
-)
-from pyrite.storage.stream import NAME, Segment, StreamReader
+from pyrite.storage.segment import Damage
+from pyrite.storage.stream import Segment, StreamReader
 from pyrite.storage.tiering import DAMAGED
 
 Progress = Callable[[int, int], None]
-"""Is told how many bytes have been looked at, and how many there are."""
+"""Called with how many bytes were checked, and how many there are."""
 
-_MOMENT = 0.1
-"""Seconds in which a write that has begun is finished."""
-
-
-def streams_in(data: Path) -> list[Path]:
-    """Return the folders of the streams in a data folder, by name."""
-    try:
-        return sorted(path for path in (data / "streams").iterdir() if NAME.fullmatch(path.name))
-    except FileNotFoundError:
-        return []
+WRITE_TIME = 0.1
+"""Seconds in which a write in progress is finished."""
 
 
-def verify(
-    data: Path, stream: str | None = None, progress: Progress = lambda _done, _total: None
-) -> list[Damage]:
-    """Return what is damaged in a data folder; in one of its streams only, if that is named."""
-    folders = [data / "streams" / stream] if stream is not None else streams_in(data)
+def verify_streams(folders: Sequence[Path], progress: Progress) -> list[Damage]:
+    """Return the damage in streams, given by their folders."""
     readers = [StreamReader(folder) for folder in folders]
-    total = sum(_size(segment.path) for reader in readers for segment in reader.segments())
-    state = data / "state.sqlite"
-    of_state = _size(state) + _size(log_of(state)) if stream is None else 0
-    total += of_state
+    total = sum(size_of_file(segment.path) for reader in readers for segment in reader.segments())
     done = 0
     damages: list[Damage] = []
     for reader in readers:
-        for damage, looked_at in _stream(reader):
-            done += looked_at
+        for damage, checked in _stream(reader):
+            done += checked
             damages += damage
             progress(done, max(done, total))
-    if stream is None:
-        damages += check_state(state)
-    if of_state:
-        done += of_state
-        progress(done, max(done, total))
     return damages
 
 
-def _size(path: Path) -> int:
+def size_of_file(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -80,7 +49,7 @@ def _size(path: Path) -> int:
 
 
 def _stream(reader: StreamReader) -> Iterator[tuple[list[Damage], int]]:
-    """Yield the damages of each segment, and its size."""
+    """Yield the damage in each segment, and the segment's size."""
     seen: set[Path] = set()
     while True:
         segments = reader.segments()
@@ -91,16 +60,16 @@ def _stream(reader: StreamReader) -> Iterator[tuple[list[Damage], int]]:
         for segment, limit in fresh:
             seen.add(segment.path)
             try:
-                yield list(check_segment(segment, limit)), _size(segment.path)
+                yield list(check_segment(segment, limit)), size_of_file(segment.path)
             except FileNotFoundError:
-                break  # it has become Parquet, or was dropped: look again
+                break  # it was converted or dropped: look again
     for path in sorted(reader.folder.glob(f"*.arrow{DAMAGED}")):
         kept = ArrowSegment(reader.name, path)
         yield kept.walk(read_index(kept.index)[0]).damages, 0
 
 
 def check_segment(segment: Segment, limit: int) -> Iterator[Damage]:
-    """Yield what is damaged in a segment; the next one begins at `limit`, or there is none: FOREVER."""
+    """Yield the damage in a segment; `limit` is where the next one begins, FOREVER if there is none."""
     if isinstance(segment, ParquetSegment):
         yield from _check_parquet(segment, limit)
     else:
@@ -114,10 +83,8 @@ def _check_arrow(segment: ArrowSegment, limit: int) -> Iterator[Damage]:
     known, _ = read_index(segment.index)
     walk = segment.walk(known)
     yield from walk.damages
-    reached = (
-        int(walk.records["first"][-1] + walk.records["count"][-1]) if len(walk.records) else segment.base
-    )
-    # The index has a record of a batch only when that was written whole.
+    reached = end_of(walk.records, segment.base)
+    # A batch has a record only if it was written whole.
     beyond = known[(known["first"] >= reached) & (known["first"] < limit)]
     for one in beyond:
         first, count = int(one["first"]), int(one["count"])
@@ -125,20 +92,20 @@ def _check_arrow(segment: ArrowSegment, limit: int) -> Iterator[Damage]:
     if not len(beyond):
         yield from _check_end(segment, walk.end, reached, limit)
     complete = limit < FOREVER or is_sealed(segment.path) or _stays_short(segment, walk.records)
-    # What lies beyond the beginning of the next segment was refused, and is hidden by that.
+    # What lies beyond the beginning of the next segment was refused, and is hidden by that segment.
     yield from _check_index(segment, walk.records[walk.records["first"] < limit], complete)
 
 
 def _stays_short(segment: ArrowSegment, records: Records) -> bool:
-    """Tell whether the index of the segment that is being written lacks records of whole batches."""
+    """Return whether the index of the active segment lacks records of whole batches."""
     if len(read_index(segment.index)[0]) >= len(records):
         return False
-    time.sleep(_MOMENT)  # a batch is written before its record
+    time.sleep(WRITE_TIME)  # a batch is written before its record
     return len(read_index(segment.index)[0]) < len(records)
 
 
 def _check_end(segment: ArrowSegment, end: int, reached: int, limit: int) -> Iterator[Damage]:
-    """Look at what follows the last batch."""
+    """Check what follows the last frame."""
     rest = unfinished(segment.path, end)
     if not rest:
         return
@@ -148,10 +115,10 @@ def _check_end(segment: ArrowSegment, end: int, reached: int, limit: int) -> Ite
         if reached < limit:
             first, last = reached, limit - 1
     else:
-        time.sleep(_MOMENT)
+        time.sleep(WRITE_TIME)
         again = segment.walk(read_index(segment.index)[0])
         if again.end > end:
-            return  # it was being written
+            return  # a write was in progress
         reason = f"its last {rest} bytes were never finished"
     yield Damage(segment.stream, segment.path.name, first, last, reason)
 
@@ -171,7 +138,7 @@ def _check_parquet(segment: ParquetSegment, limit: int) -> Iterator[Damage]:
         if copy is None:
             yield damage(footer_of(path), "it is damaged" if footer_of(path).exists() else "it is missing")
         elif copy != own:
-            yield damage(path, "its footer is damaged, and the copy beside it is taken")
+            yield damage(path, "its footer is damaged, and the copy beside it is used")
         if contents.footer is None:
             pieces = segment.read(segment.base, limit)
             yield from (piece for piece in pieces if isinstance(piece, Damage))
@@ -198,7 +165,7 @@ def _check_parquet(segment: ParquetSegment, limit: int) -> Iterator[Damage]:
 
 
 def _check_index(segment: Segment, records: Records, complete: bool) -> Iterator[Damage]:
-    """Look at the index beside a segment."""
+    """Check the index beside a segment."""
     path = index_of(segment.path)
     try:
         reasons = _wrong_in_index(path.read_bytes(), records, complete)
@@ -209,7 +176,7 @@ def _check_index(segment: Segment, records: Records, complete: bool) -> Iterator
 
 
 def _wrong_in_index(raw: bytes, records: Records, complete: bool) -> list[str]:
-    """Compare an index with what it should be; only if it is to be `complete`, none may be missing."""
+    """Compare an index with what it should be; records may be missing unless it should be `complete`."""
     head = INDEX_HEADER if complete else INDEX_HEADER[: len(raw)]
     wrong = ["the head is damaged"] if raw[:64] != head else []
     good = {one.tobytes() for one in proven(raw)[0]}
@@ -226,59 +193,3 @@ def _wrong_in_index(raw: bytes, records: Records, complete: bool) -> list[str]:
     elif complete and missing > 0:
         wrong.append(f"the last {missing} records are missing")
     return wrong
-
-
-# The state
-
-
-def check_state(path: Path) -> list[Damage]:
-    """Check sessions, subscriptions, retained messages and all else that is no message; change nothing."""
-    if not path.exists():
-        return []
-    while True:
-        in_use = is_in_use(path.parent)
-        found, log = _look_at_live_state(path) if in_use else _look_at_state(path)
-        if is_in_use(path.parent) == in_use:  # else a broker has come or gone, and it may be of two minds
-            break
-    damages = [Damage("", path.name, -1, -1, reason) for reason in found]
-    if log.damaged_at >= 0:
-        reason = f"damaged at byte {log.damaged_at}; the last changes of sessions are lost"
-        damages.append(Damage("", log_of(path).name, -1, -1, reason))
-    return damages
-
-
-def _look_at_state(path: Path) -> tuple[list[str], WriteAheadLog]:
-    """Look at a state that no broker uses: in memory, for SQLite would make and change files beside it."""
-    image, log = read_database(path)
-    header = bytes(image[:HEADER])
-    if header[18:20] == b"\2\2":
-        image[18:20] = b"\1\1"  # there is no write-ahead log in memory
-    with closing(sqlite3.connect(":memory:")) as database:
-        try:
-            database.deserialize(image)
-        except sqlite3.Error as error:
-            return [str(error)], log
-        return _faults(header, database), log
-
-
-def _look_at_live_state(path: Path) -> tuple[list[str], WriteAheadLog]:
-    """Look at a state through SQLite, which knows what is being written."""
-    log = read_log(path)
-    if log.damaged_at >= 0:
-        time.sleep(_MOMENT)
-        again = read_log(path)
-        if again.damaged_at != log.damaged_at:
-            log = again._replace(damaged_at=-1)  # it was being written
-    with path.open("rb") as file:
-        header = file.read(HEADER)
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-        return _faults(header, database), log
-
-
-def _faults(header: bytes, database: sqlite3.Connection) -> list[str]:
-    database.text_factory = text
-    try:
-        reason = fault(header, database)
-        return list(damaged_rows(database)) if reason is None else [reason]
-    except sqlite3.Error as error:
-        return [str(error)]

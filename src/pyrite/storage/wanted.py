@@ -1,4 +1,4 @@
-"""Which topics a reader wants: so that what lies on disk for others need not be decoded, or even read."""
+"""The topics that a reader asks for, so that other topics need not be decoded, or even read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from pyrite.topics.filters import bounds, matches
 
-MANY = 100_000
-"""Topics that are remembered as wanted or not."""
+MAX_REMEMBERED_TOPICS = 100_000
+"""Topics for which it is remembered whether they match."""
 
 
 class Topics:
-    """Topics that match one of several filters; each is looked at once."""
+    """The topics that match one of several filters. Each topic is compared once."""
 
     def __init__(self, filters: Sequence[bytes]) -> None:
         self._filters = list(filters)
@@ -24,23 +24,23 @@ class Topics:
     def __contains__(self, topic: str) -> bool:
         wanted = self._known.get(topic)
         if wanted is None:
-            if len(self._known) >= MANY:
+            if len(self._known) >= MAX_REMEMBERED_TOPICS:
                 self._known.clear()
             name = topic.encode()
             wanted = self._known[topic] = any(matches(one, name) for one in self._filters)
         return wanted
 
     def any_of(self, topics: pa.Array) -> bool:
-        """Tell whether one of the topics is wanted."""
+        """Return whether one of the topics matches."""
         return any(topic in self for topic in topics.unique().to_pylist())
 
     def any_between(self, least: str, most: str) -> bool:
-        """Tell whether a topic may be wanted that is neither before the one nor after the other."""
+        """Return whether a topic between two others, in the order of their bytes, could match."""
         low, high = least.encode(), most.encode()
         return any(first <= high and low <= last for first, last in self._bounds)
 
     def among(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return those messages of a batch that are wanted."""
+        """Return the messages of a batch whose topics match."""
         topics = batch.column("topic").dictionary_encode()
         wanted = np.array([name in self for name in topics.dictionary.to_pylist()], np.bool_)
         if wanted.all():
@@ -49,5 +49,5 @@ class Topics:
 
 
 def wanted_by(filters: Sequence[bytes]) -> Topics | None:
-    """Return the topics that filters ask for; None if these are all."""
+    """Return the topics that match one of the filters; None for all topics."""
     return None if not filters or b"#" in filters else Topics(filters)

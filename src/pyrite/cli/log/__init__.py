@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pyrite.broker.positions import Earliest, Position, parse_position
 from pyrite.cli.arguments import accept_times_ago, positive_int
+from pyrite.storage.positions import Earliest, Position, parse_position
 from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter
 
 _EXAMPLES = """\

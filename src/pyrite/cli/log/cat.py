@@ -8,10 +8,10 @@ import signal
 import sys
 import time
 
-from pyrite.broker.positions import Position, Time
 from pyrite.cli.log import rows, running
 from pyrite.process.terminal import on_terminal, printable_bytes
 from pyrite.storage.bulk import matching, resolve
+from pyrite.storage.positions import Position, Time
 from pyrite.storage.query import FOREVER
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader

@@ -10,9 +10,11 @@ from rich.filesize import decimal
 
 from pyrite.cli.log import running
 from pyrite.storage import tiering
+from pyrite.storage.arrow import ArrowSegment, recover
 from pyrite.storage.files import Files
 from pyrite.storage.folder import DataFolder
-from pyrite.storage.segment import ArrowSegment, Damage, SegmentWriter, recover
+from pyrite.storage.segment import Damage
+from pyrite.storage.segment_writer import SegmentWriter
 from pyrite.storage.stream import StreamReader
 
 

@@ -18,7 +18,7 @@ from pyrite.cli.errors import CommandError, UsageError
 from pyrite.cli.log import rows, running
 from pyrite.storage import parquet
 from pyrite.storage.bulk import matching, resolve
-from pyrite.storage.columns import SCHEMA
+from pyrite.storage.schema import SCHEMA
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pyrite.cli.errors import CommandError, discard_stdout, with_name
 from pyrite.storage.folder import FolderError, check_format
 from pyrite.storage.segment import Damage
-from pyrite.storage.verify import streams_in
+from pyrite.storage.stream import streams_in
 
 
 def run(program: str, command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

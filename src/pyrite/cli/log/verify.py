@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pyrite.cli.log import running
-from pyrite.storage.verify import verify
+from pyrite.journal.verify import verify
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.line.frames import FrameError, Line, line
+from pyrite.storage.positions import Position, parse_position
 from pyrite.topics.filters import InvalidTopic, check_filter, split_shared
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from pyrite.broker import consumers
 from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError
 from pyrite.broker.message import Batch, Properties
 from pyrite.broker.pending import Place
-from pyrite.broker.positions import parse_position
 from pyrite.broker.subscriptions import Subscription
+from pyrite.storage.positions import parse_position
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic
 
 if TYPE_CHECKING:

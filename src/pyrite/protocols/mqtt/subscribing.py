@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyrite.broker.positions import Position, parse_position
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import V5, Suback, Subscribe, Unsubscribe, Wish
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, describe
+from pyrite.storage.positions import Position, parse_position
 from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, split_shared
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from pyrite.broker.consumers import (
 from pyrite.broker.core import Broker
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import Place
-from pyrite.broker.positions import Earliest
 from pyrite.server.questions.problem import Later, Message, Problem, Reply, refused, safely
 from pyrite.server.questions.topics import checked_filter
+from pyrite.storage.positions import Earliest
 
 LOOK = 0.1
 """Seconds between two looks whether something has come, for who waits."""

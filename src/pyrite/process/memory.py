@@ -1,0 +1,44 @@
+"""Return unused memory to the system: Arrow and the C library would keep it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+
+import pyarrow as pa
+
+CHECK_INTERVAL = 5.0
+"""Seconds between two checks whether a burst is over."""
+BURST_CPU_SECONDS = 1.0
+"""Seconds of CPU time between two checks that count as a burst."""
+
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def give_back_memory() -> None:
+    """Return unused memory to the system. This takes milliseconds, in which other threads may wait for
+    memory.
+    """
+    pa.default_memory_pool().release_unused()
+    if _trim is not None:
+        _trim(0)
+
+
+def give_back_after_rushes() -> None:
+    """Start a thread that returns unused memory after each burst of many or large answers."""
+    threading.Thread(target=_watch, name="memory", daemon=True).start()
+
+
+def _watch() -> None:
+    rushed, used = False, time.process_time()
+    while True:
+        time.sleep(CHECK_INTERVAL)
+        before, used = used, time.process_time()
+        if used - before > BURST_CPU_SECONDS:
+            rushed = True
+        elif rushed:
+            rushed = False
+            gc.collect()
+            give_back_memory()

@@ -1,0 +1,3 @@
+from tests.support.log_fixtures import folder, internal_errors, no_internal_errors
+
+__all__ = ["folder", "internal_errors", "no_internal_errors"]

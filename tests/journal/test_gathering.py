@@ -1,0 +1,312 @@
+"""What gathers for a stream: in whatever pieces it is written, every message is there once, in order."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pyrite.broker.message import Batch, MixedBatch, Properties
+from pyrite.journal import blocks, gathering, packed
+from pyrite.journal.gathering import (
+    ENOUGH,
+    FRESH,
+    LARGE,
+    LARGE_PACKED,
+    MANY,
+    MANY_PACKED,
+    TOO_LARGE,
+    WORTH_IT,
+    Gathering,
+    encode,
+)
+from pyrite.storage import frames
+from pyrite.storage.frames import Encoded
+
+Row = dict[str, Any]
+CARRIED = Properties(content_type="text/plain", user_properties=(("a", "b"), ("a", "c")))
+
+
+def strided(
+    count: int, size: int, qos: int = 0, properties: Properties | None = None, head: int = 4
+) -> Batch:
+    """Messages of one topic, each of which can be told from the others."""
+    payloads = [
+        number.to_bytes(4, "big")[-size:].ljust(size, b".") if size else b"" for number in range(count)
+    ]
+    data = b"".join(b"h" * head + payload for payload in payloads)
+    return Batch(b"a/b", data, qos, False, properties, None, "client", count, head + size, head)
+
+
+def mixed(count: int) -> Batch:
+    """Messages of two topics."""
+    data, starts, topics, ids_at = b"", [], [], []
+    for number in range(count):
+        topic, payload = (b"a/b", b"c/long")[number % 2], b"%d" % number
+        starts.append(len(data))
+        topics.append(topic)
+        size = 2 + len(topic) + len(payload)
+        data += b"\x30" + bytes([size]) + len(topic).to_bytes(2, "big") + topic
+        ids_at.append(len(data))
+        data += payload
+    return MixedBatch(data, starts, topics, ids_at, 0, 0, None, 4)
+
+
+def gathered(batches: list[Batch], sent: bool = True) -> Gathering:
+    """Give batches to a gathering, with offsets as the journal gives them; each is sent before the next."""
+    one, offset = Gathering(), 100
+    for number, batch in enumerate(batches):
+        batch.offset = offset
+        offset += batch.count
+        one.add(batch, 1_000 + number, None, batch.qos > 0)
+        if sent:
+            one.pack()
+    return one
+
+
+def expected(batches: list[Batch]) -> list[Row]:
+    """Tell what should be written."""
+    rows: list[Row] = []
+    for number, batch in enumerate(batches):
+        for part in batch.parts():
+            for payload in part.payloads():
+                carried = part.properties
+                rows.append(
+                    {
+                        "offset": 100 + len(rows),
+                        "timestamp": 1_000 + number,
+                        "topic": part.topic.decode(),
+                        "payload": payload,
+                        "qos": part.qos,
+                        "retain": part.retain,
+                        "client_id": part.origin,
+                        "content_type": carried and carried.content_type,
+                        "user_properties": carried
+                        and [{"key": key, "value": value} for key, value in carried.user_properties],
+                    }
+                )
+    return rows
+
+
+def written(pieces: list[Encoded]) -> list[Row]:
+    """Read what was written back, as any Arrow library would."""
+    rows: list[Row] = []
+    for piece in pieces:
+        batch = frames.decode(memoryview(b"".join(piece.frame.pieces)))
+        assert batch.num_rows == piece.messages
+        assert batch.column("offset")[0].as_py() == piece.first
+        table = pa.Table.from_batches([batch])
+        times = table.column("timestamp").cast(pa.int64())
+        assert (times[0].as_py(), times[-1].as_py()) == (piece.earliest, piece.latest)
+        table = table.set_column(1, "timestamp", times)
+        names = ["offset", "timestamp", "topic", "payload", "qos", "retain", "client_id", "content_type"]
+        rows += table.select([*names, "user_properties"]).to_pylist()
+    return rows
+
+
+def one_message(payload: bytes, topic: bytes, client: str | None, retain: bool, qos: int) -> Batch:
+    """A message that came by itself."""
+    data = b"head" + payload if payload else b""
+    return Batch(topic, data, qos, retain, None, None, client, 1, len(data), 4 if payload else 0)
+
+
+singles = st.builds(
+    one_message,
+    st.sampled_from([b"", b"1", b"2", b"33"]),
+    st.sampled_from([b"a", b"a", b"a", b"b"]),
+    st.sampled_from(["c", "c", None]),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([0, 0, 0, 1]),
+)
+some = st.one_of(
+    singles,
+    st.builds(
+        strided,
+        st.sampled_from([1, 2, 63, 64, WORTH_IT - 1, WORTH_IT, 1_000]),
+        st.sampled_from([0, 1, 4, 64]),
+        st.sampled_from([0, 0, 0, 1, 2]),
+        st.sampled_from([None, CARRIED]),
+    ),
+    st.builds(mixed, st.integers(2, 40)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(some, min_size=1, max_size=8) | st.lists(singles, min_size=1, max_size=50),
+    st.booleans(),
+)
+@example([strided(WORTH_IT, 4), strided(3, 4)], True)
+@example([strided(WORTH_IT, 4), strided(3, 4)], False)
+@example([strided(WORTH_IT, 4), strided(ENOUGH, 5), strided(3, 4)], False)
+@example([strided(3, 0), strided(2, 0)], True)
+@example([strided(WORTH_IT, 0)], True)
+def test_all_is_written_once_and_in_order(batches: list[Batch], sent: bool) -> None:
+    """Whether payloads are compressed early, or not, or some of them; and sent before that, or not yet."""
+    one = gathered(batches, sent)
+    one.cut()
+    assert not any(isinstance(piece, list) for piece in one.pieces), "none is left to be tried again"
+    assert one.end == 100 + sum(batch.count for batch in batches)
+    assert one.promised == any(batch.qos for batch in batches)
+    assert one.unpromised == sum(batch.count for batch in batches if not batch.qos)
+    assert written(encode(one.pieces)) == expected(batches)
+    waiting = [(part.topic, p) for b in batches if not b.qos for part in b.parts() for p in part.payloads()]
+    for unwritten in (gathered(batches, sent), one):
+        parts = [part for batch, _, _ in unwritten.unrouted() for part in batch.parts()]
+        assert [(part.topic, p) for part in parts for p in part.payloads()] == waiting
+
+
+@pytest.mark.parametrize(
+    ("batches", "pieces"),
+    [
+        ([strided(MANY // 2, 8, properties=CARRIED, qos=1) for _ in range(5)], 3),
+        ([strided(1_000, LARGE // 2_000, qos=1) for _ in range(5)], 3),
+        ([strided(MANY_PACKED // 4, 8) for _ in range(9)], 3),
+        ([strided(1_000, 256) for _ in range(2 + LARGE_PACKED // 260_000)], 2),
+        ([strided(1, TOO_LARGE), strided(1, 8)], 2),
+        ([strided(WORTH_IT, 2 * LARGE // WORTH_IT), strided(WORTH_IT, 8)], 2),
+    ],
+    ids=[
+        "many",
+        "large",
+        "many compressed",
+        "large compressed",
+        "one message that is large",
+        "one batch that is large",
+    ],
+)
+def test_much_becomes_several_record_batches(batches: list[Batch], pieces: int) -> None:
+    """None of them is large, unless a message is."""
+    one = gathered(batches)
+    one.cut()
+    made = encode(one.pieces)
+    assert len(made) == pieces
+    assert written(made) == expected(batches)
+
+
+def test_what_is_not_yet_written_can_be_had() -> None:
+    """From those that were made record batches, and those that were not; only messages with QoS 0."""
+    batches = [strided(WORTH_IT, 8), strided(2, 8, qos=1), strided(1, 8), mixed(4)]
+    one = gathered(batches[:1])
+    one.cut()
+    for batch in batches[1:]:
+        batch.offset = one.end
+        one.add(batch, 2_000, None, batch.qos > 0)
+    last = strided(WORTH_IT, 3)
+    last.offset = one.end
+    one.add(last, 3_000, None, last.qos > 0)
+    quiet = [part for batch in [*batches, last] if not batch.qos for part in batch.parts()]
+    found = one.unrouted()
+    parts = [part for batch, _, _ in found for part in batch.parts()]
+    assert [(part.topic, p) for part in parts for p in part.payloads()] == [
+        (batch.topic, p) for batch in quiet for p in batch.payloads()
+    ]
+    assert found[0][1:] == (100, 1_000)
+    assert found[-1][1:] == (last.offset, 3_000)
+    one.cut()
+    again = one.unrouted()
+    assert [p for batch, _, _ in again for p in batch.payloads()] == [p for b in quiet for p in b.payloads()]
+
+
+def test_memory_that_is_used_again_does_not_change_what_others_hold() -> None:
+    """Payloads are put side by side in the same place again and again."""
+    first = gathered([strided(WORTH_IT, 8)])
+    held = first.unrouted()
+    before = [batch.payloads() for batch, _, _ in held]
+    first.cut()
+    held += first.unrouted()
+    gathered([Batch(b"x", b"?" * 8 * WORTH_IT, count=WORTH_IT, stride=8)]).cut()
+    assert [batch.payloads() for batch, _, _ in held] == before * 2
+
+
+def test_what_was_compressed_and_is_not_yet_written_keeps_its_place() -> None:
+    """Before it shares a record batch with others, and after."""
+    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(2, 8)]
+    places = [(100, 1_000), (100 + WORTH_IT, 1_001), (100 + 2 * WORTH_IT, 1_002)]
+    for count in (2, 3):
+        assert [one[1:] for one in gathered(batches[:count]).unrouted()] == places[:count]
+
+
+def test_an_error_in_putting_blocks_together_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was compressed is written in the other way then."""
+    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4)]
+    with monkeypatch.context() as patch:
+        patch.setattr(packed, "_remembered", lambda _: 1 / 0)
+        one = gathered(batches)
+        one.cut()
+    assert isinstance(one.pieces[0], list)
+    assert written(encode(one.pieces)) == expected(batches)
+
+
+def test_an_error_in_compressing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came is written in the other way then, after what was compressed before it."""
+    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(WORTH_IT, 5)]
+    one = gathered(batches[:1])
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "_CODEC", SimpleNamespace(decompress=blocks._CODEC.decompress))
+        for number, batch in enumerate(batches[1:], 1):
+            batch.offset = one.end
+            one.add(batch, 1_000 + number, None, False)
+        one.pack()
+    assert [found[1] for found in one.unrouted()] == [100, 100 + WORTH_IT, 100 + 2 * WORTH_IT]
+    one.cut()
+    assert written(encode(one.pieces)) == expected(batches)
+
+
+def test_not_much_waits_until_it_was_sent() -> None:
+    """To compress it takes the event loop a while, and others wait meanwhile."""
+    batches = [strided(WORTH_IT, 8) for _ in range(3 * FRESH - 1)]
+    one = gathered(batches, sent=False)
+    assert len(one.fresh) == FRESH - 1
+    one.cut()
+    assert written(encode(one.pieces)) == expected(batches)
+
+
+def test_what_is_compressed_keeps_no_bytes_of_the_wire() -> None:
+    """A flood that waits to be written needs the memory of what will be written, not of what came."""
+    batch = strided(1_000, 64)
+    data = batch.data
+    held = sys.getrefcount(data)
+    one = gathered([batch])
+    del batch
+    assert sys.getrefcount(data) == held - 1
+    one.cut()
+    assert sum(len(piece) for piece in encode(one.pieces)[0].frame.pieces) < len(data) / 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "pieces"),
+    [
+        ([ENOUGH, 1, ENOUGH, ENOUGH], 3),
+        ([WORTH_IT, 1, WORTH_IT, 1], 1),
+        ([1, WORTH_IT, ENOUGH], 1),
+        ([ENOUGH, WORTH_IT, 1, 1, WORTH_IT], 2),
+    ],
+)
+def test_messages_kept_in_two_ways_do_not_make_many_small_record_batches(
+    counts: list[int], pieces: int
+) -> None:
+    """Those that are compressed, and others, share one if they are few."""
+    batches = [strided(count, 8, head=4 + number % 2) for number, count in enumerate(counts)]
+    one = gathered(batches)
+    one.cut()
+    made = encode(one.pieces)
+    assert len(made) == pieces
+    assert written(made) == expected(batches)
+
+
+def test_an_error_in_making_columns_is_met_again_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost by it, and the event loop goes on."""
+    batches = [strided(2, 8), strided(WORTH_IT, 8)]
+    with monkeypatch.context() as patch:
+        patch.setattr(gathering, "build", lambda *_: 1 / 0)
+        one = gathered(batches)
+        one.cut()
+        with pytest.raises(ZeroDivisionError):
+            encode(one.pieces)
+    assert written(encode(one.pieces)) == expected(batches)

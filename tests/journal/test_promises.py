@@ -1,0 +1,146 @@
+"""What every promise rests on: syncs reach the disk, one that failed is never made good, the state waits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyrite.journal import disk as journal_module
+from pyrite.journal.state import State
+from pyrite.journal.workers import Worker
+from pyrite.process.fair import NO_ONE, Asker
+from pyrite.protocols.mqtt.packets import Publish
+from pyrite.storage.files import Files
+from pyrite.storage.options import StreamOptions
+from pyrite.storage.segment_writer import SegmentWriter
+from tests.journal.test_short_index import publish
+from tests.storage.samples import append
+from tests.support.durable import Deferred, FailingFiles, Machine
+
+
+def test_a_sync_is_asked_of_the_system() -> None:
+    """A pipe cannot be synced: who asks is told."""
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(OSError, match="Invalid argument"):
+            Files().sync(writing)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_sync_of_a_folder_is_asked_of_the_system() -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        Files().sync_folder(Path("/proc/self/ns"))
+
+
+def test_commits_of_the_state_are_synced(tmp_path: Path) -> None:
+    with closing(State(tmp_path / "state.sqlite")) as state:
+        assert state._database.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
+        assert state._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert state._cursor.connection is state._database
+
+
+def test_a_sync_that_succeeds_after_one_that_failed_promises_nothing(tmp_path: Path) -> None:
+    """The system forgets what it could not write: the next sync knows nothing of it."""
+    files = FailingFiles()
+    writer = SegmentWriter(files, tmp_path, 0)
+    append(writer, True)
+    files.failing["sync"] = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        append(writer, True)
+    files.heal()
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output error"):
+            append(writer, True)
+    writer.abandon()
+
+
+class FailsOnce(FailingFiles):
+    """A disk on which one sync fails, and the next one of the same file succeeds."""
+
+    def sync(self, descriptor: int) -> None:
+        """Sync, or fail for once."""
+        number = self.failing.pop("sync", None)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+
+def test_messages_before_a_sync_that_failed_once_are_counted_as_lost(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions(fsync_interval=1_000.0)], files=lambda _: FailsOnce())
+    disk = machine.files
+    assert isinstance(disk, FailsOnce)
+    client = machine.core.connect("publisher")
+    client.publish("a", b"no one waits for it")
+    disk.failing["sync"] = errno.EIO
+    assert not publish(client, b"refused")
+    machine.tick(1)
+    assert machine.core.broker.figures.log_lost == 1
+    machine.stop()
+
+
+def test_publishers_wait_while_64_mib_are_to_be_written(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()], writing=Deferred)
+    client = machine.core.connect("publisher")
+    machine.settle()
+    payload, most = bytes(4 << 20), 16
+    assert most * len(payload) == journal_module.MAX_PENDING
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            client.feed(client.encoded(Publish(b"a", payload, 1, packet_id=client.packet_id())))
+            machine.core.flush()
+
+    send(most - 1)
+    assert not machine.journal.full
+    send(2)
+    assert machine.journal.full
+    taken = machine.journal._pending
+    send(3)
+    assert machine.journal._pending == taken, "it is not read any more"
+    machine.settle()
+    assert not machine.journal.full
+    machine.abandon()
+
+
+class Aside(Worker):
+    """Does each job in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def run(
+        self,
+        job: Callable[[], Any],
+        then: Callable[[Any], object],
+        failed: Callable[[Exception], Any] = id,
+        asker: Asker = NO_ONE,
+    ) -> None:
+        """Begin a job; no one is told of the result."""
+        thread = threading.Thread(target=job, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+
+def test_the_state_is_written_after_the_messages_that_it_knows_of(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()], writing=Deferred, committing=Aside)
+    assert isinstance(machine.writing, Deferred)
+    assert isinstance(machine.committing, Aside)
+    client = machine.core.connect("publisher")
+    client.feed(client.encoded(Publish(b"a", b"kept", retain=True)))
+    machine.journal.after(lambda: None)
+    machine.core.flush()
+    (thread,) = machine.committing.threads
+    thread.join(0.3)
+    assert thread.is_alive(), "the messages are not written yet"
+    machine.writing.work_only()
+    thread.join(10)
+    assert not thread.is_alive()
+    machine.abandon()
