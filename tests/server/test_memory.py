@@ -111,11 +111,11 @@ def test_a_connection_that_is_over_is_gone_without_a_search(collections: list[in
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(connect_packet("c"))
             await reader.read(1)
-            places = {id(one) for one in server.connections}
+            places = {id(one) for one in server.connections.all}
             assert connections() & places
             writer.close()
             async with asyncio.timeout(10):
-                while server.connections:  # noqa: ASYNC110
+                while server.connections.all:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             return connections().isdisjoint(places)
         finally:
