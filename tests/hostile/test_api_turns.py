@@ -8,12 +8,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec import UNSET, Raw, Struct
 
 from pyrite.broker.limits import Limits
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
+from pyrite.ipc.api import ENDPOINTS
+from pyrite.ipc.api.broker import CheckRight, GetBroker, GetHealth, GetReadiness
+from pyrite.ipc.api.clients import Disconnect, GetClient, ListClients
+from pyrite.ipc.api.log import Acknowledge, Acknowledged, ListStreams, Pull, PullOptions, ReadMessages
+from pyrite.ipc.api.metrics import GetMetrics, ScrapeLocalMetrics, ScrapeMetrics
+from pyrite.ipc.api.publishing import NewMessage, Publish
+from pyrite.ipc.api.quotas import ListQuotas
+from pyrite.ipc.api.topics import CreateTopic, DeleteTopic, GetTopic, ListLevels, ListTopics
 from pyrite.ipc.channel import frame
-from pyrite.server.questions import Questions
+from pyrite.ipc.messages import Answer, Given, Refusal, Request
+from pyrite.ipc.server import Call
+from pyrite.server.api import Api
+from pyrite.server.gate import Gate
+from pyrite.server.metrics import Metrics
 from pyrite.server.reads import Reads
 from tests.support.core import Core
 
@@ -21,7 +34,7 @@ MANY = 100_000
 LONGEST = 0.010
 """Seconds of processor time of one turn."""
 DEEP = b"/".join([b"level"] * 100)
-WHO = {"username": None, "password": None, "certificate": None, "address": "192.0.2.1"}
+WHO = Given(None, None, None, "192.0.2.1")
 
 
 class Turns:
@@ -51,21 +64,28 @@ class Turns:
         for number in range(MANY):
             topic_filter = b"mine/%d/%s" % (number, DEEP if number < 500 else b"+")
             session.subscriptions[topic_filter] = Subscription(session, topic_filter, 1)
-        self.questions = Questions(broker, list, lambda *_: None, False, Reads(broker.quotas))
+        reads = Reads(broker.quotas)
+        api = Api(broker, Metrics(broker), Gate(broker, reads, self), list, lambda *_: None, False)
+        self.handlers = api.handlers
         self.longest = 0.0
-        self.answers: list[dict[str, Any]] = []
+        self.answers: list[Answer] = []
         self._number = 0
 
-    def ask(self, question: str, **what: Any) -> None:
+    def ask(self, request: Request[Any]) -> None:
         """Ask, in a turn of its own; the answer is encoded in it, as it is for the process."""
         self._number += 1
-        message = {"number": self._number, "ask": question, "who": WHO, **what}
 
-        def answer(attached: bytes = b"", **found: Any) -> None:
-            frame({"number": message["number"], **found}, attached)
-            self.answers.append(found)
+        def send(message: Struct) -> None:
+            frame(message)
+            if isinstance(message, Answer):
+                self.answers.append(message)
+            else:
+                assert isinstance(message, Refusal)
+                assert message.status != 500, message.detail
+                self.answers.append(Answer(message.number, True, Raw()))
 
-        self._timed(lambda: self.questions.known[question](message, answer))
+        call: Call[Any] = Call(self._number, WHO, request, send, lambda: 0)
+        self._timed(lambda: call.attempt(lambda: self.handlers[type(request)](call)))
 
     def finish(self) -> None:
         """Let everyone have all turns."""
@@ -99,73 +119,72 @@ def everything() -> Iterator[Turns]:
     gc.unfreeze()
 
 
-QUESTIONS: dict[str, list[dict[str, Any]]] = {
-    "topics": [
-        {"filter": one, "limit": limit, "after": after}
+REQUESTS: list[Request[Any]] = [
+    *(
+        ListTopics(filter=one, limit=limit, after=after)
         for one in ("#", "+/+/7", "large/#", "deep/#", "kept/1/#", "missing/#", "#")
-        for limit, after in ((1_000, None), (1, "kept/2"), (100, "zzz"))
-    ],
-    "topic": [{"topic": one} for one in ("huge", "large/1", "kept/1/1", "missing")],
-    "tree": [
-        {"below": below, "limit": 1_000, "after": None} for below in (None, "kept", "made", "deep", "-")
-    ],
-    "quotas": [{"limit": 1_000, "after": after} for after in (None, "address:1")],
-    "clients": [{"limit": limit, "after": after} for limit in (1, 1_000) for after in (None, "client-0500")],
-    "client": [{"id": one} for one in ("client-0000", "client-0001", "missing")],
-    "disconnect": [{"id": "missing"}],
-    "publish": [
-        {
-            "message": {
-                "topic": "made/2",
-                "qos": 1,
-                "retain": retain,
-                "payload_format": None,
-                "message_expiry": None,
-                "content_type": "x" * 65_535,
-                "response_topic": "y" * 65_535,
-                "correlation_data_base64": "QUFB" * 20_000,
-                "user_properties": [["key", "v" * 250]] * 1_000,
-            },
-            "attached": b"x" * 1_000_000,
-        }
+        for limit, after in ((1_000, ""), (1, "kept/2"), (100, "zzz"))
+    ),
+    *(GetTopic(one) for one in ("huge", "large/1", "kept/1/1", "missing")),
+    *(ListLevels(below, 1_000) for below in (UNSET, "kept", "made", "deep", "-")),
+    *(ListQuotas(1_000, after) for after in ("", "address:1")),
+    *(ListClients(limit, after) for limit in (1, 1_000) for after in ("", "client-0500")),
+    *(GetClient(one) for one in ("client-0000", "client-0001", "missing")),
+    Disconnect("missing"),
+    *(
+        Publish(
+            NewMessage(
+                topic="made/2",
+                qos=1,
+                retain=retain,
+                content_type="x" * 65_535,
+                response_topic="y" * 65_535,
+                correlation_data_base64=b"AAA" * 20_000,
+                user_properties=[("key", "v" * 250)] * 1_000,
+                payload_base64=b"x" * 1_000_000,
+            )
+        )
         for retain in (False, True)
-    ],
-    "create": [{"topic": f"made/{number}"} for number in (1, 2)],
-    "delete": [{"topic": f"made/{number}"} for number in (4, 6, 8)],
-    "pull": [{"name": "c", "filter": one, "max": 1_000, "wait": 0} for one in (None, "#")],
-    "acknowledge": [{"name": "c", "filter": None, "stream": "default", "offsets": list(range(1_000))}],
-    "streams": [{}],
-    "read": [{"stream": "default", "filter": "#"}],
-    "figures": [{}],
-    "figures here": [{}],
-    "broker": [{}],
-    "enter": [{"action": "publish"}],
-    "health": [{}],
-    "ready": [{}],
-}
+    ),
+    *(CreateTopic(f"made/{number}") for number in (1, 2)),
+    *(DeleteTopic(f"made/{number}") for number in (4, 6, 8)),
+    *(Pull("c", PullOptions(filter=one, max=1_000)) for one in (UNSET, "#")),
+    Acknowledge("c", Acknowledged(offsets=list(range(1_000)))),
+    ListStreams(),
+    ReadMessages("default"),
+    GetMetrics(),
+    ScrapeMetrics(),
+    ScrapeLocalMetrics(),
+    GetBroker(),
+    CheckRight("publish"),
+    GetHealth(),
+    GetReadiness(),
+]
+BY_KIND = {kind: [one for one in REQUESTS if type(one) is kind] for kind in map(type, REQUESTS)}
 
 
-def test_every_question_is_tried(everything: Turns) -> None:
-    assert set(QUESTIONS) == set(everything.questions.known)
+def test_every_request_is_tried(everything: Turns) -> None:
+    assert set(BY_KIND) == set(everything.handlers)
+    assert set(ENDPOINTS) <= set(everything.handlers), "every endpoint has a handler"
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_no_question_takes_a_long_turn(everything: Turns, question: str) -> None:
+@pytest.mark.parametrize("kind", BY_KIND, ids=lambda kind: kind.__name__)
+def test_no_request_takes_a_long_turn(everything: Turns, kind: type[Request[Any]]) -> None:
     def work() -> None:
-        for what in QUESTIONS[question]:
-            everything.ask(question, **what)
+        for request in BY_KIND[kind]:
+            everything.ask(request)
             everything.finish()
 
     assert everything.longest_of(work) < LONGEST
     assert everything.answers
 
 
-def test_many_questions_at_one_time_take_no_long_turn_together(everything: Turns) -> None:
+def test_many_requests_at_one_time_take_no_long_turn_together(everything: Turns) -> None:
     def work() -> None:
         for _ in range(20):
-            for question in ("topics", "tree", "clients", "client"):
-                everything.ask(question, **QUESTIONS[question][0])
+            for kind in (ListTopics, ListLevels, ListClients, GetClient):
+                everything.ask(BY_KIND[kind][0])
         everything.finish()
 
     assert everything.longest_of(work) < LONGEST
-    assert sum("found" in one for one in everything.answers) == 80
+    assert sum(one.is_last for one in everything.answers) == 80

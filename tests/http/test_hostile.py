@@ -198,6 +198,7 @@ ROUTES = [
     ("PUT", "topics/a"),
     ("DELETE", "topics/a"),
     ("GET", "tree"),
+    ("GET", "metrics"),
     ("GET", "quotas"),
     ("GET", "streams"),
     ("GET", "streams/default/messages"),

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from pyrite.broker.core import TURN, Broker
+from pyrite.ipc.api.clients import GetClient
+from pyrite.ipc.messages import Answer, Refusal
+from pyrite.ipc.server import Call
 from pyrite.process.fair import Asker
-from pyrite.server.questions.pages import Entry, Page, PageTurns
-from pyrite.server.questions.problem import Part, Problem
+from pyrite.server.api.pages import Entry, Page, PageTurns
 
 STEP = 50
 """Names that are looked at in one turn, by the clock of these tests."""
@@ -30,20 +33,25 @@ class Asked:
         self.broker = Broker(clock=self._clock)
         self.found: list[str] = []
         self.ends: list[str | None] = []
-        self.problems: list[Problem] = []
+        self.problems: list[Refusal] = []
         turns = PageTurns(self.broker)
-        page = Page(self.broker, following, after, limit, describe, self.ends.append, self._reply)
+        call: Call[Any] = Call(1, None, GetClient("x"), self._send, lambda: 0)
+        page = Page(self.broker, call, following, after, limit, describe, lambda *found: found)
         turns.add(Asker(), page.work)
 
     def _clock(self) -> float:
         self.time += TURN / STEP
         return self.time
 
-    def _reply(self, found: Any) -> None:
-        if isinstance(found, Part):
-            self.found += [entry["name"] for entry in found.entries]
-        else:
-            self.problems.append(found)
+    def _send(self, message: object) -> None:
+        if isinstance(message, Refusal):
+            self.problems.append(message)
+            return
+        assert isinstance(message, Answer)
+        names, last = msgpack.decode(message.body)
+        self.found += names
+        if message.is_last:
+            self.ends.append(last)
 
     def finish(self) -> int:
         """Give the page all its turns; return the number of turns."""
@@ -55,7 +63,7 @@ class Asked:
 
 
 def about(name: str) -> Entry | None:
-    return None if name.endswith("7") else ({"name": name}, b"")
+    return None if name.endswith("7") else (name, 0)
 
 
 @pytest.mark.parametrize("count", [0, 1, STEP - 1, STEP, STEP + 1, 3 * STEP + 5])
@@ -88,7 +96,7 @@ def test_an_exception_is_answered_and_does_not_end_other_pages() -> None:
     def fail(name: str) -> Entry:
         if name == "z":
             raise RuntimeError("a mistake")
-        return {"name": name}, b""
+        return name, 0
 
     page = Asked(lambda after: iter(["a", "z"]), None, 5, fail)
     others: list[str] = []
@@ -106,7 +114,7 @@ def test_names_may_come_and_go_between_two_turns() -> None:
         lambda after: iter([name for name in names if after is None or name > after]),
         None,
         5,
-        lambda name: ({"name": name}, b"") if name in wanted else None,
+        lambda name: (name, 0) if name in wanted else None,
     )
     page.broker.take_turns()
     assert page.broker.has_interrupted

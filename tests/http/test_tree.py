@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrite.server.questions.tree import children, level_at
+from pyrite.server.api.tree import children, level_at
 from pyrite.topics.tree import OrderedTopicTree
 
 LEVELS = st.sampled_from(["", "a", "a-b", "a0", "b", "$S", "ü"])

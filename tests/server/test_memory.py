@@ -112,10 +112,10 @@ def test_a_closed_connection_is_freed_without_the_garbage_collector(collections:
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(connect_packet("c"))
             await reader.read(1)
-            places = {id(one) for one in server.connections}
+            places = {id(one) for one in server.connections.all}
             assert connections() & places
             writer.close()
-            await until(lambda: not server.connections, "the broker has closed the connection")
+            await until(lambda: not server.connections.all, "the broker has closed the connection")
             return connections().isdisjoint(places)
         finally:
             await server.stop()

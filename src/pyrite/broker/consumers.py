@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyrite.broker.core import TURN
-from pyrite.broker.fetching import Fetch, Give
+from pyrite.broker.fetching import Fetch, Give, IsFull, never_full
 from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
 from pyrite.broker.quotas import MAX_CONSUMERS
@@ -69,12 +69,20 @@ class Consumer:
         """Whether it was not deleted."""
         return self.broker.consumers.get(self.name) is self
 
-    def fetch(self, most: int, give: Give, done: Callable[[int], object], asker: Asker = NO_ONE) -> None:
+    def fetch(
+        self,
+        most: int,
+        give: Give,
+        done: Callable[[int], object],
+        asker: Asker = NO_ONE,
+        is_full: IsFull = never_full,
+    ) -> None:
         """Give out up to `most` messages: those overdue first, then new ones, in the log's order.
 
-        `done` is told at the end how many there were. The log is read for `asker`.
+        `done` is told at the end how many there were. The log is read for `asker`. The fetch ends early when
+        `is_full`, but not before the first message.
         """
-        self._fetches.append(Fetch(self, min(most, MAX_FETCH), give, done, asker))
+        self._fetches.append(Fetch(self, min(most, MAX_FETCH), give, done, asker, is_full))
         if len(self._fetches) == 1:
             self._fetches[0].begin()
 

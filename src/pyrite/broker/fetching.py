@@ -25,18 +25,32 @@ MAX_PENDING = 100_000
 """Messages of one consumer that may be fetched and not acknowledged."""
 AGAIN = 1_000
 """Messages that are overdue and read together."""
-TOGETHER = 8
-"""Messages that are noted together, and given out before it is looked how long that took."""
+CHUNK = 8
+CHUNK_BYTES = 1024 * 1024
+"""Messages, and bytes of them, that are noted and given out together before the clock is read."""
 
 Give = Callable[[Place, "Batch"], object]
 """Is given a message."""
+IsFull = Callable[[], bool]
+"""Tells whether a fetch is to end before it has all its messages."""
+
+
+def never_full() -> bool:
+    """Let a fetch give out all the messages that were asked for."""
+    return False
 
 
 class Fetch:
     """Gives out up to `most` messages, and tells `done` how many there were."""
 
     def __init__(
-        self, consumer: Consumer, most: int, give: Give, done: Callable[[int], object], asker: Asker
+        self,
+        consumer: Consumer,
+        most: int,
+        give: Give,
+        done: Callable[[int], object],
+        asker: Asker,
+        is_full: IsFull = never_full,
     ) -> None:
         self._consumer = consumer
         self._broker = consumer.broker
@@ -44,6 +58,7 @@ class Fetch:
         self._give = give
         self._asker = asker
         self._done = done
+        self._is_full = is_full
         self._count = 0
         self._overdue: deque[tuple[Stream, list[int]]] = deque()
         self._ready: Iterator[tuple[Place, Batch]] = iter(())
@@ -108,7 +123,9 @@ class Fetch:
             for at in range(batch.count):
                 offset = batch.offset + at
                 positions[stream] = offset + 1
-                yield Place(stream, offset), batch.part(at, at + 1)
+                single = batch.part(at, at + 1)
+                single.timestamp = batch.timestamp
+                yield Place(stream, offset), single
         positions[stream] = piece.next_offset
 
     def go_on(self) -> None:
@@ -116,7 +133,7 @@ class Fetch:
         consumer, broker = self._consumer, self._broker
         until = broker.clock() + TURN
         while consumer.is_there:
-            some = list(islice(self._ready, TOGETHER))
+            some = self._next_chunk()
             if not some:
                 break
             due = broker.now + consumer.within
@@ -127,6 +144,20 @@ class Fetch:
             self._count += len(some)
             for place, batch in some:
                 self._give(place, batch)
+            if self._is_full():
+                self._left = 0
+                self._overdue.clear()
+                break
             if broker.has_to_wait(self, until):
                 return
         self._read()
+
+    def _next_chunk(self) -> list[tuple[Place, Batch]]:
+        chunk: list[tuple[Place, Batch]] = []
+        size = 0
+        for place, batch in self._ready:
+            chunk.append((place, batch))
+            size += len(batch.data)
+            if len(chunk) == CHUNK or size >= CHUNK_BYTES:
+                break
+        return chunk

@@ -136,6 +136,10 @@ class Journal:
         """
         raise NotImplementedError
 
+    def when_grown(self, call: Callable[[], object]) -> None:
+        """Call once, soon after the next message can be read from a stream."""
+        raise NotImplementedError
+
     def fetch(
         self,
         stream: Stream,

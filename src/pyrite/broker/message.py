@@ -82,9 +82,13 @@ class Batch:
         "retain",
         "stream",
         "stride",
+        "timestamp",
         "topic",
         "wires",
     )
+
+    timestamp: int
+    """When the messages came, in microseconds since 1970; only of messages read from the log."""
 
     def __init__(
         self,

@@ -77,6 +77,10 @@ class Pending:
             found.append(place)
         return found
 
+    def next_due(self) -> float | None:
+        """Return when the first message is to be given out again; None if nothing is pending."""
+        return next(iter(self._due.values()), None)
+
     def take_changed(self) -> Iterator[tuple[Block, int]]:
         """Yield the blocks that have changed since they were last asked for, with their bits."""
         changed, self._changed = self._changed, {}

@@ -109,7 +109,7 @@ def start(
     events.most = config.logging.connection_lines
     try:
         keep_pandas_out()
-        from pyrite.server.server import serve  # loads Arrow, which the other commands do not need
+        from pyrite.server.run import serve  # with Arrow, which the other commands need not wait for
 
         uvloop.run(serve(config, say, reread))
     except configuration.ConfigError as error:

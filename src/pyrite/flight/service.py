@@ -10,13 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from pyrite.flight.control import BrokerGone, Control
-from pyrite.flight.peers import Peer
+from pyrite.ipc.client import Client
+from pyrite.ipc.flight import (
+    Abort,
+    Authenticate,
+    BeginRead,
+    CheckRead,
+    CheckRights,
+    CheckRoom,
+    Commit,
+    NameStreams,
+    Stage,
+)
+from pyrite.ipc.messages import Admitted, Given, Request
+from pyrite.ipc.problem import Problem
 from pyrite.sinks.rows import check_rows, check_schema
 from pyrite.sinks.staging import Staging, check_name
 from pyrite.storage.bulk import LogFolder
@@ -30,11 +42,12 @@ MAX_BATCH = 2**63 - 1
 RIGHTS = {"commit": ("publish",), "abort": ("publish", "admin")}
 """The rights of which a caller needs one, by action; the other actions need pull."""
 
-Reply = dict[str, Any]
+Json = dict[str, Any]
+A = TypeVar("A")
 
 
 def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a method called only for who may come in, and its errors told to the client as what they are."""
+    """Let only clients that are let in call a method, and tell them its errors as what they are."""
 
     def told(service: Service, context: flight.ServerCallContext, *arguments: Any) -> Any:
         try:
@@ -49,9 +62,11 @@ def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
 def as_flight_error(error: Exception) -> Exception:
     """Return an error as Flight sends it: with the name of its kind, for our own client."""
     told: Exception = error
-    if isinstance(error, QueryError | DataLoss):
-        told = flight.FlightServerError(str(error), extra_info=type(error).__name__.encode())
-    elif isinstance(error, BrokerGone | FileNotFoundError):
+    if isinstance(error, Problem):
+        told = _refusal(error)
+    elif isinstance(error, QueryError | DataLoss):
+        told = _server_error(error)
+    elif isinstance(error, FileNotFoundError):
         told = flight.FlightUnavailableError(str(error))
     elif not isinstance(error, flight.FlightError):
         logger.exception("internal error")
@@ -59,21 +74,39 @@ def as_flight_error(error: Exception) -> Exception:
     return told
 
 
-class Caller(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who makes a call: what was given of a name and a password, and the name under which it came in."""
+def _refusal(problem: Problem) -> Exception:
+    """Return the Flight error for a refusal of the broker."""
+    told: Exception
+    match problem.status:
+        case 403:
+            told = flight.FlightUnauthorizedError(problem.detail)
+        case 429 | 503:
+            told = flight.FlightUnavailableError(problem.detail)
+        case 500:
+            told = flight.FlightInternalError(problem.detail)
+        case _:
+            told = _server_error(QueryError(problem.detail))
+    return told
 
-    def __init__(self, given: str) -> None:
-        self.given = given
-        self.address = ""
-        self.who: Any = None
-        """What the broker calls them."""
+
+def _server_error(error: Exception) -> Exception:
+    told: Exception = flight.FlightServerError(str(error), extra_info=type(error).__name__.encode())
+    return told
+
+
+class Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    """The client that makes a call."""
+
+    def __init__(self, authorization: str) -> None:
+        self.authorization = authorization
+        self.admitted: Admitted | None = None
         self.changes = 0
-        """What the broker had said of changes when it let them in."""
+        """The number of changes of rights before it was let in."""
         self.until = math.inf
-        """When they have to come again, as time.monotonic has it: a token expires."""
+        """When it has to log in again, as time.monotonic has it: a token expires."""
 
     def sending_headers(self) -> dict[str, str]:
-        """Send none of our own."""
+        """Send no headers of our own."""
         return {}
 
 
@@ -88,16 +121,19 @@ class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         return Caller(str(given[0]) if given else "")
 
 
-def credentials_in(given: str) -> Reply:
-    """Return the name and the password that a call gives; a token is a password without a name."""
-    kind, _, value = given.partition(" ")
+def given_in(authorization: str, peer: Given) -> Given:
+    """Return the user name and the password of a call; a token is a password without a name."""
+    kind, _, value = authorization.partition(" ")
+    name: str | None = None
+    password: str | None = None
     if kind.lower() == "basic":
         try:
             name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
         except ValueError:
             raise flight.FlightUnauthenticatedError("the user name and password cannot be read") from None
-        return {"username": name, "password": password}
-    return {"username": None, "password": value if kind.lower() == "bearer" else None}
+    elif kind.lower() == "bearer":
+        password = value
+    return Given(name, password, peer.certificate, peer.address)
 
 
 class Read:
@@ -126,10 +162,7 @@ class Read:
     def _end(self) -> None:
         ended, self._ended = self._ended, None
         if ended is not None:
-            try:
-                ended()
-            except BrokerGone:
-                pass
+            ended()
 
 
 class Service(flight.FlightServerBase):  # type: ignore[misc]
@@ -139,55 +172,53 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self,
         log: LogFolder,
         staging: Staging,
-        control: Control,
+        client: Client,
         location: str,
-        peer: Callable[[str], Peer | None],
+        peer: Callable[[str], Given | None],
     ) -> None:
         super().__init__(location, middleware={"caller": Callers()})
         self._peer = peer
-        """Returns whom gRPC's name for the other end of a connection stands for."""
+        """Returns the address and certificate for gRPC's name of a peer."""
         self._log = log
         self._staging = staging
-        self._control = control
+        self._client = client
+        self._changes = 0
+        """How often rights have changed."""
+
+    def rights_changed(self) -> None:
+        """Check again who calls, and who is reading."""
+        self._changes += 1
 
     def admit(self, context: flight.ServerCallContext) -> None:
-        """Ask the broker who it is that calls, and turn strangers away."""
+        """Have the broker let a caller in, or refuse it."""
         self._admit(context.get_middleware("caller"), context.peer())
 
-    def _admit(self, caller: Caller, told: str) -> None:
-        caller.changes = self._control.changes
-        peer = self._peer(told)
+    def _admit(self, caller: Caller, peer_name: str) -> None:
+        caller.changes = self._changes
+        peer = self._peer(peer_name)
         if peer is None:
             raise flight.FlightUnavailableError("the connection has ended")
-        given = credentials_in(caller.given)
-        answer = self._control.ask(ask="authenticate", **peer._asdict(), **given)
-        if "refused" in answer:
-            if answer["busy"]:
-                raise flight.FlightUnavailableError(answer["refused"])
-            raise flight.FlightUnauthenticatedError(answer["refused"])
-        caller.who, caller.address = answer["who"], peer.address
-        caller.until = math.inf if answer["seconds"] is None else time.monotonic() + answer["seconds"]
+        given = given_in(caller.authorization, peer)
+        try:
+            found, _ = self._client.ask_from_thread(Authenticate(), given)
+        except Problem as problem:
+            if problem.status == 503:
+                raise
+            raise flight.FlightUnauthenticatedError(problem.detail) from None
+        caller.admitted = found.caller
+        caller.until = math.inf if found.seconds is None else time.monotonic() + found.seconds
 
-    def _ask(self, context: flight.ServerCallContext, ask: str, **question: Any) -> Reply:
-        """Ask the broker for the caller; raise an error if the caller may not, or something is wrong."""
-        return self._ask_for(context.get_middleware("caller"), ask, **question)
-
-    def _ask_for(self, caller: Caller, ask: str, **question: Any) -> Reply:
-        answer = self._control.ask(ask=ask, who=caller.who, address=caller.address, **question)
-        if answer.get("busy"):
-            raise flight.FlightUnavailableError(answer["busy"])
-        if "refused" in answer:
-            raise flight.FlightUnauthorizedError(answer["refused"])
-        if answer.get("wrong"):
-            raise QueryError(answer["wrong"])
-        return answer
+    def _ask(self, context: flight.ServerCallContext, request: Request[A]) -> A:
+        """Return the broker's answer to the caller; raise Problem if it refuses."""
+        found, _ = self._client.ask_from_thread(request, context.get_middleware("caller").admitted)
+        return found
 
     # Reading
 
     @guarded
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """Return the streams."""
-        names = self._ask(context, "streams")["streams"]
+        names = self._ask(context, NameStreams())
         return iter([self._info(Query(name), [], self._log.bounds(name)) for name in names])
 
     @guarded
@@ -195,7 +226,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         """Return how to read what is asked for: a Query, of which `parts` says into how many to split it."""
-        self._may(context, "pull")
+        self._check_rights(context, "pull")
         if descriptor.command:
             asked = read_object(descriptor.command)
             parts = asked.pop("parts", 1)
@@ -222,25 +253,23 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     @guarded
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send the messages that a query asks for."""
-        self._may(context, "pull")
+        self._check_rights(context, "pull")
         query = Query.from_json(ticket.ticket)
-        caller, told, topics = context.get_middleware("caller"), context.peer(), list(query.topics) or ["#"]
+        caller, peer, topics = context.get_middleware("caller"), context.peer(), list(query.topics) or ["#"]
         self._log.bounds(query.stream)  # an unknown stream is an error at once
-        read = self._ask_for(caller, "read", topics=topics)["number"]
+        _, number = self._client.ask_from_thread(BeginRead(topics), caller.admitted)
 
         def check() -> None:
-            if caller.changes != self._control.changes or time.monotonic() > caller.until:
-                self._admit(caller, told)
-                self._ask_for(caller, "may read", topics=topics)
+            if caller.changes != self._changes or time.monotonic() > caller.until:
+                self._admit(caller, peer)
+                self._client.ask_from_thread(CheckRead(topics), caller.admitted)
 
-        return flight.GeneratorStream(query.schema, self._counted(read, self._batches(query, check)))
+        read = Read(self._batches(query, check), partial(self._client.end_read, number))
+        return flight.GeneratorStream(query.schema, read)
 
-    def _counted(self, read: int, batches: Iterator[Any]) -> Read:
-        return Read(batches, partial(self._control.say, ended=read))
-
-    def _may(self, context: flight.ServerCallContext, *actions: str) -> None:
-        """Refuse a caller that may do none of these on any topic, before anything is decoded."""
-        self._ask(context, "may", actions=actions)
+    def _check_rights(self, context: flight.ServerCallContext, *rights: str) -> None:
+        """Refuse a caller that has none of these rights on any topic, before anything is decoded."""
+        self._ask(context, CheckRights(list(rights)))
 
     def _batches(self, query: Query, check: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """Yield batches, each with where the rest begins, and what was skipped since the one before.
@@ -269,7 +298,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """Stage a part of a sink; who sent it is told how many rows are safe."""
-        self._may(context, "publish")
+        self._check_rights(context, "publish")
         asked = read_object(descriptor.command)
         sink, part = check_name("sink", _text(asked, "sink")), check_name("part", _text(asked, "part"))
         check_schema(reader.schema)
@@ -280,16 +309,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             check_rows(first)
             topic = first.column("topic")[0].as_py()
             batches = chain([first], batches)
-        own = self._ask(context, "stage", sink=sink, part=part, topic=topic)["part"]
+        name = self._ask(context, Stage(sink, part, topic))
 
         def grow() -> None:
-            self._ask(context, "room", sink=sink)
+            self._ask(context, CheckRoom(sink))
 
-        rows = self._staging.write(sink, own, reader.schema, batches, grow)
+        rows = self._staging.write(sink, name, reader.schema, batches, grow)
         try:
             grow()  # the sink may have been given up meanwhile
-        except (QueryError, flight.FlightUnauthorizedError):
-            self._ask(context, "abort", sink=sink, parts=[part])
+        except Problem:
+            self._ask(context, Abort(sink, [part]))
             raise
         writer.write(json.dumps({"rows": rows}).encode())
 
@@ -300,7 +329,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         """Return what may be done, and what that is."""
         return [(name, method.__doc__ or "") for name, method in self._actions().items()]
 
-    def _actions(self) -> dict[str, Callable[[flight.ServerCallContext, Reply], Reply]]:
+    def _actions(self) -> dict[str, Callable[[flight.ServerCallContext, Json], Json]]:
         return {
             "bounds": self._bounds,
             "offset": self._offset,
@@ -315,19 +344,19 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         method = self._actions().get(action.type)
         if method is None:
             raise QueryError(f"there is no action {action.type!r}; there are: {', '.join(self._actions())}")
-        self._may(context, *RIGHTS.get(action.type, ("pull",)))
+        self._check_rights(context, *RIGHTS.get(action.type, ("pull",)))
         asked = read_object(action.body.to_pybytes())
         return iter([flight.Result(json.dumps(method(context, asked)).encode())])
 
-    def _bounds(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+    def _bounds(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Return which offsets a stream has: {stream} -> {first, end}."""
         return self._log.bounds(_text(asked, "stream"))._asdict()
 
-    def _offset(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+    def _offset(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Return the offset that a position stands for: {stream, position} -> {offset}."""
         return {"offset": self._log.offset(_text(asked, "stream"), _text(asked, "position"))}
 
-    def _advance(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+    def _advance(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Return where a part ends: {stream, start, messages, bytes} -> {offset}."""
         start: Any = asked.get("start")
         check_number("start", start)
@@ -337,7 +366,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         messages, size = asked.get("messages"), asked.get("bytes")
         return {"offset": self._log.advance(_text(asked, "stream"), start, messages, size)}
 
-    def _commit(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+    def _commit(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Publish what was staged: {sink, batch, parts} -> {committed}."""
         batch, parts = asked.get("batch"), asked.get("parts")
         if not isinstance(batch, int) or isinstance(batch, bool) or parts is None:
@@ -345,14 +374,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         if not 0 <= batch <= MAX_BATCH:
             raise QueryError(f"commit: expected a batch from 0 to {MAX_BATCH}, not {batch}")
         sink = check_name("sink", _text(asked, "sink"))
-        answer = self._ask(context, "commit", sink=sink, batch=batch, parts=_parts(parts))
-        return {"committed": answer["committed"]}
+        return {"committed": self._ask(context, Commit(sink, batch, _parts(parts)))}
 
-    def _abort(self, context: flight.ServerCallContext, asked: Reply) -> Reply:
+    def _abort(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Forget what was staged: {sink, parts} -> {}. Without parts all of it, and what is yet to come."""
         parts = asked.get("parts")
         sink = check_name("sink", _text(asked, "sink"))
-        self._ask(context, "abort", sink=sink, parts=None if parts is None else _parts(parts))
+        self._ask(context, Abort(sink, None if parts is None else _parts(parts)))
         return {}
 
 
@@ -369,7 +397,7 @@ def _told(after: int, skipped: list[str]) -> bytes:
     return told
 
 
-def _text(asked: Reply, name: str) -> str:
+def _text(asked: Json, name: str) -> str:
     value = asked.get(name)
     if not isinstance(value, str):
         raise QueryError(f"expected a text for {name}")

@@ -1,16 +1,18 @@
 """The HTTP API and the dashboard, in a process of its own beside the broker.
 
-Requests take processor time; here they take nothing from the event loop. The process reads the log's files
-as anyone may, and asks the broker, over a socket that it was born with, what only the broker can tell.
-`python -m pyrite.http` is how the broker starts it.
+Requests take CPU time; here they take none of the broker's. The process reads the log's files itself, and
+asks the broker (pyrite/ipc) what only the broker can tell. The broker starts it as `python -m pyrite.http`.
 
     __main__.py    the process: its sockets, and how it ends
+    server.py      uvicorn's server, with listeners of our own
     protocol.py    bounds on connections: how many, how large a head, how long a request
-    app.py         which handler is at which path, and what every answer carries
-    requests.py    what handlers have in common: who asks, parameters, bodies, problems
-    about.py, clients.py, topics.py, messages.py, publishing.py, metrics.py    handlers, by subject
+    app.py         routes, and what every answer carries
+    exchange.py    one request: its caller, parameters, body, and what it holds in memory
+    validation.py  parameters and bodies as typed structures, and errors for people
+    handlers.py    the endpoints that do more than pass a request on to the broker
+    messages.py    messages of the log: read, or pulled
     reading.py     messages out of the log's files
-    openapi.py     the description of all this
-    control.py     the socket to the broker
+    metrics.py     metrics in Prometheus's text format
+    openapi.py     the description of the API, generated from pyrite/ipc/api
     static/        the dashboard
 """

@@ -10,51 +10,46 @@ import sys
 
 import uvloop
 
-from pyrite.http.control import Control
+from pyrite.ipc.client import Client
+from pyrite.ipc.messages import Failed, HttpSettings, Ready
 from pyrite.process.endpoints import bind
 from pyrite.process.logs import parse_levels, start_logging
 from pyrite.process.plain_arrow import keep_pandas_out
-from pyrite.process.tls import context_of
 
 BACKLOG = 1_024
 """Connections that may wait to be accepted."""
+PATIENCE = 60.0
+"""Seconds in which the broker must answer: a publish may have to wait for the disk."""
 
 
 async def run(descriptor: int) -> int:
-    """Serve until the broker is gone."""
+    """Serve until the broker has ended."""
     from pyrite.http.app import make_app
     from pyrite.http.server import Server
     from pyrite.process.memory import give_back_after_rushes
 
-    control = await Control.open(descriptor)
-    settings = await control.settings()
-    start_logging(parse_levels(settings["logging"]["levels"]), settings["logging"]["format"])
+    client, settings = await Client.open(descriptor, HttpSettings, PATIENCE)
+    start_logging(parse_levels(settings.logging.levels), settings.logging.format)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    server = Server(make_app(client, settings), settings, client)
     try:
-        sockets = bind(settings["host"], settings["port"], BACKLOG)
-        context = None if settings["tls"] is None else context_of(settings["tls"])
+        sockets = bind(settings.host, settings.port, BACKLOG)
+        serving = await server.start(sockets)
     except (OSError, ValueError) as error:
-        control.say(failed=getattr(error, "strerror", None) or str(error))
-        await asyncio.sleep(0.1)  # for it to be sent
+        await client.tell_last(Failed(getattr(error, "strerror", None) or str(error)))
         return 1
-    server = Server(make_app(control, settings), settings)
-    serving = asyncio.create_task(server.serve(sockets if context is None else []))
-    while not server.started and not serving.done():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-    if context is not None:
-        server.listen_with_tls(sockets, context, control)
-    control.say(port=sockets[0].getsockname()[1])
+    client.tell(Ready(sockets[0].getsockname()[1]))
     give_back_after_rushes()
     await asyncio.wait(
-        [serving, asyncio.create_task(control.run(server.renew))], return_when=asyncio.FIRST_COMPLETED
+        [serving, asyncio.create_task(client.run(server.told))], return_when=asyncio.FIRST_COMPLETED
     )
-    # If the broker is gone there is no one left to answer to; else this process is to be replaced.
+    # If the broker has ended, nobody is left to answer to; else this process is to be replaced.
     os._exit(0)
 
 
 def main(descriptor: int) -> int:
-    """Serve until the broker is gone."""
-    # Arrow's own allocator keeps what its other threads had: 600 MB after many large answers, for good.
+    """Serve until the broker has ended."""
+    # Arrow's own allocator never returns what its other threads had: 600 MB after many large answers.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     keep_pandas_out()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

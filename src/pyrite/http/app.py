@@ -1,13 +1,17 @@
-"""The application: which handler is at which path, and what every answer carries."""
+"""The application: its routes, and what every answer carries."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from functools import partial
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,19 +19,23 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pyrite.http import about, clients, messages, publishing, quotas, topics
-from pyrite.http.control import BrokerGone, Control
-from pyrite.http.metrics import metrics
-from pyrite.http.requests import Json, Problem, State, let_go
+from pyrite.http.exchange import Exchange, Shared
+from pyrite.http.handlers import SPECIAL, Handler, forward
+from pyrite.http.openapi import DESCRIPTION
+from pyrite.ipc.api import ENDPOINTS
+from pyrite.ipc.api.endpoint import ApiRequest, ProblemDetails
+from pyrite.ipc.client import Client
+from pyrite.ipc.messages import HttpSettings
+from pyrite.ipc.problem import Problem
 
 logger = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
-SECURITY = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -36,17 +44,16 @@ SECURITY = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""What every answer carries: a page has its scripts from here alone, and is part of no other."""
-SAFE = ("GET", "HEAD", "OPTIONS")
+"""Headers of every answer: a page loads scripts from here only, and is never embedded in another."""
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-class Manners:
-    """Turns away what a page of another site may have made a browser send, and adds the headers above."""
+class Guard:
+    """Refuses requests that a page of another site may have made a browser send, and adds headers."""
 
-    def __init__(self, app: ASGIApp, local: bool, host: str, public_host: str) -> None:
+    def __init__(self, app: ASGIApp, settings: HttpSettings, public_host: str) -> None:
         self._app = app
-        self._local = local
-        self._host = host
+        self._settings = settings
         self._public_host = public_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,23 +66,23 @@ class Manners:
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
-                for name, value in SECURITY.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        wrong = self._wrong(Headers(scope=scope), scope["method"])
-        app = self._app if wrong is None else wrong.response()
+        problem = self._check(Headers(scope=scope), scope["method"])
+        app = self._app if problem is None else problem_response(problem)
         try:
             await app(scope, receive, send_with_headers)
-        except Exception:  # a mistake of ours ends this request, and no other
+        except Exception:  # a defect ends this request, and no other
             if started:
                 raise
             logger.exception("internal error: %s %r", scope["method"], scope["path"])
-            await Problem(500, "internal error").response()(scope, receive, send_with_headers)
+            await problem_response(Problem(500, "internal error"))(scope, receive, send_with_headers)
 
-    def _wrong(self, headers: Headers, method: str) -> Problem | None:
-        """Say what is wrong with where a request comes from, if anything is."""
+    def _check(self, headers: Headers, method: str) -> Problem | None:
+        """Return what is wrong with the host or the origin of a request."""
         if len(headers.getlist("host")) > 1:
             return Problem(400, "expected one Host")
         host = headers.get("host", "")
@@ -83,28 +90,28 @@ class Manners:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             name = ""
-        if self._local and not self._is_ours(name) and (not host or host != self._public_host):
-            # A name that a site's owner has point here would have its pages count as ours.
+        if self._settings.is_local and not self._is_own(name) and (not host or host != self._public_host):
+            # Otherwise pages of a site whose name points here would count as our own (DNS rebinding).
             return Problem(
                 421,
                 f"the Host {host!r} is not served here: expected localhost, an address, or that "
                 "of http.public_url",
             )
         origin = headers.get("origin")
-        if method not in SAFE and origin is not None and origin.partition("://")[2] != host:
+        if method not in SAFE_METHODS and origin is not None and origin.partition("://")[2] != host:
             return Problem(403, f"not authorized: a page of {origin!r} may change nothing here")
         return None
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_own(self, name: str) -> bool:
         try:
             ip_address(name)
         except ValueError:
-            return name in ("localhost", self._host) or name.endswith(".localhost")
+            return name in ("localhost", self._settings.host) or name.endswith(".localhost")
         return True
 
 
 class NameConvertor(PathConvertor):
-    """Takes any name in a path: with slashes, as topics have them, and the ends of lines, as they may."""
+    """A name in a path: with slashes and line ends, which topics may have."""
 
     regex = "(?s:.*)"
 
@@ -112,29 +119,36 @@ class NameConvertor(PathConvertor):
 register_url_convertor("name", NameConvertor())
 
 
-class At:
-    """What is at a path: a handler for each method."""
+class Resource:
+    """A path of the API, with a handler for each of its methods."""
 
-    def __init__(self, **handlers: Callable[[Request], Awaitable[Response]]) -> None:
-        if "GET" in handlers:
-            handlers["HEAD"] = handlers["GET"]
-        self._handlers = handlers
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._kinds: dict[str, type[ApiRequest[Any]]] = {}
+
+    def add(self, method: str, kind: type[ApiRequest[Any]]) -> None:
+        """Add a method; GET stands for HEAD, too."""
+        self._kinds[method] = kind
+        if method == "GET":
+            self._kinds["HEAD"] = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        handle = self._handlers.get(scope["method"])
-        if handle is None:
-            raise HTTPException(405, headers={"Allow": ", ".join(self._handlers)})
-        request = Request(scope, receive, send)
+        kind = self._kinds.get(scope["method"])
+        if kind is None:
+            raise HTTPException(405, headers={"Allow": ", ".join(self._kinds)})
+        exchange = Exchange(Request(scope, receive, send), self._shared)
         try:
-            response = await handle(request)
+            asked = await exchange.parse(kind)
+            handle: Handler = SPECIAL.get(kind, forward)
+            response = await handle(exchange, asked)
             await response(scope, receive, send)
         finally:
-            let_go(request)
+            exchange.close()
 
 
 class Dashboard(StaticFiles):
-    """The files of the dashboard; a browser asks each time whether they are still the same."""
+    """The files of the dashboard; a browser asks each time whether they have changed."""
 
     def file_response(self, *arguments: object, **named: object) -> Response:
         """Return a file, or that it has not changed."""
@@ -143,59 +157,65 @@ class Dashboard(StaticFiles):
         return response
 
 
-async def _problem(request: Request, problem: Exception) -> Response:
+def problem_response(problem: Problem, request: Request | None = None) -> Response:
+    """Return a refusal as the client gets it (RFC 9457)."""
+    headers = {}
+    if problem.status == 401:
+        # A script is not told of Basic, so that the browser opens no log-in dialogue of its own.
+        by_script = request is not None and request.headers.get("sec-fetch-dest") == "empty"
+        basic = "" if by_script else 'Basic realm="pyrite", charset="UTF-8", '
+        headers["WWW-Authenticate"] = f'{basic}Bearer realm="pyrite"'
+    if problem.retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(problem.retry_after))
+    if problem.close:
+        headers["Connection"] = "close"
+    content = ProblemDetails(problem.status, HTTPStatus(problem.status).phrase, problem.detail)
+    return Response(
+        msgspec.json.encode(content), problem.status, headers, media_type="application/problem+json"
+    )
+
+
+async def _refuse(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
-    return problem.response()
+    return problem_response(problem, request)
 
 
-async def _http_problem(request: Request, error: Exception) -> Response:
+async def _refuse_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail, headers = error.detail, dict(error.headers or {})
     if error.status_code == 404:
-        detail = f"there is nothing at {request.url.path!r}; /openapi.json says what there is"
+        detail = f"there is nothing at {request.url.path!r}; /openapi.json lists all paths"
     elif error.status_code == 405:
         detail = f"{request.method} is not allowed here: expected {headers.setdefault('Allow', 'GET, HEAD')}"
-    problem = Problem(error.status_code, detail)
-    problem.headers = headers
-    return problem.response()
+    response = problem_response(Problem(error.status_code, detail))
+    response.headers.update(headers)
+    return response
 
 
-async def _gone(request: Request, error: Exception) -> Response:
-    return Problem(503, str(error), Retry_After="1").response()
+async def _describe(description: bytes, request: Request) -> Response:
+    return Response(description, media_type="application/json")
 
 
-def make_app(control: Control, settings: Json) -> Starlette:
+def _routes(shared: Shared) -> list[BaseRoute]:
+    paths: dict[str, Resource] = {}
+    for kind in ENDPOINTS:
+        endpoint = kind.endpoint
+        path = endpoint.path.replace("}", ":name}")
+        paths.setdefault(path, Resource(shared)).add(endpoint.method, kind)
+    return [Route(path, handler) for path, handler in paths.items()]
+
+
+def make_app(client: Client, settings: HttpSettings) -> Starlette:
     """Make the application."""
-    state = State(control, settings)
+    shared = Shared(client, settings)
     app = Starlette(
         routes=[
-            Route("/health", At(GET=about.health)),
-            Route("/ready", At(GET=about.ready)),
-            Route("/metrics", At(GET=metrics)),
-            Route("/openapi.json", At(GET=about.openapi)),
-            Route("/api/v1/broker", At(GET=about.broker)),
-            Route("/api/v1/clients", At(GET=clients.page)),
-            Route("/api/v1/clients/{id:name}", At(GET=clients.one, DELETE=clients.disconnect)),
-            Route("/api/v1/topics", At(GET=topics.page)),
-            Route("/api/v1/topics/{topic:name}", At(GET=topics.one, PUT=topics.create, DELETE=topics.delete)),
-            Route("/api/v1/tree", At(GET=topics.level)),
-            Route("/api/v1/streams", At(GET=messages.streams)),
-            Route("/api/v1/streams/{name:name}/messages", At(GET=messages.page)),
-            Route("/api/v1/quotas", At(GET=quotas.page)),
-            Route("/api/v1/publish", At(POST=publishing.publish)),
-            Route("/api/v1/consumers/{name:name}/pull", At(POST=messages.pull)),
-            Route("/api/v1/consumers/{name:name}/acknowledge", At(POST=messages.acknowledge)),
+            *_routes(shared),
+            Route("/openapi.json", partial(_describe, msgspec.json.encode(DESCRIPTION))),
             Mount("/", Dashboard(directory=STATIC, html=True, check_dir=False)),
         ],
-        middleware=[
-            Middleware(Manners, local=settings["local"], host=settings["host"], public_host=state.public_host)
-        ],
-        exception_handlers={
-            Problem: _problem,
-            HTTPException: _http_problem,
-            BrokerGone: _gone,
-        },
+        middleware=[Middleware(Guard, settings=settings, public_host=shared.public_host)],
+        exception_handlers={Problem: _refuse, HTTPException: _refuse_route},
     )
     app.router.redirect_slashes = False
-    app.state.shared = state
     return app

@@ -7,13 +7,15 @@ does not read what was asked for, would keep a connection for good.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter, OrderedDict
 from http import HTTPStatus
 from typing import Any, cast
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pyrite.ipc.api.endpoint import ProblemDetails
+from pyrite.ipc.messages import HttpSettings
 from pyrite.process.tls import certificate_user
 
 MAX_CONNECTIONS = 1_000
@@ -35,8 +37,7 @@ ADMITTED = "pyrite.admitted"
 
 def _problem(status: HTTPStatus, detail: str) -> bytes:
     """Return the answer to what is no request that a handler could be given; the connection ends with it."""
-    content = {"type": "about:blank", "title": status.phrase, "status": status, "detail": detail}
-    body = json.dumps(content).encode()
+    body = msgspec.json.encode(ProblemDetails(status, status.phrase, detail))
     head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/problem+json\r\n"
     return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
@@ -169,16 +170,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self.transport.abort)
 
 
-def bounded(settings: dict[str, Any]) -> type[BoundedProtocol]:
-    """Return the protocol for the settings that the broker has."""
+def bounded(settings: HttpSettings) -> type[BoundedProtocol]:
+    """Return the protocol with the bounds of the settings."""
     return type(
         "Bounded",
         (BoundedProtocol,),
         {
-            "most": min(MAX_CONNECTIONS, settings["max_connections"]),
-            "most_of_one": settings["max_connections_per_address"],
-            "head_time": settings["connect_timeout"],
-            "named_in": settings["tls"]["certificate_user"] if settings["tls"] else "",
+            "most": min(MAX_CONNECTIONS, settings.max_connections),
+            "most_of_one": settings.max_connections_per_address,
+            "head_time": settings.connect_timeout,
+            "named_in": settings.tls.certificate_user if settings.tls else "",
             "addresses": Counter(),
             "strangers": OrderedDict(),
             "strangers_at": {},

@@ -1,28 +1,27 @@
-"""Messages out of the log's files: no more than was asked for, in bounded time and memory. In a thread."""
+"""Messages out of the log's files, in bounded time and memory. In a thread."""
 
 from __future__ import annotations
 
-import base64
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
-from pyrite.http.requests import put_payload
+from pyrite.ipc.api.log import Message
 from pyrite.storage.bulk import LogFolder
 from pyrite.storage.query import SCHEMA, Query
-from pyrite.storage.stream import chosen
 
-TIME = 5.0
-"""Seconds after which a search is broken off; the answer says where to go on."""
-LAST_STEP = 1_048_576
-"""Offsets that are read through at a time, at most; at first as many as messages are wanted."""
-CLOSE = 1_000
-"""Offsets that may lie between two messages for them to be read together."""
+SEARCH_TIME = 5.0
+"""Seconds after which a search ends early; the answer tells where to go on."""
+MAX_STEP = 1_048_576
+"""Offsets that are searched at a time; at first as many as messages are wanted."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Found(NamedTuple):
@@ -30,9 +29,9 @@ class Found(NamedTuple):
 
     batches: list[pa.RecordBatch]
     next: int | None
-    """From where on there may be more; None if there are not."""
+    """The offset to go on from; None if there are no more messages."""
     skipped: list[str]
-    """What was left out, as it is damaged or not kept any longer."""
+    """What was left out, as it is damaged or no longer kept."""
 
 
 class Log:
@@ -40,33 +39,21 @@ class Log:
 
     def __init__(self, data: Path) -> None:
         self._folder = LogFolder(data)
-        self._data = data
-
-    def sizes(self, stream: str) -> dict[str, int]:
-        """Return how many bytes and segments a stream has."""
-        size = 0
-        paths = list((self._data / "streams" / stream).iterdir())
-        for path in paths:
-            try:
-                size += path.stat().st_size
-            except FileNotFoundError:
-                pass  # it has become Parquet, or was dropped
-        return {"bytes": size, "segments": len(chosen(path.name for path in paths))}
 
     def find(self, stream: str, topic_filter: str, position: str, limit: int, size: int) -> Found:
-        """Return messages from a position on: at most `limit`, and of `size` bytes (but the first of any)."""
-        deadline = time.monotonic() + TIME
+        """Return messages from a position on: up to `limit`, and `size` bytes, but at least one."""
+        deadline = time.monotonic() + SEARCH_TIME
         start = self._folder.offset(stream, position)
         first, end = self._folder.bounds(stream)
         found = Found([], None, [])
-        if start < first:  # at once, for there may be many steps to the first that is kept
+        if start < first:  # not step by step, as the first message that is kept may be far away
             found.skipped.append(f"stream {stream}: offsets {start} to {first - 1} are not kept any longer")
             start = first
         topics = () if topic_filter == "#" else (topic_filter,)
         step = limit
         while start < end:
             stop = min(end, start + step)
-            step = min(step * 2, LAST_STEP)
+            step = min(step * 2, MAX_STEP)
             query = Query(stream, start, stop, topics, lost="skip")
             for batch in self._folder.read(query, found.skipped.append):
                 rows = _fitting(batch, limit, size)
@@ -82,29 +69,9 @@ class Log:
                 return found._replace(next=start if start < end else None)
         return found
 
-    def fetch(self, places: Sequence[tuple[str, int]], size: int) -> list[dict[str, Any]]:
-        """Return single messages, with the stream of each; what is not there any longer is left out.
-
-        But for the first, they have at most `size` bytes; the rest is left out too.
-        """
-        messages: list[dict[str, Any]] = []
-        for stream in dict.fromkeys(stream for stream, _ in places):
-            offsets = np.array(sorted(offset for one, offset in places if one == stream), np.int64)
-            # Those that lie close together are read together.
-            for part in np.split(offsets, np.flatnonzero(np.diff(offsets) > CLOSE) + 1):
-                query = Query(stream, int(part[0]), int(part[-1]) + 1, lost="skip")
-                for batch in self._folder.read(query):
-                    wanted = batch.filter(pa.array(np.isin(batch.column(0).to_numpy(), part)))
-                    rows = _fitting(wanted, wanted.num_rows, size)
-                    size -= wanted.nbytes
-                    messages += ({"stream": stream, **one} for one in objects(wanted.slice(0, rows)))
-                    if size <= 0:
-                        return messages
-        return messages
-
 
 def _fitting(batch: pa.RecordBatch, limit: int, size: int) -> int:
-    """Return how many messages, from the first, there is room for; `size` is what they may have in bytes."""
+    """Return how many messages, from the first, fit into `size` bytes."""
     rows: int = min(limit, batch.num_rows)
     if batch.nbytes <= size:
         return rows
@@ -113,7 +80,7 @@ def _fitting(batch: pa.RecordBatch, limit: int, size: int) -> int:
 
 
 def _lengths(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return how many bytes each message has in its texts: topics may be as long as payloads."""
+    """Return the bytes of each message in all columns: topics may be as long as payloads."""
     total = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if pa.types.is_list(column.type):
@@ -141,24 +108,27 @@ def arrow_stream(found: Found) -> bytes:
     return data
 
 
-def objects(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield each message as an object with what it has; a payload that is not UTF-8 is in base64."""
-    columns = [(name, batch.column(name).to_pylist()) for name in SCHEMA.names if name != "timestamp"]
+def messages(batch: pa.RecordBatch) -> Iterator[Message]:
+    """Yield the messages of a batch as the API has them."""
+    columns = {name: batch.column(name).to_pylist() for name in SCHEMA.names if name != "timestamp"}
     times = batch.column("timestamp").view(pa.int64()).to_pylist()
-    for at, moment in enumerate(times):
-        message: dict[str, Any] = {}
-        for name, values in columns:
-            value = values[at]
-            if name == "topic":
-                message["timestamp"] = f"{np.datetime64(moment, 'us')}Z"
-            if value is None:
-                continue
-            if name == "payload":
-                put_payload(message, value)
-            elif name == "correlation_data":
-                message["correlation_data_base64"] = base64.b64encode(value).decode()
-            elif name == "user_properties":
-                message[name] = [[pair["key"], pair["value"]] for pair in value]
-            else:
-                message[name] = value
+    for at, microseconds in enumerate(times):
+        row = {name: values[at] for name, values in columns.items() if values[at] is not None}
+        message = Message(
+            offset=row["offset"],
+            timestamp=EPOCH + timedelta(microseconds=microseconds),
+            topic=row["topic"],
+            payload_base64=row["payload"],
+            qos=row["qos"],
+            retain=row["retain"],
+            client_id=row.get("client_id", UNSET),
+            payload_format=row.get("payload_format", UNSET),
+            message_expiry=row.get("message_expiry", UNSET),
+            content_type=row.get("content_type", UNSET),
+            response_topic=row.get("response_topic", UNSET),
+            correlation_data_base64=row.get("correlation_data", UNSET),
+        )
+        if "user_properties" in row:
+            message.user_properties = [(pair["key"], pair["value"]) for pair in row["user_properties"]]
+        message.show_text()
         yield message

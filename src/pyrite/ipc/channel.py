@@ -1,57 +1,41 @@
-"""Frames on the socket between the broker and a process beside it.
-
-A frame is a header with two lengths, a JSON object, and bytes that belong to it (`attached`), such as a
-payload. The lengths come first: neither side searches for the end of a frame, and no message is too large for
-the channel. What is too large for the broker is refused before it is sent.
-"""
+"""Frames on the socket between the broker and a child process: a length, then a message in MessagePack."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from struct import Struct
-from typing import Any, BinaryIO
+from struct import Struct as Layout
+from typing import Any
 
-Message = dict[str, Any]
+from msgspec import Struct, msgpack
 
-_HEADER = Struct(">II")
-_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+READ_AHEAD = 1024 * 1024
+"""Bytes received and not yet handled above which the other side has to wait."""
 
-
-def frame(message: Message, attached: bytes = b"") -> bytes:
-    """Return a message as a frame, without the attached bytes themselves: those are written after it."""
-    # Text that is no UTF-8 was refused before; a lone surrogate must not end the channel all the same.
-    data = _dumps(message).encode("utf-8", "surrogatepass")
-    return _HEADER.pack(len(data), len(attached)) + data
+_LENGTH = Layout(">I")
+_encoder = msgpack.Encoder()
+encode = _encoder.encode
 
 
-async def receive(reader: asyncio.StreamReader) -> Message | None:
-    """Return the next message, with `attached` if there is any; None at the end of the channel."""
+def frame(message: Struct) -> bytearray:
+    """Return a message as a frame."""
+    data = bytearray(_LENGTH.size)
+    _encoder.encode_into(message, data, _LENGTH.size)
+    _LENGTH.pack_into(data, 0, len(data) - _LENGTH.size)
+    return data
+
+
+def send(writer: asyncio.StreamWriter, message: Struct) -> None:
+    """Send a message, unless the connection is closing."""
+    if not writer.is_closing():
+        writer.write(frame(message))
+
+
+async def receive(reader: asyncio.StreamReader, decoder: msgpack.Decoder[Any]) -> Any:
+    """Return the next message, or None at the end of the connection."""
     try:
-        header = await reader.readexactly(_HEADER.size)
+        header = await reader.readexactly(_LENGTH.size)
     except asyncio.IncompleteReadError as error:
         if error.partial:
             raise
         return None
-    length, attached = _HEADER.unpack(header)
-    message = _message(await reader.readexactly(length))
-    if attached:
-        message["attached"] = await reader.readexactly(attached)
-    return message
-
-
-def receive_blocking(file: BinaryIO) -> Message | None:
-    """Return the next message of a blocking file, or None at its end."""
-    header = file.read(_HEADER.size)
-    if len(header) < _HEADER.size:
-        return None
-    length, attached = _HEADER.unpack(header)
-    message = _message(file.read(length))
-    if attached:
-        message["attached"] = file.read(attached)
-    return message
-
-
-def _message(data: bytes) -> Message:
-    message: Message = json.loads(data.decode("utf-8", "surrogatepass"))
-    return message
+    return decoder.decode(await reader.readexactly(*_LENGTH.unpack(header)))

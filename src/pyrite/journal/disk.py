@@ -244,6 +244,7 @@ class DiskJournal(Journal):
         self._stale: deque[Session] = deque()
         self._swept = 0.0
         self._reported: set[Damage] = set()
+        self._when_grown: list[Callable[[], object]] = []
         self.sinks: dict[str, SinkState] = {}
         self._broker: Broker | None = None
 
@@ -506,8 +507,10 @@ class DiskJournal(Journal):
         settling, broker = self._settling, self.broker
         until = broker.clock() + TURN
         count = 0
+        has_grown = False
         while settling:
             group, waiter = settling.popleft()
+            has_grown = has_grown or waiter.batch is not None
             try:
                 self._settle(group, waiter)
             except Exception:  # a mistake with one must not keep the others waiting for ever
@@ -517,6 +520,14 @@ class DiskJournal(Journal):
                 self._ask_for_a_turn()
                 break
         self.full = self._is_full()  # what was settled may have made changes of the state: no one is to blame
+        if has_grown and self._when_grown:
+            calls, self._when_grown = self._when_grown, []
+            for call in calls:
+                call()
+
+    def when_grown(self, call: Callable[[], object]) -> None:
+        """Call once, soon after the next message can be read from a stream."""
+        self._when_grown.append(call)
 
     def _settle(self, group: Group, waiter: Waiter) -> None:
         batch, done = waiter.batch, waiter.done
@@ -914,8 +925,9 @@ class DiskJournal(Journal):
         ]
 
     def place(self, stream: Stream, batch: Batch, offset: int, when: int) -> Batch:
-        """Tell a batch from the log where it is from, and when it expires on the broker's clock."""
+        """Tell a batch from the log its place and time, and when it expires on the broker's clock."""
         batch.lies_in(stream, offset)
+        batch.timestamp = when
         properties = batch.properties
         if properties is not None and properties.message_expiry is not None:
             left = when / 1e6 + properties.message_expiry - self._wall()

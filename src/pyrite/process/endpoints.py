@@ -1,4 +1,4 @@
-"""Sockets that listen, and the addresses they are at: for the broker, and for the processes beside it."""
+"""Listening sockets and their addresses, for the broker and its child processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine, as only itself can reach it."""
+    """Return whether only this machine can reach a host."""
     if host == "localhost":
         return True
     try:
@@ -18,8 +18,10 @@ def is_loopback(host: str) -> bool:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL as browsers write an Origin: a port that goes without saying is
-    left out. ValueError if it is no URL of HTTP."""
+    """Return scheme, host and port of a URL as browsers write an Origin: without the scheme's default port.
+
+    ValueError if it is not an HTTP URL.
+    """
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)
     if default is None or not parts.hostname or parts.username is not None or parts.query or parts.fragment:
@@ -29,7 +31,7 @@ def origin_of(url: str) -> str:
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Open listening sockets for every address of `host`, all at one port."""
+    """Open listening TCP sockets for every address of `host`, all at one port."""
     found: list[socket.socket] = []
     try:
         for family, kind, protocol, _, where in socket.getaddrinfo(
@@ -48,3 +50,15 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
             listening.close()
         raise
     return found
+
+
+def bind_unix(path: str, backlog: int) -> socket.socket:
+    """Open a listening Unix socket."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        listening.listen(backlog)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,13 +1,8 @@
-"""Processes beside the broker: each serves one listener, so that its work takes nothing from the event loop.
+"""Child processes: each serves one listener, so that its work takes nothing from the broker's event loop.
 
-A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker. The socket carries
-frames (pyrite/channel.py): first the child's settings; then `{"port": ...}` or `{"failed": ...}` from the
-child; then its questions, each with a number, and their answers, which may overtake one another. A long
-answer comes as several `{"part": ...}` before the last, so that no turn of the event loop encodes all of it.
-Without a number the child reports a connection that TLS refused, `{"refused": ...}`, an answer that is no
-longer wanted, `{"left": NUMBER}`, and a read that has ended, `{"ended": READ}`; the broker reports new
-certificates, `{"tls": ...}`, and to Flight changed rights, `{"changed": true}`. A child ends when its socket
-does, and is started again when it dies.
+A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker (pyrite/ipc). It gets
+its settings, answers `Ready` or `Failed`, and then makes requests. A child ends when its socket is closed,
+and is started again when it dies.
 """
 
 from __future__ import annotations
@@ -17,88 +12,105 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from pyrite.broker.access import Credentials
+from msgspec import Struct
+
+from pyrite.broker.access import NOT_AUTHORIZED, Credentials
 from pyrite.broker.core import TURN, Broker
-from pyrite.ipc.channel import Message, frame, receive
+from pyrite.ipc.channel import READ_AHEAD
+from pyrite.ipc.messages import (
+    Cancel,
+    EndRead,
+    Failed,
+    LogSettings,
+    NewCertificates,
+    Notice,
+    Ready,
+    RefusedConnection,
+    Request,
+    RightsChanged,
+)
+from pyrite.ipc.server import Handler, Server
+from pyrite.process.tls import TlsSettings
 from pyrite.protocols.events import tell_refused
 from pyrite.server.config import Config, Tls
 from pyrite.server.listeners import Listener
+from pyrite.server.reads import Reads
 
-START = 60.0
-"""Seconds in which a process must be there."""
-AGAIN = 1.0
-"""Seconds after which a process that died is started again."""
-ENOUGH = 3.0
-"""Seconds that it has to end."""
-READ_AHEAD = 1024 * 1024
-"""Bytes of questions that are buffered before the child has to wait."""
+START_TIMEOUT = 60.0
+"""Seconds in which a child must be ready."""
+RESTART_DELAY = 1.0
+"""Seconds after which a child that died is started again."""
+STOP_TIMEOUT = 3.0
+"""Seconds that a child has to end."""
 
-Answer = Callable[..., None]
-Question = Callable[[Message, Answer], None]
+
+class ChildContext(NamedTuple):
+    """What the child processes of a broker share."""
+
+    config: Config
+    broker: Broker
+    reads: Reads
+    work: Callable[[Callable[[], object]], object]
+    """Calls something, and flushes what the broker has to send after it."""
 
 
 class Child:
     """One listener that a process of its own serves."""
 
     name = ""
-    """What the process is called, in messages for people."""
+    """Of the process, in messages for people."""
     module = ""
-    """Which module it runs."""
-    sorry: Mapping[str, Any] = {}
-    """What is answered when something went wrong that should not have."""
+    """The module that it runs."""
 
-    def __init__(
-        self, listener: Listener, broker: Broker, at_work: Callable[[Callable[[], object]], None]
-    ) -> None:
+    def __init__(self, context: ChildContext, listener: Listener) -> None:
+        self.config, self.broker, self.reads, self._work = context
         self.listener = listener
-        self._broker = broker
-        self._at_work = at_work
-        """Does something with the broker, and sends what comes of it."""
         self._logger = logging.getLogger(type(self).__module__)
         self._task: asyncio.Task[None] | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        """Leads to the process, once that knows what it is to know."""
+        self._server: Server | None = None
+        self._ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def settings(self) -> Message:
-        """Return what the process is to know."""
+    def settings(self) -> Struct:
+        """Return what the process needs to start."""
         raise NotImplementedError
 
-    def questions(self) -> Mapping[str, Question]:
-        """Return what the process may ask."""
+    def handlers(self) -> Mapping[type[Request[Any]], Handler]:
+        """Return the handlers of its requests."""
         raise NotImplementedError
 
-    def left(self, number: int) -> None:
-        """Hear that no one waits any longer for the answer to a question."""
+    def cancel(self, number: int) -> None:
+        """Forget a request whose answer is no longer wanted."""
+        self.reads.end(self, number)
 
-    def ended(self, read: int) -> None:
-        """Hear that a read of the log is over."""
+    def forget_callers(self) -> None:
+        """Check again who makes requests: users or rules may have changed."""
+        raise NotImplementedError
 
     def gone(self) -> None:
-        """Hear that the process has ended: nothing that it asked for is wanted any longer."""
+        """Forget all requests: the process has ended."""
+        self.reads.end_all(self)
 
     async def start(self) -> Listener:
         """Start the process, and return where it listens; OSError if it cannot."""
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[int] = loop.create_future()
-        self._task = loop.create_task(self._run(ready))
+        self._server = Server(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
+        self._task = asyncio.get_running_loop().create_task(self._run(self._server))
         try:
-            port = await asyncio.wait_for(asyncio.shield(ready), START)
+            port = await asyncio.wait_for(asyncio.shield(self._ready), START_TIMEOUT)
         except TimeoutError:
             raise OSError(0, f"the {self.name} process does not start") from None
         self.listener = self.listener.at_port(port)
         return self.listener
 
     def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
-        """Have what was read again in force: other certificates, also of clients if `trust_changed`."""
+        """Put new users and rules in force, and certificates, also of clients if `trust_changed`."""
+        self.forget_callers()
+        if self._server is None:
+            return
+        self._server.tell(RightsChanged())
         if certificates_changed and self.listener.tls:
-            self.say(tls=self.settings()["tls"], trust_changed=trust_changed)
-
-    def say(self, **message: Any) -> None:
-        """Tell the process something, if it is there."""
-        if self._writer is not None:
-            _send(self._writer, message)
+            self._server.tell(NewCertificates(tls_settings(self.config.tls), trust_changed))
 
     async def stop(self) -> None:
         """End the process."""
@@ -106,23 +118,24 @@ class Child:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, ready: asyncio.Future[int]) -> None:
+    async def _run(self, server: Server) -> None:
         """Keep a process running."""
+        ready = self._ready
         while True:
             try:
-                await self._run_once(ready)
+                await self._run_once(server)
             except OSError as error:
                 self._logger.error("the %s process cannot be started: %s", self.name, error)
-            except (ValueError, KeyError, asyncio.IncompleteReadError):
+            except (ValueError, asyncio.IncompleteReadError):
                 self._logger.exception("unexpected message from the %s process", self.name)
             if not ready.done():
                 ready.set_exception(OSError(0, f"the {self.name} process ended at once"))
             if ready.exception() is not None:
                 return
             self._logger.error("the %s process has ended; it is started again", self.name)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RESTART_DELAY)
 
-    async def _run_once(self, ready: asyncio.Future[int]) -> None:
+    async def _run_once(self, server: Server) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -135,98 +148,52 @@ class Child:
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=READ_AHEAD)
         try:
-            _send(writer, self.settings())
-            self._writer = writer
-            until = 0.0
-            while (message := await receive(reader)) is not None:
-                self._handle(message, writer, ready)
-                # Many questions may have come together, and reading the next one need not wait.
-                if self._broker.clock() > until:
-                    await asyncio.sleep(0)
-                    until = self._broker.clock() + TURN
+            await server.serve(reader, writer, self.settings())
             await process.wait()
         finally:
-            self._writer = None
             writer.close()
             self.gone()
             await _end(process)
 
-    def _handle(self, message: Message, writer: asyncio.StreamWriter, ready: asyncio.Future[int]) -> None:
-        """Answer a question of the process."""
-        if "number" not in message:
-            self._hear(message, ready)
-            return
-
-        def answer(attached: bytes = b"", **found: Any) -> None:
-            _send(writer, {"number": message["number"], **found}, attached)
-
-        def work() -> None:
-            try:
-                self.questions()[message["ask"]](message, answer)
-            except Exception:  # a plug-in may do anything
-                self._logger.exception("internal error")
-                answer(**self.sorry)
-
-        self._at_work(work)
-
-    def _hear(self, message: Message, ready: asyncio.Future[int]) -> None:
-        """Take what the process says unasked."""
-        if "refused" in message:
-            address, code, reason = message["refused"]
-            tell_refused(self._broker, Credentials("", None, None, address), code, reason)
-        elif "left" in message:
-            self.left(message["left"])
-        elif "ended" in message:
-            self.ended(message["ended"])
-        elif ready.done():
-            pass  # it was started again
-        elif "port" in message:
-            ready.set_result(message["port"])
-        else:
-            ready.set_exception(OSError(0, message["failed"]))
+    def _hear(self, notice: Notice) -> None:
+        """Handle what the process says unasked."""
+        match notice:
+            case RefusedConnection(address, by_certificate, reason):
+                code = NOT_AUTHORIZED if by_certificate else 0
+                tell_refused(self.broker, Credentials("", None, None, address), code, reason)
+            case Cancel(number):
+                self.cancel(number)
+            case EndRead(number):
+                self.reads.end(self, number)
+            case _ if self._ready.done():
+                pass  # it was started again
+            case Ready(port):
+                self._ready.set_result(port)
+            case Failed(reason):
+                self._ready.set_exception(OSError(0, reason))
 
 
-def _send(writer: asyncio.StreamWriter, message: Message, attached: bytes = b"") -> None:
-    """Send a message to a process, unless it is gone."""
-    if not writer.is_closing():
-        writer.write(frame(message, attached))
-        if attached:
-            writer.write(attached)
+def log_settings(config: Config) -> LogSettings:
+    """Return what a child needs to write its log as the broker does."""
+    return LogSettings(config.log_level, config.logging.format)
 
 
-def log_settings(config: Config) -> Message:
-    """Return what a process needs to write its log as the broker does."""
-    return {"levels": config.log_level, "format": config.logging.format}
-
-
-def tls_settings(tls: Tls) -> Message:
-    """Return what a process needs of the [tls] table."""
-    return {
-        "certificate": tls.certificate,
-        "key": tls.key or tls.certificate,
-        "client_ca": tls.client_ca,
-        "require_client_certificate": tls.require_client_certificate,
-        "certificate_user": tls.certificate_user,
-        "minimum_version": tls.minimum_version,
-    }
-
-
-def credentials_in(who: Message) -> Credentials:
-    """Return what a process was told by a client of its own."""
-    password = who["password"]
-    return Credentials(
-        "",
-        who["username"],
-        None if password is None else password.encode(),
-        who["address"],
-        who["certificate"],
+def tls_settings(tls: Tls) -> TlsSettings:
+    """Return what a child needs of the [tls] table."""
+    return TlsSettings(
+        tls.certificate,
+        tls.key or tls.certificate,
+        tls.client_ca,
+        tls.require_client_certificate,
+        tls.certificate_user,
+        tls.minimum_version,
     )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """See to it that a process has ended; it does so by itself when its socket is closed."""
+    """Wait until a process has ended; it ends by itself when its socket is closed."""
     try:
-        await asyncio.wait_for(process.wait(), ENOUGH)
+        await asyncio.wait_for(process.wait(), STOP_TIMEOUT)
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -1,4 +1,4 @@
-"""The broker's side of its Flight process: what that is to know, and what it is answered."""
+"""The broker's side of a Flight process: its settings, and the handlers of its requests."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from pyrite.broker.access import SERVER_BUSY, Accept, Credentials, Refuse
+from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
-from pyrite.ipc.channel import Message
-from pyrite.server.child import (
-    Answer,
-    Child,
-    Question,
-    credentials_in,
-    log_settings,
-    tls_settings,
+from pyrite.ipc.flight import (
+    Abort,
+    Authenticate,
+    BeginRead,
+    CheckRead,
+    CheckRights,
+    CheckRoom,
+    Commit,
+    LetIn,
+    NameStreams,
+    Stage,
 )
-from pyrite.server.config import Config
+from pyrite.ipc.messages import Admitted, FlightSettings, Given, Request
+from pyrite.ipc.problem import Problem
+from pyrite.ipc.server import Call, Handler
+from pyrite.server.child import Child, ChildContext, log_settings, tls_settings
+from pyrite.server.gate import Gate, answers, credentials_of, refused_log_in
 from pyrite.server.listeners import Listener
-from pyrite.server.questions.identity import Identity
-from pyrite.server.reads import Reads
 from pyrite.sinks.sinks import Sinks
 
 
@@ -30,197 +35,180 @@ class FlightProcess(Child):
 
     name = "Flight"
     module = "pyrite.flight"
-    sorry = {"refused": "internal error", "busy": False, "committed": False, "wrong": "internal error"}
 
-    def __init__(
-        self,
-        config: Config,
-        listener: Listener,
-        broker: Broker,
-        sinks: Sinks,
-        at_work: Callable[[Callable[[], object]], None],
-        reads: Reads,
-    ) -> None:
-        super().__init__(listener, broker, at_work)
-        self._config = config
-        self._sinks = sinks
-        self._identity = Identity(broker)
-        self._reads = reads
+    def __init__(self, context: ChildContext, listener: Listener, sinks: Sinks) -> None:
+        super().__init__(context, listener)
+        self._gate = Gate(self.broker, self.reads, self)
+        self._handlers = self._gate.handlers(
+            AccessRequests(self.broker, self._gate), SinkRequests(self.broker, sinks)
+        )
 
-    def settings(self) -> Message:
-        """Return what the process is to know."""
-        return {
-            "data": str(self._config.data),
-            "host": self.listener.host,
-            "port": self.listener.port,
-            "logging": log_settings(self._config),
-            "tls": tls_settings(self._config.tls) if self.listener.tls else None,
-            "max_connections": self._config.limits.max_connections,
-            "connect_timeout": self._config.limits.connect_timeout,
-        }
+    def settings(self) -> FlightSettings:
+        """Return what the process needs to start."""
+        config, limits = self.config, self.config.limits
+        return FlightSettings(
+            data=str(config.data),
+            host=self.listener.host,
+            port=self.listener.port,
+            logging=log_settings(config),
+            tls=tls_settings(config.tls) if self.listener.tls else None,
+            max_connections=limits.max_connections,
+            connect_timeout=limits.connect_timeout,
+        )
 
-    def questions(self) -> Mapping[str, Question]:
-        """Return what the process may ask."""
-        return {
-            "authenticate": self._authenticate,
-            "read": self._read,
-            "may read": self._may_read,
-            "may": self._may,
-            "streams": self._streams,
-            "stage": self._stage,
-            "room": self._room,
-            "commit": self._commit,
-            "abort": self._abort,
-        }
+    def handlers(self) -> Mapping[type[Request[Any]], Handler]:
+        """Return the handlers of its requests."""
+        return self._handlers
 
-    def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
-        """Have everyone checked again who calls, or is reading."""
-        self._identity.forget()
-        self.say(changed=True)
-        super().renew(certificates_changed, trust_changed)
+    def forget_callers(self) -> None:
+        """Check again who makes requests: users or rules may have changed."""
+        self._gate.identity.forget()
 
-    def _authenticate(self, message: Message, answer: Answer) -> None:
+
+class AccessRequests:
+    """Answers who may call, and read what."""
+
+    def __init__(self, broker: Broker, gate: Gate) -> None:
+        self._broker = broker
+        self._gate = gate
+
+    @answers(Authenticate)
+    def authenticate(self, _: Credentials, request: Authenticate, call: Call[LetIn]) -> None:
+        """Let a client in, if the access plug-in does."""
+        given = call.caller
+        assert isinstance(given, Given)
+
         def decided(verdict: Accept | Refuse) -> None:
             if isinstance(verdict, Refuse):
-                busy = verdict.code == SERVER_BUSY
-                answer(refused=verdict.reason or "not authorized", busy=busy)
+                call.refuse(refused_log_in(verdict))
             else:
-                answer(who=[verdict.username, sorted(verdict.groups)], seconds=verdict.seconds)
+                caller = Admitted(verdict.username, sorted(verdict.groups), given.address)
+                call.reply(LetIn(caller, verdict.seconds))
 
-        self._identity.admit(credentials_in(message), decided)
+        self._gate.identity.admit(credentials_of(given), decided)
 
-    def ended(self, read: int) -> None:
-        """Hear that a read of the log is over."""
-        self._reads.end(self, read)
+    @answers(CheckRights)
+    def check_rights(self, who: Credentials, request: CheckRights, call: Call[None]) -> None:
+        """Refuse a caller that has none of these rights on any topic."""
+        access, rights = self._broker.access, request.rights
+        if access.checks_topics and not any(access.may_within(right, who, "#") for right in rights):
+            raise Problem(403, f"not authorized: {' or '.join(rights)}")
+        call.reply(None)
 
-    def gone(self) -> None:
-        """Hear that the process has ended."""
-        self._reads.end_all(self)
-
-    def _read(self, message: Message, answer: Answer) -> None:
-        """Let a read begin; the process says when it is over."""
-        number = message["number"]
-        refusal = self._reads.begin(self, number, _who(message))
-        if refusal:
-            answer(busy=refusal)
-            return
-
-        def told(**found: Any) -> None:
-            if found:
-                self._reads.end(self, number)
-            answer(**found)
-
-        self._may_read(message, told)
-
-    def _may(self, message: Message, answer: Answer) -> None:
-        """Say whether the caller may do one of several things on any topic, before anything is decoded."""
-        access, who, actions = self._broker.access, _who(message), message["actions"]
-        if access.checks_topics and not any(access.may_within(action, who, "#") for action in actions):
-            answer(refused=f"not authorized: {' or '.join(actions)}")
-        else:
-            answer()
-
-    def _streams(self, message: Message, answer: Answer) -> None:
-        """Say from which streams the caller may read something."""
-        access, who = self._broker.access, _who(message)
-        streams = self._broker.journal.streams
-        answer(
-            streams=[
-                one.name
-                for one in streams
+    @answers(NameStreams)
+    def name_streams(self, who: Credentials, request: NameStreams, call: Call[list[str]]) -> None:
+        """Return the streams from which the caller may read something."""
+        access = self._broker.access
+        call.reply(
+            [
+                stream.name
+                for stream in self._broker.journal.streams
                 if not access.checks_topics
-                or any(access.may_within("pull", who, topic.decode()) for topic in one.filters)
+                or any(access.may_within("pull", who, topic.decode()) for topic in stream.filters)
             ]
         )
 
-    def _may_read(self, message: Message, answer: Answer) -> None:
+    @answers(BeginRead)
+    def begin_read(self, who: Credentials, request: BeginRead, call: Call[None]) -> None:
+        """Begin a read, which counts for the caller's quota."""
+        self.check_read(who, CheckRead(request.topics), call)
+
+    @answers(CheckRead)
+    def check_read(self, who: Credentials, request: CheckRead, call: Call[None]) -> None:
+        """Refuse a caller that may not read these topics."""
         access = self._broker.access
-        who = _who(message)
-        for topic in message["topics"]:
+        for topic in request.topics:
             if access.checks_topics and not access.may_pull(who, topic):
-                answer(refused=f"not authorized for {topic!r}")
-                return
-        answer()
+                raise Problem(403, f"not authorized for {topic!r}")
+        call.reply(None)
 
-    def _name(self, message: Message) -> str | None:
-        """Return the name under which the caller's sinks are kept apart; None where names say nothing."""
-        return (_who(message).username or "") if self._broker.access.checks_topics else None
 
-    def _is_refused(self, message: Message, answer: Answer) -> bool:
-        """Refuse a user a sink of another user, or one that it has staged nothing for; tell whether it did.
+class SinkRequests:
+    """Answers requests for sinks. A sink belongs to the user who first committed to it."""
 
-        A sink belongs to the user who first committed to it.
-        """
-        sink, name = message["sink"], self._name(message)
-        owner = self._sinks.owner(sink)
-        if name is None or owner == name:
-            return False
-        if owner is not None:
-            answer(refused=f"sink {sink!r} is another user's: choose another name")
-        elif self._sinks.has_staged(sink, name):
-            return False
-        else:
-            answer(wrong=f"nothing was staged for sink {sink!r}")
-        return True
+    def __init__(self, broker: Broker, sinks: Sinks) -> None:
+        self._broker = broker
+        self._sinks = sinks
 
-    def _stage(self, message: Message, answer: Answer) -> None:
-        sink, topic, name = message["sink"], message["topic"], self._name(message)
-        if topic is not None and not self._may_publish(message, topic):
-            answer(refused=f"topic {topic!r}: not authorized")
-        elif (topic is not None and self._sinks.owner(sink) is None) or not self._is_refused(message, answer):
-            part = _own(name, message["part"])
-            self._sinks.stage(sink, part, name, lambda wrong: answer(wrong=wrong, part=part))
+    @answers(Stage)
+    def stage(self, who: Credentials, request: Stage, call: Call[str]) -> None:
+        """Begin to stage a part; return the name of its file."""
+        user = self._user(who)
+        if request.topic is not None and not self._may_publish(who, request.topic):
+            raise Problem(403, f"topic {request.topic!r}: not authorized")
+        if request.topic is None or self._sinks.owner(request.sink) is not None:
+            self._check_owner(who, request.sink)
+        part = _file_name(user, request.part)
+        self._sinks.stage(request.sink, part, user, _replies(call, part))
 
-    def _room(self, message: Message, answer: Answer) -> None:
-        if not self._is_refused(message, answer):
-            self._sinks.room(message["sink"], self._name(message), partial(_tell, answer))
+    @answers(CheckRoom)
+    def check_room(self, who: Credentials, request: CheckRoom, call: Call[None]) -> None:
+        """Refuse to stage more than there is room for."""
+        self._check_owner(who, request.sink)
+        self._sinks.room(request.sink, self._user(who), _replies(call, None))
 
-    def _abort(self, message: Message, answer: Answer) -> None:
-        sink, parts, name = message["sink"], message["parts"], self._name(message)
-        if parts is not None:
-            parts = [_own(name, part) for part in parts]
-        owner = self._sinks.owner(sink)
-        if name is not None and owner is None and not self._sinks.has_staged(sink, name):
-            answer(wrong="")  # there is nothing
-        elif (
-            parts is None and owner not in (None, name) and self._broker.access.may_admin(_who(message), "#")
-        ):
-            self._sinks.delete(sink, partial(_tell, answer))
-        elif not self._is_refused(message, answer):
-            self._sinks.abort(sink, parts, partial(_tell, answer), name)
+    @answers(Commit)
+    def commit(self, who: Credentials, request: Commit, call: Call[bool]) -> None:
+        """Publish the staged parts of a sink; return whether it was done now, and not before."""
 
-    def _may_publish(self, message: Message, topic: str) -> bool:
-        access = self._broker.access
-        return not access.checks_topics or access.may_publish(_who(message), topic)
-
-    def _commit(self, message: Message, answer: Answer) -> None:
         def done(committed: bool, wrong: str) -> None:
-            answer(committed=committed, wrong=wrong)
+            _replies(call, committed)(wrong)
 
-        if not self._is_refused(message, answer):
-            may_publish, name = partial(self._may_publish, message), self._name(message)
-            self._sinks.commit(
-                message["sink"],
-                message["batch"],
-                [_own(name, part) for part in message["parts"]],
-                may_publish,
-                done,
-                name,
-            )
+        self._check_owner(who, request.sink)
+        user = self._user(who)
+        parts = [_file_name(user, part) for part in request.parts]
+        may_publish = partial(self._may_publish, who)
+        self._sinks.commit(request.sink, request.batch, parts, may_publish, done, user)
+
+    @answers(Abort)
+    def abort(self, who: Credentials, request: Abort, call: Call[None]) -> None:
+        """Discard staged parts; without names of parts the sink, also that of another user for an admin."""
+        sink, user, done = request.sink, self._user(who), _replies(call, None)
+        owner = self._sinks.owner(sink)
+        if user is not None and owner is None and not self._sinks.has_staged(sink, user):
+            call.reply(None)  # there is nothing to discard
+            return
+        if request.parts is None and owner not in (None, user) and self._broker.access.may_admin(who, "#"):
+            self._sinks.delete(sink, done)
+            return
+        self._check_owner(who, sink)
+        parts = None if request.parts is None else [_file_name(user, part) for part in request.parts]
+        self._sinks.abort(sink, parts, done, user)
+
+    def _user(self, who: Credentials) -> str | None:
+        """Return the name by which the caller's sinks are kept apart; None where names prove nothing."""
+        return (who.username or "") if self._broker.access.checks_topics else None
+
+    def _check_owner(self, who: Credentials, sink: str) -> None:
+        """Refuse a sink of another user, or one for which the caller has staged nothing."""
+        user = self._user(who)
+        owner = self._sinks.owner(sink)
+        if user is None or owner == user:
+            return
+        if owner is not None:
+            raise Problem(403, f"sink {sink!r} is another user's: choose another name")
+        if not self._sinks.has_staged(sink, user):
+            raise Problem(400, f"nothing was staged for sink {sink!r}")
+
+    def _may_publish(self, who: Credentials, topic: str) -> bool:
+        access = self._broker.access
+        return not access.checks_topics or access.may_publish(who, topic)
 
 
-def _own(user: str | None, part: str) -> str:
-    """Return what a user's part is called in the data folder: no user writes over the part of another."""
+def _replies(call: Call[Any], answer: object) -> Callable[[str], None]:
+    """Return what answers a call when the sinks are done: with a text for what is wrong, if anything is."""
+
+    def done(wrong: str) -> None:
+        if wrong:
+            call.refuse(Problem(400, wrong))
+        else:
+            call.reply(answer)
+
+    return done
+
+
+def _file_name(user: str | None, part: str) -> str:
+    """Return the name of a part's file, so that no user overwrites a part of another."""
     if user is None:
         return part
     return f"{hashlib.blake2b(user.encode(), digest_size=8).hexdigest()}-{part}"
-
-
-def _tell(answer: Answer, wrong: str) -> None:
-    answer(wrong=wrong)
-
-
-def _who(message: Message) -> Credentials:
-    """Return who makes a call, as the process was told when they came in."""
-    name, groups = message["who"]
-    return Credentials("", name, None, message.get("address", "flight"), groups=frozenset(groups))

@@ -1,16 +1,18 @@
-"""The broker's side of its HTTP process: what that is to know, and who answers what it asks."""
+"""The broker's side of an HTTP process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from pyrite.broker.core import Broker
-from pyrite.ipc.channel import Message
-from pyrite.server.child import Child, Question, log_settings, tls_settings
-from pyrite.server.config import Config
+from pyrite.ipc.messages import HttpSettings, Request
+from pyrite.ipc.server import Handler
+from pyrite.server.api import Api
+from pyrite.server.api.pulling import Later
+from pyrite.server.child import Child, ChildContext, log_settings, tls_settings
+from pyrite.server.gate import Gate
 from pyrite.server.listeners import Listener
-from pyrite.server.questions import Later, Questions
-from pyrite.server.reads import Reads
+from pyrite.server.metrics import Metrics
 
 
 class HttpProcess(Child):
@@ -18,58 +20,51 @@ class HttpProcess(Child):
 
     name = "HTTP"
     module = "pyrite.http"
-    sorry = {"status": 500, "detail": "internal error"}
 
     def __init__(
         self,
-        config: Config,
+        context: ChildContext,
         listener: Listener,
-        broker: Broker,
+        metrics: Metrics,
         listening: Callable[[], Sequence[Listener]],
-        at_work: Callable[[Callable[[], object]], None],
         later: Later,
-        reads: Reads,
     ) -> None:
-        super().__init__(listener, broker, at_work)
-        self._config = config
-        self._questions = Questions(
-            broker, listening, lambda seconds, call: later(seconds, at_work, call), listener.tls, reads
+        super().__init__(context, listener)
+        self._gate = Gate(self.broker, self.reads, self)
+        self._api = Api(self.broker, metrics, self._gate, listening, later, listener.tls)
+
+    def settings(self) -> HttpSettings:
+        """Return what the process needs to start."""
+        config, limits = self.config, self.config.limits
+        return HttpSettings(
+            data=None if config.ephemeral else str(config.data),
+            host=self.listener.host,
+            port=self.listener.port,
+            is_local=self.listener.local,
+            public_url=config.http.public_url,
+            logging=log_settings(config),
+            tls=tls_settings(config.tls) if self.listener.tls else None,
+            max_payload=limits.max_packet_size,
+            max_connections=limits.max_connections,
+            max_connections_per_address=limits.max_connections_per_address,
+            connect_timeout=limits.connect_timeout,
         )
 
-    def settings(self) -> Message:
-        """Return what the process is to know."""
-        limits = self._config.limits
-        return {
-            "data": None if self._config.ephemeral else str(self._config.data),
-            "host": self.listener.host,
-            "port": self.listener.port,
-            "local": self.listener.local,
-            "public_url": self._config.http.public_url,
-            "logging": log_settings(self._config),
-            "tls": tls_settings(self._config.tls) if self.listener.tls else None,
-            "max_payload": limits.max_packet_size,
-            "max_connections": limits.max_connections,
-            "max_connections_per_address": limits.max_connections_per_address,
-            "connect_timeout": limits.connect_timeout,
-        }
+    def handlers(self) -> Mapping[type[Request[Any]], Handler]:
+        """Return the handlers of its requests."""
+        return self._api.handlers
 
-    def questions(self) -> Mapping[str, Question]:
-        """Return what the process may ask."""
-        return self._questions.known
-
-    def left(self, number: int) -> None:
-        """Hear that no one waits any longer for the answer to a question."""
-        self._questions.left(number)
-
-    def ended(self, read: int) -> None:
-        """Hear that a read of the log is over."""
-        self._questions.ended(read)
+    def cancel(self, number: int) -> None:
+        """Forget a request whose answer is no longer wanted."""
+        self._api.pulls.cancel(number)
+        super().cancel(number)
 
     def gone(self) -> None:
-        """Hear that the process has ended."""
-        self._questions.gone()
+        """Forget all requests: the process has ended."""
+        self._api.pulls.cancel_all()
+        super().gone()
 
-    def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
-        """Have everyone checked again who asks."""
-        self._questions.forget()
-        super().renew(certificates_changed, trust_changed)
+    def forget_callers(self) -> None:
+        """Check again who makes requests: users or rules may have changed."""
+        self._gate.identity.forget()
+        self._api.about.reloads += 1

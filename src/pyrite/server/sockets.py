@@ -15,14 +15,13 @@ import logging
 import os
 import select
 import socket
-import struct
-import sys
 from collections import deque
+from functools import partial
 from itertools import islice
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from pyrite.process.tls import PAUSE, USED_UP
+from pyrite.process.accept import Acceptor, address_of
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.kernel import sharpen_timers
 from pyrite.server.listeners import Listener
@@ -36,8 +35,6 @@ READ_SIZE = 256 * 1024
 """Bytes read from one client at a time: also the most that a batch can be, unless one packet is larger."""
 EVENTS = 128
 """Sockets handled before what came of it is sent; the kernel lets those that had to wait go first then."""
-ACCEPTS = 512
-"""Connections accepted in one go, before those that are open are looked at again."""
 WRITE_PIECES = 64
 """Pieces of what waits for a slow client that are written in one go."""
 TURN = 0.001
@@ -190,7 +187,7 @@ class Poller:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self.epoll = select.epoll()
-        self._listening: dict[int, tuple[socket.socket, Listener]] = {}
+        self._acceptors: list[Acceptor] = []
         self._transports: dict[int, SocketTransport] = {}
         self._rounds = 0
         """How many times more was ready, each time, when all that was ready had been handled."""
@@ -205,24 +202,19 @@ class Poller:
         self._loop.add_reader(self.epoll.fileno(), self._ready)
         sharpen_timers()
 
-    def listen(self, listening: socket.socket, listener: Listener) -> None:
-        """Accept connections of a socket that listens."""
-        listening.setblocking(False)
-        if listening.family != socket.AF_UNIX:
-            # Accepted sockets inherit it: what is written is sent, as it is batched already.
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._listening[listening.fileno()] = (listening, listener)
-        self.epoll.register(listening.fileno(), _READ)
+    def listen(self, sockets: list[socket.socket], listener: Listener) -> None:
+        """Accept the connections of a listener."""
+        for listening in sockets:
+            if listening.family != socket.AF_UNIX:
+                # Accepted sockets inherit it: what is written is sent at once, as it is batched already.
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._acceptors.append(Acceptor(sockets, partial(self._accepted, listener)))
 
     def stop_listening(self) -> None:
         """Accept no more connections."""
-        for descriptor, (listening, _) in self._listening.items():
-            try:
-                self.epoll.unregister(descriptor)
-            except OSError:
-                pass  # it was paused
-            listening.close()
-        self._listening.clear()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
 
     def close(self) -> None:
         """End; all connections are closed by now."""
@@ -232,8 +224,7 @@ class Poller:
     def forget(self, descriptor: int) -> None:
         """Close a client's socket."""
         transport = self._transports.pop(descriptor)
-        self._server.connections.discard(transport.connection)
-        self._server.dismiss(transport.connection, descriptor)
+        self._server.connections.close(transport.connection, descriptor)
         os.close(descriptor)  # which takes it out of the epoll as well
 
     def lost_soon(self, transport: SocketTransport) -> None:
@@ -290,9 +281,7 @@ class Poller:
         for number, (descriptor, events) in enumerate(ready, 1):
             transport = transports.get(descriptor)
             if transport is None:
-                if descriptor in self._listening:
-                    self._accept(*self._listening[descriptor])
-                continue
+                continue  # it was closed after it was found ready
             if events & _WRITE:
                 transport.writable()
                 if events == _WRITE or descriptor not in transports:
@@ -317,64 +306,15 @@ class Poller:
                 break
         return total
 
-    def _accept(self, listening: socket.socket, listener: Listener) -> None:
-        server, epoll, transports = self._server, self.epoll, self._transports
-        for _ in range(ACCEPTS):
-            try:
-                accepted, peer = listening.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in USED_UP:
-                    return
-                logger.warning("cannot accept connections: %s", error.strerror)
-                epoll.unregister(listening.fileno())
-                self._loop.call_later(PAUSE, self._resume, listening)
-                return
-            address = server.admit(peer[0] if isinstance(peer, tuple) else "unix")
-            if address is None:
-                accepted.close()
-                continue
-            accepted.setblocking(False)
-            descriptor = accepted.detach()
-            transport = SocketTransport(self, descriptor)
-            where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else address
-            transport.connection = server.connection(listener, transport, address, where)
-            server.connections.add(transport.connection)
-            transports[descriptor] = transport
-            epoll.register(descriptor, _READ)
-
-    def _resume(self, listening: socket.socket) -> None:
-        if listening.fileno() in self._listening:
-            self.epoll.register(listening.fileno(), _READ)
-
-
-def traffic(descriptor: int) -> tuple[int, int] | None:
-    """Return how many bytes came through a socket, and went out; None where the kernel does not tell.
-
-    The kernel counts them anyway. So no one else needs to, and the hot path has nothing to do with it.
-    """
-    if sys.platform != "linux" or descriptor < 0:
-        return None
-    try:
-        with socket.socket(fileno=descriptor) as endpoint:
-            try:
-                state = endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-            finally:
-                endpoint.detach()
-        sent, received = struct.unpack_from("<QQ", state, 120)
-    except (OSError, struct.error):
-        return None  # a Unix socket, or a kernel that does not count
-    return received, sent
-
-
-def bind_unix(path: str, backlog: int) -> socket.socket:
-    """Open a listening Unix socket."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(path)
-        listening.listen(backlog)
-    except OSError:
-        listening.close()
-        raise
-    return listening
+    def _accepted(self, listener: Listener, accepted: socket.socket, peer: object) -> None:
+        server = self._server
+        address = server.connections.admit(address_of(peer))
+        if address is None:
+            accepted.close()
+            return
+        descriptor = accepted.detach()
+        transport = SocketTransport(self, descriptor)
+        where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else address
+        transport.connection = server.connections.open(listener, transport, address, where)
+        self._transports[descriptor] = transport
+        self.epoll.register(descriptor, _READ)

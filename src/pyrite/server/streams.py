@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from pyrite.broker.link import Transport
+from pyrite.process.accept import address_of
 from pyrite.process.tls import certificate_user
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.listeners import Listener
@@ -57,7 +58,7 @@ class StreamProtocol(asyncio.Protocol):
         """Start a connection, if there is room for one more."""
         transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        address = self.server.admit(str(peer[0]) if isinstance(peer, tuple) else "unix")
+        address = self.server.connections.admit(address_of(peer))
         if address is None:
             transport.abort()
             return
@@ -67,12 +68,11 @@ class StreamProtocol(asyncio.Protocol):
         limits = self.server.config.limits
         transport.set_write_buffer_limits(high=min(HIGH_WATER, limits.max_waiting_bytes // 2))
         where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else address
-        self.connection = self.server.connection(self._listener, self, address, where)
+        self.connection = self.server.connections.open(self._listener, self, address, where)
         if self._tls:
             transport.set_read_buffer_limits(limits.before_login)  # type: ignore[attr-defined]
             named_in = self.server.config.tls.certificate_user
             self.connection.credentials.certificate = certificate_user(transport, named_in)
-        self.server.connections.add(self.connection)
 
     def data_received(self, data: bytes) -> None:
         """Feed the connection."""
@@ -132,8 +132,7 @@ class StreamProtocol(asyncio.Protocol):
     def _end(self, descriptor: int = -1) -> None:
         connection, self.connection = self.connection, None
         if connection is not None:
-            self.server.connections.discard(connection)
-            self.server.dismiss(connection, descriptor)
+            self.server.connections.close(connection, descriptor)
             connection.lost()
 
     def _end_if_lost(self) -> None:

@@ -191,7 +191,7 @@ class WebSocketProtocol(StreamProtocol):
             return True
         public_url = self.server.config.http.public_url
         own = {origin_of(public_url)} if public_url else set()
-        ports = [one.port for one in self.server.listening if one.scheme == "https"]
+        ports = [one.port for one in self.server.listeners.open if one.scheme == "https"]
         try:
             name = urlsplit(f"https://{host}").hostname or ""
             name = f"[{name}]" if ":" in name else name

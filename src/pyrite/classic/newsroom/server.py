@@ -46,12 +46,9 @@ class Newsroom(PyriteServer):
         self._max_age = max_age
         self._stream = self.broker.journal.streams[0]
 
-    def admit(self, address: str) -> str | None:
-        """Take one more connection from an address, or say that it is one too many."""
-        admitted = super().admit(address)
-        if admitted is None:
-            print(f"error: a connection from {address} is refused: too many connections", flush=True)
-        return admitted
+    def connection_refused(self, address: str) -> None:
+        """Print that a connection is one too many."""
+        print(f"error: a connection from {address} is refused: too many connections", flush=True)
 
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
         """Make the connection of a client."""
@@ -126,7 +123,7 @@ class Server:
         except BaseException:
             self._close()
             raise
-        reach = "this machine only" if self._newsroom.listening[0].local else "for other machines too"
+        reach = "this machine only" if self._newsroom.listeners.open[0].local else "for other machines too"
         print(f"Server is ready on {self.host}:{self.port} ({reach})", flush=True)
 
     async def _listen(self) -> Newsroom:

@@ -1,0 +1,182 @@
+"""Requests about the log: its streams, and messages read or pulled from it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from pyrite.ipc.api.endpoint import (
+    ApiRequest,
+    Body,
+    Count,
+    Endpoint,
+    Filter,
+    Page,
+    Payload,
+    Qos,
+    Shown,
+    check_texts,
+)
+
+MAX_JSON_MESSAGES = 1_000
+MAX_ARROW_MESSAGES = 100_000
+"""Messages of one answer, as JSON and as Arrow."""
+MAX_PULL = 1_000
+"""Messages of one pull, and offsets of one acknowledgement."""
+MAX_WAIT = 30
+"""Seconds that a pull may wait for a message."""
+MAX_CONSUMER_NAME = 256
+
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+ConsumerName = Annotated[str, Meta(min_length=1, max_length=MAX_CONSUMER_NAME, description="A consumer.")]
+
+
+class StreamInfo(Struct):
+    """A stream of the log."""
+
+    name: str
+    topics: Annotated[list[str], Meta(description="Its filters that the caller may pull.")]
+    first: Annotated[int, Meta(ge=0, description="The offset of the oldest message.")]
+    end: Annotated[int, Meta(ge=0, description="The offset after that of the newest message.")]
+    bytes: Annotated[int, Meta(ge=0, description="Its size on disk.")]
+    segments: Count
+    error: Annotated[str | None, Meta(description="Why it cannot be written at present.")]
+
+
+class Streams(Shown):
+    """The streams of the log."""
+
+    streams: list[StreamInfo]
+    withheld: Annotated[
+        bool, Meta(description="Whether streams or filters are left out that the caller may not pull.")
+    ]
+
+
+class ListStreams(ApiRequest[Streams]):
+    """The streams of the log."""
+
+    endpoint = Endpoint("GET", "/api/v1/streams", (404,))
+
+
+class Message(Payload, kw_only=True):
+    """A message of the log."""
+
+    stream: Annotated[str, Meta(description="Its stream; of a pull only.")] | UnsetType = UNSET
+    offset: Annotated[int, Meta(ge=0, description="Its place in its stream.")]
+    timestamp: Annotated[datetime, Meta(tz=True, description="When it came.")]
+    topic: str
+    qos: Qos
+    retain: bool
+    client_id: Annotated[str, Meta(description="Its publisher, if known.")] | UnsetType = UNSET
+    payload_format: Annotated[int, Meta(ge=0, le=1, description="1 for text.")] | UnsetType = UNSET
+    message_expiry: (
+        Annotated[int, Meta(ge=0, le=2**32 - 1, description="Seconds until it expires.")] | UnsetType
+    ) = UNSET
+    content_type: str | UnsetType = UNSET
+    response_topic: str | UnsetType = UNSET
+    correlation_data_base64: bytes | UnsetType = UNSET
+    user_properties: list[tuple[str, str]] | UnsetType = UNSET
+
+
+class Messages(Page):
+    """Messages of the log."""
+
+    list_name = "messages"
+
+    messages: list[Message]
+    next: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="The offset to go on from; null if there are no more messages."),
+    ]
+    skipped: Annotated[list[str], Meta(description="What was left out, as it is damaged or no longer kept.")]
+
+
+class ReadMessages(ApiRequest[None]):
+    """Messages of the log, in order."""
+
+    is_read = True
+    endpoint = Endpoint("GET", "/api/v1/streams/{name}/messages", (404,), answer=Messages)
+    name: Annotated[str, Meta(description="A stream.")]
+    filter: Filter = "#"
+    start: Annotated[
+        str, Meta(description="Where to begin: an offset, earliest, latest, -1h, or a time.")
+    ] = field(default="earliest", name="from")
+    limit: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=MAX_ARROW_MESSAGES,
+            description=f"How many messages, at most; with JSON at most {MAX_JSON_MESSAGES}.",
+        ),
+    ] = 100
+
+
+class Pulled(Page):
+    """Messages given to a consumer."""
+
+    list_name = "messages"
+
+    messages: list[Message]
+
+
+class PullOptions(Body):
+    """What to pull."""
+
+    filter: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1, description="A topic filter. A consumer that does not exist is created with it."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    max: Annotated[int, Meta(ge=1, le=MAX_PULL, description="How many messages, at most.")] = 1
+    wait: Annotated[
+        float, Meta(ge=0, le=MAX_WAIT, description="Seconds to wait for a message, if there is none.")
+    ] = 0
+
+    def check(self) -> None:
+        """Raise ValueError for what the types cannot express."""
+        check_texts(filter=self.filter)
+
+
+class Pull(ApiRequest[Pulled]):
+    """Take messages, each once, unless it is not acknowledged within 30 s."""
+
+    is_read = True
+    endpoint = Endpoint("POST", "/api/v1/consumers/{name}/pull", (404, 409, 507), body_right="pull")
+    name: ConsumerName
+    body: PullOptions
+
+
+class Acknowledged(Body):
+    """Messages that were handled: one `offset`, or `offsets`."""
+
+    filter: (
+        Annotated[str, Meta(min_length=1, description="The consumer's filter, as a safeguard.")] | UnsetType
+    ) = UNSET
+    stream: Annotated[str, Meta(min_length=1, description="The stream of the messages.")] = "default"
+    offset: (
+        Annotated[int, Meta(ge=0, le=2**63 - 1, description="The message that was handled.")] | UnsetType
+    ) = UNSET
+    offsets: Annotated[list[Offset], Meta(min_length=1, max_length=MAX_PULL)] | UnsetType = UNSET
+
+    def check(self) -> None:
+        """Raise ValueError for what the types cannot express."""
+        if (self.offset is UNSET) == (self.offsets is UNSET):
+            raise ValueError("expected offset, or offsets, and not both")
+        check_texts(filter=self.filter, stream=self.stream)
+
+
+class Acknowledge(ApiRequest[None]):
+    """Acknowledge messages that were handled."""
+
+    endpoint = Endpoint("POST", "/api/v1/consumers/{name}/acknowledge", (404, 409), body_right="pull")
+    name: ConsumerName
+    body: Annotated[
+        Acknowledged,
+        Meta(extra_json_schema={"oneOf": [{"required": ["offset"]}, {"required": ["offsets"]}]}),
+    ]

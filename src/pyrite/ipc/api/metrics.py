@@ -1,0 +1,55 @@
+"""Requests for the broker's metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from pyrite.ipc.api.endpoint import ApiRequest, Endpoint, Shown
+from pyrite.ipc.messages import LogIn, Request
+
+COUNTER: Literal["counter"] = "counter"
+GAUGE: Literal["gauge"] = "gauge"
+
+
+class Value(Struct):
+    """A value of a metric."""
+
+    value: int | float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Sample(Struct):
+    """A metric, and its present values."""
+
+    name: Annotated[str, Meta(description="Its name, without the prefix `pyrite_` that Prometheus sees.")]
+    kind: Annotated[str, Meta(description="counter or gauge.")]
+    unit: Annotated[str, Meta(description="bytes, messages, seconds, or empty.")]
+    help: str
+    topics: Annotated[list[str], Meta(description="Its topics under `$SYS/broker/`.")]
+    values: Annotated[list[Value], Meta(description="One, or one for each stream.")]
+
+
+class Samples(Shown):
+    """The metrics of the broker and of the HTTP process."""
+
+    metrics: list[Sample]
+
+
+class GetMetrics(ApiRequest[Samples]):
+    """Metrics, with their names under `$SYS`."""
+
+    endpoint = Endpoint("GET", "/api/v1/metrics")
+
+
+class ScrapeMetrics(ApiRequest[Samples]):
+    """Metrics for Prometheus; without log-in from this machine."""
+
+    endpoint = Endpoint("GET", "/metrics")
+
+
+class ScrapeLocalMetrics(Request[Samples]):
+    """Metrics for Prometheus, for a client of this machine."""
+
+    log_in = LogIn.NONE

@@ -1,0 +1,135 @@
+"""The broker's side of the socket to a child process: requests go to handlers, answers to the child."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, Union
+
+from msgspec import Raw, Struct, msgpack
+
+from pyrite.ipc.channel import encode, receive, send
+from pyrite.ipc.messages import (
+    Answer,
+    Ask,
+    Caller,
+    NewCertificates,
+    Notice,
+    Refusal,
+    Request,
+    RightsChanged,
+)
+from pyrite.ipc.problem import Problem
+
+A = TypeVar("A")
+
+logger = logging.getLogger(__name__)
+
+
+class Call(Generic[A]):
+    """One request, and the way its answer goes: `reply` or `refuse`, once, now or later."""
+
+    def __init__(
+        self,
+        number: int,
+        caller: Caller | None,
+        request: Request[A],
+        send: Callable[[Struct], object],
+        backlog: Callable[[], int],
+    ) -> None:
+        self.number = number
+        self.caller = caller
+        self.request = request
+        self._send = send
+        self.backlog = backlog
+        """Returns the bytes that wait for the child."""
+        self.refused: Callable[[], object] | None = None
+        """Is called if the request is refused."""
+
+    def reply(self, answer: A) -> None:
+        """Answer; of a long answer, this is the last part."""
+        self._send(Answer(self.number, True, Raw(encode(answer))))
+
+    def send_part(self, answer: A) -> None:
+        """Send some entries of a long answer."""
+        self._send(Answer(self.number, False, Raw(encode(answer))))
+
+    def refuse(self, problem: Problem) -> None:
+        """Refuse the request."""
+        if self.refused is not None:
+            self.refused()
+        self._send(Refusal(self.number, problem.status, problem.detail, problem.retry_after))
+
+    def attempt(self, work: Callable[[], object]) -> None:
+        """Do some of the work for the answer; a Problem or any other exception ends it with a refusal."""
+        try:
+            work()
+        except Problem as problem:
+            self.refuse(problem)
+        except Exception:
+            logger.exception("internal error")
+            self.refuse(Problem(500, "internal error"))
+
+
+Handler = Callable[[Call[Any]], object]
+
+
+class Server:
+    """Serves the requests of one child process, as often as it is started again."""
+
+    def __init__(
+        self,
+        handlers: Mapping[type[Request[Any]], Handler],
+        hear: Callable[[Notice], object],
+        work: Callable[[Callable[[], object]], object],
+        clock: Callable[[], float],
+        turn: float,
+    ) -> None:
+        self._handlers = handlers
+        self._hear = hear
+        """Is given what the child says unasked."""
+        self._work = work
+        """Calls a handler, and flushes what the broker has to send after it."""
+        self._clock = clock
+        self._turn = turn
+        """Seconds after which the event loop has its turn, even if more requests wait."""
+        kinds: Any = Union[tuple(handlers)]  # noqa: UP007
+        self._decoder: msgpack.Decoder[Ask[Any] | Notice] = msgpack.Decoder(Ask[kinds] | Notice)
+        self._writer: asyncio.StreamWriter | None = None
+
+    def tell(self, message: RightsChanged | NewCertificates) -> None:
+        """Tell the child something, if it is running."""
+        if self._writer is not None:
+            send(self._writer, message)
+
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: Struct
+    ) -> None:
+        """Start the child with its settings, and serve it until it closes the socket."""
+        send(writer, settings)
+        self._writer = writer
+        until = 0.0
+        try:
+            while (message := await receive(reader, self._decoder)) is not None:
+                if isinstance(message, Ask):
+                    self._answer(message, writer)
+                else:
+                    self._hear(message)
+                # Several requests may have come together, and the next read need not suspend.
+                if self._clock() > until:
+                    await asyncio.sleep(0)
+                    until = self._clock() + self._turn
+        finally:
+            self._writer = None
+
+    def _answer(self, asked: Ask[Any], writer: asyncio.StreamWriter) -> None:
+        call: Call[Any] = Call(
+            asked.number,
+            asked.caller,
+            asked.request,
+            lambda message: send(writer, message),
+            writer.transport.get_write_buffer_size,
+        )
+        handler = self._handlers[type(asked.request)]
+        self._work(lambda: call.attempt(lambda: handler(call)))

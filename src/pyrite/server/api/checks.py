@@ -1,0 +1,34 @@
+"""Checks of topics and filters in requests."""
+
+from __future__ import annotations
+
+from pyrite.broker.core import Broker
+from pyrite.ipc.problem import Problem
+from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, check_topic
+
+
+def checked_filter(broker: Broker, text: str) -> bytes:
+    """Return a topic filter as bytes; Problem if it is malformed."""
+    try:
+        topic_filter = text.encode()
+        check_filter(topic_filter, broker.limits.max_topic_levels)
+        if topic_filter.startswith(SHARE_PREFIX):
+            raise InvalidTopic("$share is for subscriptions: leave it and the group out")
+    except (InvalidTopic, UnicodeEncodeError) as error:
+        raise Problem(400, f"filter {text!r}: {error}") from None
+    return topic_filter
+
+
+def checked_topic(broker: Broker, text: str, parameter: str = "topic") -> bytes:
+    """Return a topic as bytes; Problem if it is malformed, which names the parameter."""
+    try:
+        topic = text.encode()
+        check_topic(topic, broker.limits.max_topic_levels)
+    except (InvalidTopic, UnicodeEncodeError) as error:
+        raise Problem(400, f"{parameter} {text!r}: {error}") from None
+    return topic
+
+
+def refused(right: str, topic: str) -> Problem:
+    """Return the refusal of a caller without a right."""
+    return Problem(403, f"not authorized: {right} {topic!r}")

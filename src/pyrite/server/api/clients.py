@@ -1,0 +1,160 @@
+"""Requests about clients: who is connected, and their subscriptions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from pyrite.broker.access import Credentials
+from pyrite.broker.core import Broker
+from pyrite.broker.session import Session
+from pyrite.ipc.api.clients import (
+    Client,
+    ClientDetails,
+    Clients,
+    ClientSubscription,
+    Disconnect,
+    GetClient,
+    ListClients,
+)
+from pyrite.ipc.problem import Problem
+from pyrite.ipc.server import Call
+from pyrite.protocols.conversation import Conversation
+from pyrite.protocols.line.datagram_connection import DatagramConnection
+from pyrite.protocols.mqtt.connection import Connection
+from pyrite.protocols.mqtt.handshake import KEEP_ALIVE_GRACE, VERSIONS
+from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.server.api.checks import refused
+from pyrite.server.api.pages import Entry, Page, PageTurns
+from pyrite.server.gate import answers
+from pyrite.server.sockets import SocketTransport
+from pyrite.server.streams import StreamProtocol
+from pyrite.server.traffic import traffic
+from pyrite.server.websocket import WebSocketProtocol
+
+MAX_SUBSCRIPTIONS = 1_000
+"""Subscriptions of one client in an answer."""
+
+
+class ClientRequests:
+    """Answers requests about clients."""
+
+    def __init__(self, broker: Broker, turns: PageTurns) -> None:
+        self._broker = broker
+        self._turns = turns
+
+    @answers(ListClients)
+    def page(self, who: Credentials, request: ListClients, call: Call[Clients]) -> None:
+        """Return some clients, in the order of their ids."""
+        self._check(who)
+        sessions = self._broker.sessions
+
+        def describe(client_id: str) -> Entry | None:
+            session = sessions.get(client_id)
+            if session is None or session.link is None:
+                return None
+            return Client(**self._fields(session)), 0
+
+        page = Page(
+            self._broker, call, self._following, request.after or None, request.limit, describe, Clients
+        )
+        self._turns.add(who.asker, page.work)
+
+    def _following(self, after: str | None) -> Iterator[str]:
+        """Yield the client ids after one, or all, in order; also those of clients that are away."""
+        ids: Iterator[str] = self._broker.client_ids.irange(after, None, (False, True))
+        return ids
+
+    @answers(GetClient)
+    def one(self, who: Credentials, request: GetClient, call: Call[ClientDetails]) -> None:
+        """Return one client and its subscriptions; of very many, those that it made first."""
+        session, _ = self._connected(who, request.id)
+        subscriptions = sorted(islice(session.subscriptions.items(), MAX_SUBSCRIPTIONS))
+        fields = self._fields(session)
+
+        def describe(number: int) -> Entry:
+            key, one = subscriptions[number]
+            return (
+                ClientSubscription(
+                    key.decode(), one.qos, one.no_local, one.retain_as_published, one.retain_handling
+                ),
+                0,
+            )
+
+        page: Page[int] = Page(
+            self._broker,
+            call,
+            lambda number: iter(range(0 if number is None else number + 1, len(subscriptions))),
+            None,
+            MAX_SUBSCRIPTIONS,
+            describe,
+            lambda entries, _: ClientDetails(**fields, subscribed=entries),
+        )
+        self._turns.add(who.asker, page.work)
+
+    @answers(Disconnect)
+    def disconnect(self, who: Credentials, request: Disconnect, call: Call[None]) -> None:
+        """Close a client's connection."""
+        _, link = self._connected(who, request.id)
+        link.ended(Reason.ADMINISTRATIVE_ACTION)
+        call.reply(None)
+
+    def _check(self, who: Credentials) -> None:
+        access = self._broker.access
+        if access.checks_topics and not access.may_admin(who, "#"):
+            raise refused("admin", "#")
+
+    def _connected(self, who: Credentials, client_id: str) -> tuple[Session, Conversation]:
+        self._check(who)
+        session = self._broker.sessions.get(client_id)
+        link = session.link if session is not None else None
+        if session is None or not isinstance(link, Conversation):
+            raise Problem(404, f"no client {client_id!r} is connected")
+        return session, link
+
+    def _fields(self, session: Session) -> dict[str, Any]:
+        """Return the fields of the answer about a client."""
+        link, now = session.link, self._broker.now
+        assert isinstance(link, Conversation)
+        since = None if link.came_at is None else int(time.time() - (now - link.came_at))
+        received, sent = _traffic(link)
+        queued = session.queued_messages + self._behind(session)
+        return {
+            "id": session.client_id,
+            "user": link.credentials.username,
+            "protocol": _protocol(link),
+            "address": link.credentials.address,
+            "connected_since": None if since is None else datetime.fromtimestamp(since, UTC),
+            "keep_alive": link.keep_alive / KEEP_ALIVE_GRACE if isinstance(link, Connection) else None,
+            "subscriptions": len(session.subscriptions),
+            "queued": queued,
+            "sent": sent,
+            "received": received,
+            "slow": queued > 0 or not link.is_roomy,
+        }
+
+    def _behind(self, session: Session) -> int:
+        """Return how many messages of the log, of any topic, a session is behind."""
+        positions = session.positions or {}
+        return sum(max(0, stream.routed - offset) for stream, offset in positions.items())
+
+
+def _protocol(link: Conversation) -> str:
+    if isinstance(link, Connection):
+        over = " over WebSocket" if isinstance(link.transport, WebSocketProtocol) else ""
+        return VERSIONS[link.version] + over
+    return "line over UDP" if isinstance(link, DatagramConnection) else "line"
+
+
+def _traffic(link: Conversation) -> tuple[int | None, int | None]:
+    """Return how many bytes were received from a client, and sent to it, as the kernel counts them."""
+    transport, descriptor = link.transport, -1
+    if isinstance(transport, SocketTransport):
+        descriptor = transport._descriptor
+    elif isinstance(transport, StreamProtocol) and transport.transport is not None:
+        endpoint = transport.transport.get_extra_info("socket")
+        descriptor = -1 if endpoint is None else endpoint.fileno()
+    return traffic(descriptor) or (None, None)

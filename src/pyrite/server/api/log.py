@@ -1,0 +1,84 @@
+"""Requests about the log: its streams, and who may read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyrite.broker.access import Credentials
+from pyrite.broker.core import Broker
+from pyrite.ipc.api.log import ListStreams, ReadMessages, StreamInfo, Streams
+from pyrite.ipc.problem import Problem
+from pyrite.ipc.server import Call
+from pyrite.server.api.checks import checked_filter, refused
+from pyrite.server.gate import answers
+from pyrite.server.log_metrics import Sizes, StreamSize
+
+_UNKNOWN = StreamSize(0, 0)
+
+
+class LogRequests:
+    """Answers requests about the log."""
+
+    def __init__(self, broker: Broker, sizes: Sizes) -> None:
+        self._broker = broker
+        self._sizes = sizes
+
+    @answers(ListStreams)
+    def streams(self, who: Credentials, request: ListStreams, call: Call[Streams]) -> None:
+        """Return the streams from which the caller may pull, with those of their filters that it may pull."""
+        allowed = self._allowed(who)
+        if not allowed:
+            call.reply(Streams([], bool(self._broker.journal.streams)))
+        else:
+            self._sizes.measure(
+                lambda sizes: call.attempt(lambda: call.reply(self._described(allowed, sizes)))
+            )
+
+    def _allowed(self, who: Credentials) -> dict[str, list[str]]:
+        """Return the filters that the caller may pull, by stream."""
+        access = self._broker.access
+        allowed = {}
+        for stream in self._broker.journal.streams:
+            topics = [topic.decode() for topic in stream.filters]
+            if access.checks_topics:
+                if not any(access.may_within("pull", who, topic) for topic in topics):
+                    continue
+                topics = [topic for topic in topics if access.may_pull(who, topic)]
+            allowed[stream.name] = topics
+        return allowed
+
+    def _described(self, allowed: Mapping[str, list[str]], sizes: Mapping[str, StreamSize]) -> Streams:
+        journal = self._broker.journal
+        fault = None if journal.fault is None else journal.fault.text
+        streams = []
+        withheld = False
+        for stream in journal.streams:
+            topics = allowed.get(stream.name)
+            if topics is None:
+                withheld = True
+                continue
+            withheld = withheld or len(topics) < len(stream.filters)
+            size = sizes.get(stream.name, _UNKNOWN)
+            streams.append(
+                StreamInfo(
+                    stream.name,
+                    topics,
+                    journal.earliest(stream),
+                    stream.routed,
+                    size.bytes,
+                    size.segments,
+                    fault,
+                )
+            )
+        return Streams(streams, withheld)
+
+    @answers(ReadMessages)
+    def read(self, who: Credentials, request: ReadMessages, call: Call[None]) -> None:
+        """Allow the caller to read messages that match a filter; the HTTP process reads them itself."""
+        checked_filter(self._broker, request.filter)
+        access = self._broker.access
+        if access.checks_topics and not access.may_pull(who, request.filter):
+            raise refused("pull", request.filter)
+        if request.name not in [one.name for one in self._broker.journal.streams]:
+            raise Problem(404, f"there is no stream {request.name!r}")
+        call.reply(None)

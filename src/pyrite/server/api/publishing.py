@@ -1,0 +1,135 @@
+"""Publishing over HTTP: answered when the message is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from pyrite.broker.access import Credentials
+from pyrite.broker.accounts import Account
+from pyrite.broker.core import SYSTEM, Broker
+from pyrite.broker.journal import Fault
+from pyrite.broker.message import Batch, Properties
+from pyrite.ipc.api.publishing import NewMessage, Publish, Published
+from pyrite.ipc.problem import Problem
+from pyrite.ipc.server import Call
+from pyrite.server.api.checks import checked_topic, refused
+from pyrite.server.gate import answers
+
+T = TypeVar("T")
+
+
+class _Turn:
+    """A publish that waits until the journal has room."""
+
+    def __init__(self, publish: Callable[[], object], call: Call[Published]) -> None:
+        self._publish = publish
+        self._call = call
+
+    def go_on(self) -> None:
+        """Try again."""
+        self._call.attempt(self._publish)
+
+
+class PublishRequests:
+    """Answers requests that publish a message."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @answers(Publish)
+    def publish(self, who: Credentials, request: Publish, call: Call[Published]) -> None:
+        """Publish a message; return its place in the log."""
+        broker, message = self._broker, request.body
+        topic = self._checked(who, message.topic)
+        payload = message.payload_base64
+        assert payload is not UNSET
+        account = broker.quotas.account_of(who)
+        if account.meter is not None and account.is_spent:
+            broker.figures.quota_refused += 1
+            raise Problem(
+                429,
+                f"quota exceeded: message rate or byte rate of {account.label}: try again later",
+                account.seconds_to_wait,
+            )
+        figures = broker.figures
+        figures.publish_received += 1
+        figures.publish_bytes_received += len(payload)
+        expiry = _given(message.message_expiry)
+        batch = Batch(
+            topic,
+            payload,
+            message.qos,
+            message.retain,
+            _properties(message),
+            None if expiry is None else broker.now + expiry,
+        )
+        if batch.retain:
+            batch = batch.owned_by(account)
+            fault = broker.retain_fault(batch)
+            if fault is not None:
+                broker.figures.quota_refused += fault.quota
+                raise Problem(_status(fault), fault.text)
+        if account.meter is not None:
+            account.charge(1, len(payload))
+        self._publish_when_there_is_room(account, batch, call)
+
+    def _publish_when_there_is_room(self, account: Account, batch: Batch, call: Call[Published]) -> None:
+        """Publish, after the journal has written something if it is full."""
+        done = partial(_done, batch, call)
+        if self._broker.journal.full:
+            publish = partial(self._publish_when_there_is_room, account, batch, call)
+            self._broker.choke(_Turn(publish, call))
+        elif account.meter is None:
+            self._broker.publish(batch, done=done)
+        else:
+            self._broker.publish_for(account, batch, done=done)
+
+    def _checked(self, who: Credentials, name: str) -> bytes:
+        """Return the topic, if the caller may publish on it."""
+        broker, access = self._broker, self._broker.access
+        topic = checked_topic(broker, name)
+        if topic.startswith(SYSTEM):
+            raise Problem(403, "not authorized: only the broker publishes on $SYS")
+        if access.checks_topics and not access.may_publish(who, name):
+            raise refused("publish", name)
+        refusal = broker.catalog.refusal(topic)
+        if refusal:
+            raise Problem(409, refusal)
+        return topic
+
+
+def _done(batch: Batch, call: Call[Published], _: bool, fault: Fault | None) -> None:
+    if fault is not None:
+        call.refuse(Problem(_status(fault), fault.text))
+    elif batch.stream is None:
+        call.reply(Published(None, None))
+    else:
+        call.reply(Published(batch.offset, batch.stream.name))
+
+
+def _status(fault: Fault) -> int:
+    """Return the HTTP status for a message that could not be kept."""
+    if fault.quota:
+        return 403
+    return 507 if fault.full else 503
+
+
+def _given(value: T | UnsetType) -> T | None:
+    return None if value is UNSET else value
+
+
+def _properties(message: NewMessage) -> Properties | None:
+    pairs = _given(message.user_properties) or ()
+    values = (
+        _given(message.payload_format),
+        _given(message.message_expiry),
+        _given(message.content_type),
+        _given(message.response_topic),
+        _given(message.correlation_data_base64),
+        tuple(pairs),
+    )
+    return Properties(*values) if any(one is not None and one != () for one in values) else None

@@ -1,0 +1,253 @@
+"""Pull over HTTP: the same consumers as over MQTT (broker/consumers.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
+
+from msgspec import UNSET
+
+from pyrite.broker import consumers
+from pyrite.broker.access import Credentials
+from pyrite.broker.consumers import (
+    ACKNOWLEDGE_WITHIN,
+    Consumer,
+    ConsumerError,
+    NotAllowed,
+    QuotaExceeded,
+    TooManyConsumers,
+)
+from pyrite.broker.core import Broker
+from pyrite.broker.message import Batch
+from pyrite.broker.pending import Place
+from pyrite.ipc.api.log import Acknowledge, Message, Pull, Pulled
+from pyrite.ipc.problem import Problem
+from pyrite.ipc.server import Call
+from pyrite.server.api.checks import checked_filter, refused
+from pyrite.server.api.pages import TURN_BYTES
+from pyrite.server.gate import answers
+from pyrite.storage.positions import Earliest
+
+MAX_PULL_BYTES = 16 * 1024 * 1024
+"""Bytes of payloads and topics with which an answer ends, before it has all the messages requested."""
+MAX_BACKLOG = 64 * 1024 * 1024
+"""Bytes that wait for the HTTP process with which every answer ends."""
+PAUSE = 0.1
+"""Seconds between two fetches of a waiting pull: other messages than those it waits for may come."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Timer(Protocol):
+    """A call that will be made."""
+
+    def cancel(self) -> object:
+        """Do not make it."""
+
+
+Later = Callable[[float, Callable[[], object]], Timer | None]
+"""Calls something after some seconds."""
+
+
+class PullRequests:
+    """Answers requests for messages of consumers, of one HTTP process."""
+
+    def __init__(self, broker: Broker, later: Later) -> None:
+        self.broker = broker
+        self.later = later
+        self.waiting: dict[int, _WaitingPull] = {}
+        """Pulls that wait for a message, by the number of the call."""
+        self._for_growth: dict[int, _WaitingPull] = {}
+        """Those of them that are to be woken when the log grows."""
+        self._listens = False
+
+    def cancel(self, number: int) -> None:
+        """Forget a pull whose answer is no longer wanted: a message would be given to nobody."""
+        pull = self.waiting.pop(number, None)
+        if pull is not None:
+            pull.stop_timer()
+            self._for_growth.pop(number, None)
+
+    def cancel_all(self) -> None:
+        """Forget all pulls: the process has ended."""
+        for number in list(self.waiting):
+            self.cancel(number)
+
+    def wake_on_growth(self, number: int, pull: _WaitingPull) -> None:
+        """Wake a pull when a message is added to the log."""
+        self._for_growth[number] = pull
+        if not self._listens:
+            self._listens = True
+            self.broker.journal.when_grown(self._grown)
+
+    def _grown(self) -> None:
+        self._listens = False
+        pulls, self._for_growth = self._for_growth, {}
+        for pull in pulls.values():  # each in a turn of its own, as there may be many
+            self.broker.soon(pull.look)
+
+    @answers(Pull)
+    def pull(self, who: Credentials, request: Pull, call: Call[Pulled]) -> None:
+        """Give some messages of a consumer, which is created if there is a filter; wait if there is none."""
+        pull = _WaitingPull(self, who, request, call)
+        wanted = request.body.filter
+        if wanted is UNSET:
+            self.find(who, request.name)
+            pull.fetch()
+            return
+        topic_filter = checked_filter(self.broker, wanted)
+        access = self.broker.access
+        if access.checks_topics and not access.may_pull(who, wanted):
+            raise refused("pull", wanted)
+        refusal = self.broker.catalog.filter_refusal(topic_filter)
+        if refusal:
+            raise Problem(409, refusal)
+        begin = partial(call.attempt, pull.fetch)
+        try:
+            consumers.create(
+                self.broker, who, request.name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, begin
+            )
+        except ConsumerError as error:
+            status = {TooManyConsumers: 507, QuotaExceeded: 403}.get(type(error), 409)
+            raise Problem(status, str(error)) from None
+
+    @answers(Acknowledge)
+    def acknowledge(self, who: Credentials, request: Acknowledge, call: Call[None]) -> None:
+        """Acknowledge messages that were handled."""
+        consumer = self.find(who, request.name)
+        done = request.body
+        if done.filter is not UNSET and done.filter.encode("utf-8", "replace") != consumer.topic_filter:
+            known = consumer.topic_filter.decode()
+            raise Problem(409, f"consumer {consumer.name!r} already exists with the filter {known!r}")
+        streams = {one.name: one for one in self.broker.journal.streams}
+        stream = streams.get(done.stream)
+        if stream is None:
+            raise Problem(404, f"there is no stream {done.stream!r}")
+        offsets = [done.offset] if done.offset is not UNSET else done.offsets
+        assert offsets is not UNSET
+        consumer.acknowledge([Place(stream, offset) for offset in offsets], lambda _: call.reply(None))
+
+    def find(self, who: Credentials, name: str) -> Consumer:
+        """Return a consumer; Problem if it does not exist, or the caller may not pull from it."""
+        try:
+            return consumers.find(self.broker, who, name)
+        except NotAllowed as refusal:
+            raise Problem(403, str(refusal)) from None
+        except ConsumerError:
+            raise Problem(404, f"there is no consumer {name!r}: pull with a filter makes it") from None
+
+
+class _WaitingPull:
+    """One pull: it fetches, and if there is no message waits for one, until its time is over."""
+
+    def __init__(self, pulls: PullRequests, who: Credentials, request: Pull, call: Call[Pulled]) -> None:
+        self._pulls = pulls
+        self._broker = pulls.broker
+        self._who = who
+        self._request = request
+        self._call = call
+        self._until = self._broker.clock() + request.body.wait
+        self._no_fetch_before = 0.0
+        self._timer: Timer | None = None
+        self._messages: list[Message] = []
+        self._bytes = 0
+        """Of `_messages`."""
+        self._sent_bytes = 0
+        """Of messages in earlier parts of the answer."""
+
+    def fetch(self) -> None:
+        """Fetch what there is."""
+        name = self._request.name
+        if name not in self._broker.consumers:
+            self._call.reply(Pulled([]))  # it was deleted meanwhile
+            return
+        if not self._broker.is_welcome(self._who):
+            raise Problem(401, "log in again: users have changed")
+        consumer = self._pulls.find(self._who, name)
+        asker = self._who.asker._replace(client=name)
+        consumer.fetch(self._request.body.max, self._give, self._fetched, asker, self._is_full)
+
+    def _give(self, place: Place, batch: Batch) -> None:
+        self._messages.append(_message(place, batch))
+        self._bytes += len(batch.topic) + len(batch.data)
+        if self._bytes >= TURN_BYTES:
+            self._call.send_part(Pulled(self._messages))
+            self._sent_bytes += self._bytes
+            self._messages, self._bytes = [], 0
+
+    def _is_full(self) -> bool:
+        return self._sent_bytes + self._bytes >= MAX_PULL_BYTES or self._call.backlog() >= MAX_BACKLOG
+
+    def _fetched(self, count: int) -> None:
+        consumer = self._broker.consumers.get(self._request.name)
+        if count or consumer is None or self._broker.clock() >= self._until:
+            self._call.reply(Pulled(self._messages))
+        else:
+            self._wait(consumer)
+
+    def _wait(self, consumer: Consumer) -> None:
+        """Wait until a message comes, one is due again, or the time is over."""
+        number = self._call.number
+        self._pulls.waiting[number] = self
+        seconds = self._until - self._broker.clock()
+        due = consumer.pending.next_due()
+        if due is not None:
+            seconds = min(seconds, max(due - self._broker.now, PAUSE))
+        self._timer = self._pulls.later(seconds, self._fetch_again)
+        self.look()
+
+    def look(self) -> None:
+        """Fetch if the log has grown; else wait for it to grow."""
+        number = self._call.number
+        if self._pulls.waiting.get(number) is not self:
+            return
+        consumer = self._broker.consumers.get(self._request.name)
+        streams = self._broker.journal.streams
+        if consumer is None or all(consumer.positions.get(one, 0) >= one.routed for one in streams):
+            self._pulls.wake_on_growth(number, self)
+            return
+        pause = self._no_fetch_before - self._broker.clock()
+        if pause <= 0:
+            self._fetch_again()
+        elif self._broker.clock() + pause < self._until:
+            self._pulls.later(pause, self.look)
+
+    def _fetch_again(self) -> None:
+        if self._pulls.waiting.get(self._call.number) is self:
+            self._pulls.cancel(self._call.number)
+            self._no_fetch_before = self._broker.clock() + PAUSE
+            self._call.attempt(self.fetch)
+
+    def stop_timer(self) -> None:
+        """Forget the time when the pull ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _message(place: Place, batch: Batch) -> Message:
+    """Return a message of the log as the API has it."""
+    message = Message(
+        stream=place.stream.name,
+        offset=place.offset,
+        timestamp=_EPOCH + timedelta(microseconds=batch.timestamp),
+        topic=batch.topic.decode(),
+        payload_base64=batch.payload(),
+        qos=batch.qos,
+        retain=batch.retain,
+    )
+    if batch.origin is not None:
+        message.client_id = batch.origin
+    properties = batch.properties
+    if properties is not None:
+        for name in ("payload_format", "message_expiry", "content_type", "response_topic"):
+            value = getattr(properties, name)
+            if value is not None:
+                setattr(message, name, value)
+        if properties.correlation_data is not None:
+            message.correlation_data_base64 = properties.correlation_data
+        if properties.user_properties:
+            message.user_properties = list(properties.user_properties)
+    return message

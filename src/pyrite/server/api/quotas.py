@@ -1,0 +1,51 @@
+"""Requests about quotas: what users take of what all share, and how much they may."""
+
+from __future__ import annotations
+
+from math import inf
+
+from pyrite.broker.access import Credentials
+from pyrite.broker.accounts import QUOTAS
+from pyrite.broker.accounts import Account as BrokerAccount
+from pyrite.broker.core import Broker
+from pyrite.ipc.api.quotas import Account, ListQuotas, Quotas, QuotaUse, QuotaUses
+from pyrite.ipc.server import Call
+from pyrite.server.api.pages import Entry, Page, PageTurns
+from pyrite.server.gate import answers
+
+
+class QuotaRequests:
+    """Answers requests about the accounts of users."""
+
+    def __init__(self, broker: Broker, turns: PageTurns) -> None:
+        self._broker = broker
+        self._turns = turns
+
+    @answers(ListQuotas)
+    def page(self, who: Credentials, request: ListQuotas, call: Call[Quotas]) -> None:
+        """Return some accounts, by name; only the caller's own if it may not see those of others."""
+        broker = self._broker
+        access, accounts = broker.access, broker.quotas.accounts
+        if access.checks_topics and not access.may_admin(who, "#"):
+            call.reply(Quotas([_described(broker.quotas.account_of(who))], None))
+            return
+
+        def describe(key: str) -> Entry | None:
+            account = accounts.get(key)
+            return None if account is None else (_described(account), 0)
+
+        page = Page(
+            broker, call, broker.quotas.following, request.after or None, request.limit, describe, Quotas
+        )
+        self._turns.add(who.asker, page.work)
+
+
+def _described(account: BrokerAccount) -> Account:
+    messages, size = account.rate
+    rates = {"message_rate": round(messages, 1), "byte_rate": round(size, 1)}
+    quotas = {}
+    for name in QUOTAS:
+        limit = account.limits[name]
+        used = rates[name] if name in rates else getattr(account, name)
+        quotas[name] = QuotaUse(used, None if limit == inf else limit)
+    return Account(account.user, account.address, QuotaUses(**quotas))

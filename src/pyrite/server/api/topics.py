@@ -1,0 +1,184 @@
+"""Requests about topics: in a list, or level by level; creating and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from typing import Any
+
+from msgspec import UNSET
+
+from pyrite.broker.access import Credentials
+from pyrite.broker.core import Broker
+from pyrite.ipc.api.topics import (
+    Below,
+    Created,
+    CreateTopic,
+    DeleteTopic,
+    GetTopic,
+    Kept,
+    Level,
+    Levels,
+    ListLevels,
+    ListTopics,
+    Topic,
+    Topics,
+)
+from pyrite.ipc.problem import Problem
+from pyrite.ipc.server import Call
+from pyrite.server.api.checks import checked_filter, checked_topic, refused
+from pyrite.server.api.pages import Entry, Page, PageTurns
+from pyrite.server.api.tree import children, level_at
+from pyrite.server.gate import answers
+from pyrite.topics.filters import matches
+
+MAX_LISTED_PAYLOAD = 64 * 1024
+"""Bytes of a retained message's payload in a list; of a larger one, only its size is listed."""
+MAX_PAYLOADS = 4 * 1024 * 1024
+"""Bytes of payloads in one page, and in the answer about a single topic."""
+
+
+@dataclass(slots=True)
+class PayloadRoom:
+    """Bytes that payloads may still take in an answer."""
+
+    left: int = MAX_PAYLOADS
+    of_each: int = MAX_LISTED_PAYLOAD
+
+
+class TopicRequests:
+    """Answers requests about topics."""
+
+    def __init__(self, broker: Broker, turns: PageTurns) -> None:
+        self._broker = broker
+        self._turns = turns
+
+    @answers(ListTopics)
+    def page(self, who: Credentials, request: ListTopics, call: Call[Topics]) -> None:
+        """Return some topics, in order."""
+        broker = self._broker
+        topic_filter = checked_filter(broker, request.filter)
+        self._check_subscribe(who, request.filter)
+        room = PayloadRoom()
+
+        def following(after: bytes | None) -> Iterator[bytes]:
+            trees = (broker.catalog.created, broker.retained)
+            return merge(*(tree.following(after, topic_filter) for tree in trees))
+
+        def describe(topic: bytes) -> Entry | None:
+            if not matches(topic_filter, topic):
+                return None
+            created, kept = self._state(topic, room)
+            if not created and kept is None:
+                return None
+            return Topic(topic.decode(), created, kept), _payload_size(kept)
+
+        page = Page(
+            broker,
+            call,
+            following,
+            _name(request.after),
+            request.limit,
+            describe,
+            lambda topics, last: Topics(topics, None if last is None else last.decode()),
+        )
+        self._turns.add(who.asker, page.work)
+
+    @answers(GetTopic)
+    def one(self, who: Credentials, request: GetTopic, call: Call[Topic]) -> None:
+        """Return one topic."""
+        topic = checked_topic(self._broker, request.topic)
+        self._check_subscribe(who, request.topic)
+        created, kept = self._state(topic, PayloadRoom(of_each=MAX_PAYLOADS))
+        if not created and kept is None:
+            raise Problem(404, f"topic {request.topic!r} was not created, and has no retained message")
+        call.reply(Topic(request.topic, created, kept))
+
+    @answers(ListLevels)
+    def levels(self, who: Credentials, request: ListLevels, call: Call[Levels]) -> None:
+        """Return the levels that follow one, or the first ones, with the number of topics below each."""
+        broker = self._broker
+        below = None if request.below is UNSET else request.below
+        stem = b"" if below is None else checked_topic(broker, f"{below}/", "below")
+        self._check_subscribe(who, "#" if below is None else f"{below}/#")
+        created_topics, retained = broker.catalog.created, broker.retained
+        trees = (created_topics, retained)
+        room = PayloadRoom()
+
+        def describe(place: bytes) -> Entry | None:
+            level = level_at(stem, place)
+            counts = Below(created_topics.count_below(level), retained.count_below(level))
+            created, kept = self._state(level, room)
+            if not (created or kept is not None or counts.created or counts.kept):
+                return None  # its retained message has expired
+            name = level[len(stem) :].decode()
+            return Level(level.decode(), created, kept, name, counts), _payload_size(kept)
+
+        page = Page(
+            broker,
+            call,
+            lambda place: children(trees, stem, place),
+            _name(request.after),
+            request.limit,
+            describe,
+            lambda levels, last: Levels(levels, None if last is None else last.decode()),
+        )
+        self._turns.add(who.asker, page.work)
+
+    def _state(self, topic: bytes, room: PayloadRoom) -> tuple[bool, Kept | None]:
+        """Return whether a topic was created, and its retained message, with the payload if there is room."""
+        is_created = topic in self._broker.catalog.created.values
+        batch = self._broker.retained.values.get(topic)
+        if batch is None or (batch.expires_at is not None and batch.expires_at <= self._broker.now):
+            return is_created, None
+        size = batch.stride - batch.payload_at
+        kept = Kept(size=size, qos=batch.qos)
+        if size <= min(room.of_each, room.left):
+            room.left -= size
+            kept.payload_base64 = batch.payload()
+        return is_created, kept
+
+    def _check_subscribe(self, who: Credentials, topic_filter: str) -> None:
+        access = self._broker.access
+        if access.checks_topics and not access.may_subscribe(who, topic_filter):
+            raise refused("subscribe", topic_filter)
+
+    @answers(CreateTopic)
+    def create(self, who: Credentials, request: CreateTopic, call: Call[Created]) -> None:
+        """Create a topic, unless it exists."""
+        topic = self._managed(who, request.topic)
+        is_new = topic not in self._broker.catalog.created.values
+        self._change(self._broker.create_topic, topic, 409, call, Created(is_new))
+
+    @answers(DeleteTopic)
+    def delete(self, who: Credentials, request: DeleteTopic, call: Call[None]) -> None:
+        """Delete a topic, and its retained message."""
+        topic = self._managed(who, request.topic)
+        is_fixed = self._broker.catalog.is_fixed(topic)
+        self._change(self._broker.delete_topic, topic, 409 if is_fixed else 404, call, None)
+
+    def _managed(self, who: Credentials, name: str) -> bytes:
+        access = self._broker.access
+        topic = checked_topic(self._broker, name)
+        if access.checks_topics and not access.may_admin(who, name):
+            raise refused("admin", name)
+        return topic
+
+    def _change(
+        self, change: Callable[[bytes], str], topic: bytes, status: int, call: Call[Any], answer: Any
+    ) -> None:
+        refusal = change(topic)
+        if refusal:
+            raise Problem(status, refusal)
+        self._broker.journal.after(lambda: call.reply(answer))
+
+
+def _name(after: str) -> bytes | None:
+    """Return the name after which a page begins."""
+    return after.encode("utf-8", "replace") if after else None
+
+
+def _payload_size(kept: Kept | None) -> int:
+    """Return how many bytes of payload an entry has."""
+    return 0 if kept is None or kept.payload_base64 is UNSET else len(kept.payload_base64)

@@ -1,0 +1,63 @@
+"""The numbers behind the broker's metrics (metric_table.py)."""
+
+from __future__ import annotations
+
+import resource
+from statistics import median
+
+from pyrite.broker.core import Broker
+from pyrite.broker.figures import Figures
+from pyrite.server.log_metrics import Sizes
+from pyrite.server.memory import resident
+
+
+class Metrics:
+    """The numbers of one broker, as the rows of the table read them."""
+
+    def __init__(self, broker: Broker, sizes: Sizes | None = None) -> None:
+        self.broker = broker
+        self.figures: Figures = broker.figures
+        self.sizes = sizes or Sizes({})
+        self._started = broker.now
+        self.commit_median: float | None = None
+        self.commit_longest: float | None = None
+        """Seconds that commits took between the last two calls of `sample_commits`."""
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return self.broker.now - self._started
+
+    @property
+    def disconnected(self) -> int:
+        """Sessions whose client is away."""
+        return len(self.broker.sessions) - self.figures.connections
+
+    @property
+    def stored(self) -> int:
+        """Messages that wait in memory for sessions, and retained ones."""
+        return self.figures.messages_stored + len(self.broker.retained)
+
+    @property
+    def pending(self) -> int:
+        """Messages that were pulled and not acknowledged."""
+        return sum(len(one.pending) for one in self.broker.consumers.values())
+
+    def sample_commits(self) -> None:
+        """Begin another interval of the times of commits."""
+        times = list(self.figures.commit_times)
+        self.figures.commit_times.clear()
+        if self.broker.journal.lasting:
+            self.commit_median = median(times) if times else 0.0
+            self.commit_longest = max(times, default=0.0)
+
+    @property
+    def cpu_time(self) -> float:
+        """Seconds of CPU time of this process."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return used.ru_utime + used.ru_stime
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory of this process."""
+        return resident()

@@ -1,0 +1,81 @@
+"""A broker's process, from its start to SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Callable
+
+from pyrite.server.config import Config
+from pyrite.server.kernel import keep_pages_small, raise_descriptor_limit
+from pyrite.server.notify import READY, STOPPING, notify
+from pyrite.server.server import Server
+
+SWITCH_INTERVAL = 0.000_1
+"""Seconds after which the thread that writes the log yields to the event loop; Python's default is 5 ms."""
+
+
+async def serve(
+    config: Config, say: Callable[[str], None], reread: Callable[[], Config] | None = None
+) -> None:
+    """Run a broker until SIGTERM or SIGINT; `say` is told where it listens, and that it is ready.
+
+    At SIGHUP, `reread` returns the settings as they are then.
+    """
+    raise_descriptor_limit()
+    keep_pages_small()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        _on_signal(number, stopped.set)
+    server: Server | None = None
+    started = reload_wanted = False
+
+    def hang_up() -> None:
+        nonlocal reload_wanted
+        if server is not None and started:
+            server.reload()
+        else:
+            reload_wanted = True  # a reload during the start waits for its end
+
+    _on_signal(signal.SIGHUP, hang_up)
+    server = Server(config, reread)
+    for line in server.found():
+        say(line)
+    for listener in await server.start():
+        say(f"listening on {listener}")
+    say("pyrite ready")
+    notify(READY)
+    started = True
+    if reload_wanted:
+        server.reload()
+    # Everything loaded by now stays, and few of the objects that messages make are in cycles. So the
+    # collector examines fewer objects, less often, and few new ones at a time: everything waits meanwhile.
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.set_threshold(5_000, 200, 50)
+    try:
+        await stopped.wait()
+    finally:
+        notify(STOPPING)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a stopping broker has nothing to reload
+        await server.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):  # the stop is over: another signal changes nothing
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
+    """Make the event loop call `call` at each signal `number`.
+
+    Not `loop.add_signal_handler`: removing its handler restores the default action for a moment, and a SIGHUP
+    in that moment kills the process.
+    """
+    loop = asyncio.get_running_loop()
+
+    def handle(*_: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    signal.signal(number, handle)

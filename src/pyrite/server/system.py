@@ -1,0 +1,111 @@
+"""$SYS: the broker's metrics as retained messages, under the names that mosquitto's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp
+
+from pyrite.broker.message import Batch
+from pyrite.broker.timers import NO_SLOT
+from pyrite.server.metric_table import METRICS, STREAM_METRICS, Metric
+from pyrite.server.metrics import Metrics
+
+PREFIX = "$SYS/broker/"
+MINUTES = (1, 5, 15)
+
+_LOADS = {
+    "messages/received": "messages/received",
+    "messages/sent": "messages/sent",
+    "publish/received": "publish/messages/received",
+    "publish/sent": "publish/messages/sent",
+    "publish/dropped": "publish/messages/dropped",
+    "bytes/received": "bytes/received",
+    "bytes/sent": "bytes/sent",
+    "connections": "",
+    "sockets": "",
+}
+"""Counters with moving averages: the name under load/, and the counter's own topic."""
+
+
+def _counter(topic: str) -> Metric:
+    name = "" if topic else "connections_accepted_total"
+    return next(one for one in METRICS if (topic in one.topics if topic else one.name == name))
+
+
+class System:
+    """Publishes the metrics every `interval` seconds; those that have not changed are not published again."""
+
+    def __init__(self, metrics: Metrics, interval: float, version: str) -> None:
+        self.metrics = metrics
+        self.broker = broker = metrics.broker
+        self.interval = interval
+        self.slot = NO_SLOT
+        self._last = broker.now
+        self._counters = {name: _counter(topic) for name, topic in _LOADS.items()}
+        self._before: dict[str, float] = dict.fromkeys(_LOADS, 0)
+        self._averages: dict[tuple[str, int], float] = {}
+        self._published: dict[str, str] = {}
+        self._publish("version", f"pyrite version {version}")
+        broker.alert = self._publish_alarms
+        self.due()
+
+    def due(self) -> None:
+        """Publish the metrics, and again after the interval."""
+        self.metrics.sample_commits()
+        for metric in METRICS:
+            self._publish_metric(metric)
+        for name, value in self._load_averages():
+            self._publish(name, value)
+        if self.broker.journal.lasting:
+            self.metrics.sizes.measure(_ignore)
+            self._publish_log()
+        self.broker.timers.set(self, self.broker.now + self.interval)
+
+    def _publish_metric(self, metric: Metric) -> None:
+        if metric.needs_log and not self.broker.journal.lasting:
+            return
+        value = metric.read(self.metrics) if metric.topics else None
+        if value is not None:
+            for topic in metric.topics:
+                self._publish(topic, metric.form(value))
+
+    def _publish_alarms(self) -> None:
+        """Publish at once what is wrong with the log."""
+        for metric in METRICS:
+            if metric.name in ("log_damaged_places", "log_lost_messages_total"):
+                self._publish_metric(metric)
+        self._publish_log()
+
+    def _publish_log(self) -> None:
+        journal = self.broker.journal
+        self._publish("log/error", journal.fault.text if journal.fault is not None else "none")
+        for stream in journal.streams:
+            for metric in STREAM_METRICS:
+                value = metric.read(self.metrics, stream) if metric.topic else None
+                if value is not None:
+                    self._publish(f"log/streams/{stream.name}/{metric.topic}", str(value))
+
+    def _publish(self, name: str, value: str) -> None:
+        if self._published.get(name) != value:
+            self._published[name] = value
+            self.broker.publish(Batch((PREFIX + name).encode(), value.encode(), retain=True))
+
+    def _load_averages(self) -> Iterator[tuple[str, str]]:
+        """Yield moving averages of counters, per minute, over the last 1, 5 and 15 minutes."""
+        elapsed = self.broker.now - self._last
+        self._last = self.broker.now
+        if elapsed <= 0:
+            return
+        for name, counter in self._counters.items():
+            count = counter.read(self.metrics) or 0
+            per_minute = (count - self._before[name]) * 60 / elapsed
+            self._before[name] = count
+            for minutes in MINUTES:
+                old = self._averages.get((name, minutes), 0.0)
+                new = per_minute + exp(-elapsed / (60 * minutes)) * (old - per_minute)
+                self._averages[name, minutes] = new
+                yield f"load/{name}/{minutes}min", f"{new:.2f}"
+
+
+def _ignore(_: object) -> None:
+    pass
