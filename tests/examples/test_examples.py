@@ -76,7 +76,7 @@ def test_the_dashboard_receives_missed_messages(url: str) -> None:
 
 def test_workers_do_every_job_once(url: str) -> None:
     *jobs, last = run("workers", url)
-    assert last == "100 jobs are done"
+    assert last == "100 jobs done"
     assert sorted(line.split()[2] for line in jobs) == sorted(f"jobs/{number}" for number in range(100))
 
 
@@ -92,3 +92,11 @@ def test_tail_prints_new_messages_of_a_filter(url: str) -> None:
         tail.process.send_signal(signal.SIGINT)
         assert tail.exit_code() == 0
         assert b"Traceback" not in tail.output("stderr")
+
+
+def test_the_replay_of_an_empty_log_says_so(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "replay.py"), url], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "no readings in the log: run thermometers.py first\n"
