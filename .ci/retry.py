@@ -1,4 +1,4 @@
-"""Run the tests that failed in the last run once more, one after the other."""
+"""Run the tests that failed in the last run again, one at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 
 def main() -> int:
-    """Return 0 if all tests that failed pass alone."""
+    """Return 0 if all failed tests pass alone."""
     if not FAILED.exists():
-        print("retry: the suite did not get as far as its tests")
+        print("retry: the suite failed before running tests")
         return 1
-    # pytest-xdist adds the group of a test to its name: test_name@group.
+    # pytest-xdist appends the group to a test's name: test_name@group.
     names = [re.sub(r"@[\w-]+$", "", name) for name in json.loads(FAILED.read_text())]
     if not 0 < len(names) <= MAX_RETRIED:
-        print(f"retry: {len(names)} tests failed; at most {MAX_RETRIED} are run again")
+        print(f"retry: {len(names)} tests failed; at most {MAX_RETRIED} are retried")
         return 1
-    print("retry: running alone what failed under load:", *names, sep="\n  ", flush=True)
+    print("retry: running failed tests alone:", *names, sep="\n  ", flush=True)
     return subprocess.run([sys.executable, "-m", "pytest", "-n0", *names], check=False).returncode  # noqa: S603
 
 

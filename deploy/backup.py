@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Copy the data folder of a broker that is running: backup.py DATA COPY.
+"""Back up the data folder of a running broker: backup.py DATA COPY.
 
-The copy has every message that was acknowledged before it was begun, and the sessions, subscriptions and
-retained messages of that time. The order matters:
+The backup has every message that was acknowledged before it started, and the sessions, subscriptions and
+retained messages of that moment. The order matters:
 
-1. The state first, by SQLite's own way of copying a database in use. What messages did to it later is found
-   in the log again when a broker starts on the copy.
-2. Then the streams. A segment may become Parquet meanwhile, and is removed then; or a new one is begun. So
-   all is looked through again until no file came or went. Then only the newest segment has grown, and of that
-   the copy has what was there when it was read; a batch that was cut off at its end is dropped at the start.
-3. What sinks have staged.
+1. The state first, with SQLite's backup API. Later changes by messages are recovered from the log
+   when a broker starts on the backup.
+2. Then the streams. In the meantime, a segment may be converted to Parquet and removed, or a new one may be
+   created. So the folder is copied again until no file has appeared or disappeared. By then only the newest
+   segment has grown; an incomplete batch at the end of its copy is dropped when a broker starts.
+3. The staged rows of sinks.
 
-It needs nothing but Python, and to run as the user that the broker runs as.
+Needs nothing but Python. Run it as the user that the broker runs as.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import sqlite3
 import sys
 from pathlib import Path
 
-PASSES = 100
-"""How often the streams are looked through before it is given up."""
+MAX_PASSES = 100
+"""Number of passes over a stream before giving up."""
 
 
 def main(arguments: list[str]) -> int:
-    """Copy as the command line says; returns the exit code."""
+    """Run the backup; returns the exit code."""
     if len(arguments) != 2:
         print("usage: backup.py DATA COPY", file=sys.stderr)
         return 2
@@ -40,19 +40,19 @@ def main(arguments: list[str]) -> int:
 
 
 def back_up(data: Path, copy: Path) -> None:
-    """Copy a data folder to a folder that is not there, or empty."""
+    """Copy a data folder to a new or empty folder."""
     if not (data / "format").is_file():
-        raise ValueError(f"{data}: expected a data folder of Pyrite's")
+        raise ValueError(f"{data} is not a Pyrite data folder")
     if copy.exists() and any(copy.iterdir()):
-        raise ValueError(f"{copy}: expected a folder that is empty, or not there")
+        raise ValueError(f"{copy} is not empty: give an empty folder or a new one")
     copy.mkdir(mode=0o700, parents=True, exist_ok=True)
     copy_state(data / "state.sqlite", copy / "state.sqlite")
     (copy / "streams").mkdir()
     for stream in sorted((data / "streams").iterdir()):
         copy_stream(stream, copy / "streams" / stream.name)
     copy_staging(data / "staging", copy / "staging")
-    # A start of the machine that never was: so a broker on the copy gives no offset again that the one which
-    # went on may have given to another message.
+    # A boot id that never existed, which makes a broker on the copy skip offsets, as after a power failure:
+    # the original broker may have given the next ones to other messages.
     (copy / "boot").write_text("a copy\n")
     shutil.copy2(data / "format", copy / "format")  # last: without it, no broker starts on the copy
     os.sync()
@@ -70,23 +70,23 @@ def copy_state(database: Path, copy: Path) -> None:
 
 
 def copy_stream(stream: Path, copy: Path) -> None:
-    """Copy a stream's files until none came or went while they were copied."""
+    """Copy a stream's files, again until none appeared or disappeared during a pass."""
     copy.mkdir()
     copied: dict[str, tuple[int, int]] = {}
-    for _ in range(PASSES):
+    for _ in range(MAX_PASSES):
         names = set(os.listdir(stream))
-        # The index before what it is about: it must not know of more.
+        # The index before its segment, as it must not refer to data missing from the copy.
         for name in sorted(names, key=lambda one: (not one.endswith(".index"), one)):
             copy_if_changed(stream / name, copy / name, copied)
         if set(os.listdir(stream)) == names:
             for name in copied.keys() - names:
                 (copy / name).unlink()
             return
-    raise ValueError(f"{stream}: its files changed all the time; try again")
+    raise ValueError(f"{stream}: files kept changing during {MAX_PASSES} passes; try again")
 
 
 def copy_if_changed(source: Path, target: Path, copied: dict[str, tuple[int, int]]) -> None:
-    """Copy a file, unless it is as it was when it was copied last, or gone."""
+    """Copy a file unless it is unchanged since it was last copied, or gone."""
     try:
         found = source.stat()
         known = (found.st_size, found.st_mtime_ns)
@@ -98,7 +98,7 @@ def copy_if_changed(source: Path, target: Path, copied: dict[str, tuple[int, int
 
 
 def copy_staging(staging: Path, copy: Path) -> None:
-    """Copy what sinks have staged, as far as it is still there."""
+    """Copy the staged rows of sinks that still exist."""
     for sink in files_in(staging):
         (copy / sink.name).mkdir(parents=True)
         for part in files_in(sink):
@@ -106,7 +106,7 @@ def copy_staging(staging: Path, copy: Path) -> None:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return what is in a folder; nothing if it is gone, as that of a sink is when all was committed."""
+    """Return the files in a folder; none if it is gone, as after a sink's last commit."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -114,7 +114,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def copy_if_there(source: Path, target: Path) -> None:
-    """Copy a file, unless it is gone."""
+    """Copy a file unless it is gone."""
     try:
         shutil.copy2(source, target)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A question and its answer over MQTT 5: the question says where the answer is to go, and which it is for.
+"""Request and response over MQTT 5: the request names the response topic and carries correlation data.
 
 python examples/ask.py [URL]
 """
@@ -12,7 +12,7 @@ from pyrite.client import Client, Subscription
 
 
 async def answer(client: Client, questions: Subscription) -> None:
-    """Answer every question with the same words in capitals."""
+    """Answer every request with its payload in capitals."""
     async for question in questions:
         await client.publish(
             question.properties["response_topic"],
@@ -23,7 +23,7 @@ async def answer(client: Client, questions: Subscription) -> None:
 
 
 async def main(url: str) -> None:
-    """Ask twice, and print what comes back."""
+    """Send two requests and print the responses."""
     async with (
         Client(url) as server,
         Client(url) as client,

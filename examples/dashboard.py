@@ -1,4 +1,4 @@
-"""Shows the latest temperature of every room, and alarms; what comes while it is away is not missed.
+"""Shows the latest temperature of every room, and alarms; messages sent while it is away are not missed.
 
 python examples/dashboard.py [URL] [MESSAGES]     ends after so many messages, or with Ctrl-C
 """
@@ -14,16 +14,16 @@ DAY = 24 * 60 * 60
 
 
 def lost(error: ClientError) -> None:
-    """Say that the connection is gone; the client comes back by itself."""
+    """Report a lost connection; the client reconnects."""
     print(error, file=sys.stderr)
 
 
-async def main(url: str, most: float) -> None:
-    """Print messages as they come."""
+async def main(url: str, max_messages: float) -> None:
+    """Print messages as they arrive."""
     latest: dict[str, float] = {}
     shown = 0
     async with Client(url, client_id="dashboard", session_expiry=DAY, on_disconnect=lost) as client:
-        # Without `async with`, the subscription stays with the session when this program ends.
+        # Without `async with`, the session keeps the subscription when this program ends.
         messages = await client.subscribe(["sensors/+/temperature", "alarms/#"], qos=1)
         print("watching", flush=True)
         async for message in messages:
@@ -34,7 +34,7 @@ async def main(url: str, most: float) -> None:
                 latest[room] = float(message.payload)
                 print(*(f"{name}: {value:.1f}" for name, value in sorted(latest.items())), flush=True)
             shown += 1
-            if shown >= most:
+            if shown >= max_messages:
                 break
 
 

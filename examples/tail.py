@@ -1,4 +1,4 @@
-"""Follows a topic filter, without asyncio.
+"""Prints the messages of a topic filter as they arrive, without asyncio.
 
 python examples/tail.py [URL] [FILTER]     ends with Ctrl-C
 """
@@ -11,7 +11,7 @@ from pyrite.client import BlockingClient
 
 
 def main(url: str, topic_filter: str) -> None:
-    """Print messages as they come."""
+    """Print messages as they arrive."""
     with BlockingClient(url) as client, client.subscribe(topic_filter, qos=1) as messages:
         print("following", *messages.filters, flush=True)
         for message in messages:

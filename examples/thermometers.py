@@ -1,4 +1,4 @@
-"""Ten thermometers that publish a hundred readings each, acknowledged by the broker.
+"""Ten thermometers publish a hundred readings each, acknowledged by the broker.
 
 python examples/thermometers.py [URL]
 """
@@ -17,11 +17,11 @@ READINGS = 100
 
 
 async def main(url: str) -> None:
-    """Publish all readings; the will tells everyone if this program dies before it is done."""
+    """Publish all readings; the will reports if this program dies before it is done."""
     will = Will("alarms/thermometers", b"gone", qos=1)
     async with Client(url, client_id="thermometers", will=will) as client:
         began = time.perf_counter()
-        # All are on their way at once: the client sends them in few large pieces.
+        # Published without waiting for each, so the client sends them in a few large writes.
         acknowledgements = [
             client.publish_soon(f"sensors/{room}/temperature", f"{20 + math.sin(number / 10 + room):.2f}", 1)
             for number in range(READINGS)

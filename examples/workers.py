@@ -1,4 +1,4 @@
-"""Three workers that share a hundred jobs: each job is given to one of them, and done once.
+"""Three workers share a hundred jobs: each job goes to one of them and is done once.
 
 python examples/workers.py [URL]
 """
@@ -15,26 +15,27 @@ WORKERS = 3
 
 
 async def work(url: str, name: str) -> int:
-    """Pull jobs until there are no more; return how many were done."""
+    """Fetch jobs until there are none; returns how many were done."""
     done = 0
     async with Client(url) as client:
         consumer = await client.consumer("workers", "jobs/#")
         while jobs := await consumer.pull(5):
             for job in jobs:
-                await asyncio.sleep(0.001)  # what a job takes
+                await asyncio.sleep(0.001)  # the work
                 print(name, job.topic, job.payload.decode())
-            # What a worker does not acknowledge within 30 seconds, because it died, is given to another.
+            # Jobs that a worker does not acknowledge within 30 seconds, because it died, go to another
+            # worker.
             await consumer.ack(jobs)
             done += len(jobs)
     return done
 
 
 async def main(url: str) -> None:
-    """Publish the jobs, and let the workers have them."""
+    """Publish the jobs and run the workers."""
     async with Client(url) as client:
         await asyncio.gather(*(client.publish(f"jobs/{number}", "sweep", qos=1) for number in range(JOBS)))
         done = await asyncio.gather(*(work(url, f"worker {number}") for number in range(WORKERS)))
-        print(f"{sum(done)} jobs are done")
+        print(f"{sum(done)} jobs done")
         consumer = await client.consumer("workers", "jobs/#")
         await consumer.delete()
 

@@ -1,4 +1,4 @@
-"""`python -m pyrite` is the `pyrite` command."""
+"""Run the `pyrite` command with `python -m pyrite`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Spark looks for data sources in packages whose names begin so: this is how it finds `format("pyrite")`."""
+"""Registers `format("pyrite")`: Spark looks for data sources in packages with this prefix."""
 
 from pyrite.spark.source import PyriteSource as DefaultSource
 

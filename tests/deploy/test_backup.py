@@ -1,4 +1,4 @@
-"""deploy/backup.py: a copy of a running broker's data folder has all that was acknowledged before."""
+"""deploy/backup.py: a backup of a running broker has every message acknowledged before it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.waiting import wait_until
 
 BACKUP = Path(__file__).parents[2] / "deploy" / "backup.py"
 SMALL = "[[stream]]\nname = 'default'\nsegment_bytes = 65536\n"
-"""Segments so small that they are sealed, made Parquet and merged all the time."""
+"""Segments so small that they are sealed, converted and merged all the time."""
 LEAP = 16_777_216
 MANY = 50
-"""Files that take so long to copy that others come and go meanwhile."""
+"""Files that take so long to copy that others appear and disappear in the meantime."""
 
 
 class Publisher(threading.Thread):
-    """Publishes numbers with QoS 1, and knows which were acknowledged."""
+    """Publishes numbers with QoS 1 and records which were acknowledged."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def broker_on(folder: Path, data: Path) -> BrokerProcess:
 
 
 def messages(data: Path) -> tuple[list[int], list[int]]:
-    """Return the numbers that were published on `a` and are in a data folder, and the offsets of all."""
+    """Return the numbers published on `a` in a data folder, and all offsets."""
     numbers: list[int] = []
     offsets: list[int] = []
     for batch in StreamReader(data / "streams" / "default").read(0):
@@ -95,7 +95,7 @@ def messages(data: Path) -> tuple[list[int], list[int]]:
     return numbers, offsets
 
 
-def test_a_copy_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_backup_has_every_acknowledged_message(tmp_path: Path) -> None:
     copies = [tmp_path / f"copy-{number}" for number in range(3)]
     at_least: list[int] = []
     with broker_on(tmp_path, tmp_path / "data") as broker:
@@ -142,7 +142,7 @@ def wait_for_parquet(stream: Path) -> None:
 
 
 class Upkeep(threading.Thread):
-    """Does to files what the broker does to segments, only faster: one after the other becomes Parquet."""
+    """Converts one segment after another to Parquet, faster than the broker does."""
 
     def __init__(self, stream: Path) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Upkeep(threading.Thread):
         for number in range(MANY):
             (stream / f"{number:020}.parquet").write_text("begin")
         self.written = MANY
-        """Segments that are complete."""
+        """Complete segments."""
         self._enough = threading.Event()
 
     def run(self) -> None:
@@ -171,7 +171,7 @@ class Upkeep(threading.Thread):
         self.join(30)
 
 
-def test_no_segment_is_missed_in_both_forms(tmp_path: Path) -> None:
+def test_no_segment_is_missed_while_it_is_converted(tmp_path: Path) -> None:
     backup = load_backup()
     (tmp_path / "stream").mkdir()
     upkeep = Upkeep(tmp_path / "stream")
@@ -191,7 +191,7 @@ def test_no_segment_is_missed_in_both_forms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
-def test_the_state_is_copied_whatever_the_folder_is_called(tmp_path: Path, name: str) -> None:
+def test_the_state_is_copied_from_a_folder_with_any_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     source, copy = tmp_path / name / "state.sqlite", tmp_path / "copy.sqlite"
     with closing(sqlite3.connect(source)) as database, database:
@@ -203,7 +203,7 @@ def test_the_state_is_copied_whatever_the_folder_is_called(tmp_path: Path, name:
     assert {path.name for path in tmp_path.iterdir()} == {name, "copy.sqlite"}
 
 
-def test_what_sinks_stage_and_commit_meanwhile_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_backup_succeeds_while_sinks_stage_and_commit(tmp_path: Path) -> None:
     staging = tmp_path / "staging"
     (staging / "lasting").mkdir(parents=True)
     (staging / "lasting" / "part.arrow").write_text("rows")
@@ -233,7 +233,7 @@ def test_what_sinks_stage_and_commit_meanwhile_is_no_obstacle(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("case", ["no data folder", "not empty"])
-def test_what_cannot_be_is_an_error(tmp_path: Path, case: str) -> None:
+def test_a_wrong_source_or_target_is_an_error(tmp_path: Path, case: str) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     data.mkdir()
     if case == "not empty":

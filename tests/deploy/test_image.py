@@ -1,4 +1,4 @@
-"""deploy/Dockerfile: without an engine, what can be known of the image that it makes."""
+"""deploy/Dockerfile, checked without a container engine."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ OPERATIONS = ROOT / "docs" / "operations.md"
 
 
 def instructions() -> list[list[str]]:
-    """Return the lines of the Dockerfile, those that go on joined, as words."""
+    """Return the lines of the Dockerfile as words, with continuation lines joined."""
     text = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text())
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def final() -> dict[str, list[str]]:
-    """Return the instructions of the last stage, which is the image."""
+    """Return the instructions of the last stage, which makes the image."""
     lines = instructions()
     last = max(number for number, line in enumerate(lines) if line[0] == "FROM")
     return {line[0]: line[1:] for line in lines[last:]}
 
 
 def copied() -> list[str]:
-    """Return what the image is made of, as the Dockerfile names it."""
+    """Return the sources of the image, as the Dockerfile names them."""
     return [
         one
         for line in instructions()
@@ -41,7 +41,7 @@ def copied() -> list[str]:
 
 
 def options(command: str) -> dict[str, list[str]]:
-    """Return the options of a command that the documentation tells to type, with all their values."""
+    """Return the options and values of a command shown in the documentation."""
     text = OPERATIONS.read_text().replace("\\\n", " ")
     (line,) = (one for one in text.splitlines() if one.strip().startswith(command))
     words = shlex.split(line)
@@ -52,7 +52,7 @@ def options(command: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_image_runs_as_no_one_special_and_names_no_registry() -> None:
+def test_the_image_runs_unprivileged_and_names_no_registry() -> None:
     image = final()
     assert image["VOLUME"] == ["/var/lib/pyrite"]
     assert "HEALTHCHECK" in image
@@ -64,7 +64,7 @@ def test_the_image_runs_as_no_one_special_and_names_no_registry() -> None:
             assert "/" not in line[1]
 
 
-def test_its_user_is_a_number_and_the_same_wherever_it_is_told() -> None:
+def test_the_user_of_the_image_is_the_same_number_everywhere() -> None:
     image = final()
     user, _, group = image["USER"][0].partition(":")
     assert user == group
@@ -76,11 +76,11 @@ def test_its_user_is_a_number_and_the_same_wherever_it_is_told() -> None:
     assert f"chown -R root:{group} etc" in OPERATIONS.read_text()
 
 
-def test_modules_of_python_are_compiled_as_no_one_can_do_it_later() -> None:
+def test_python_modules_are_compiled_in_the_image() -> None:
     assert "python -m compileall" in " ".join(final()["RUN"])
 
 
-def test_it_is_run_as_the_unit_runs_the_broker() -> None:
+def test_the_image_runs_the_broker_as_the_unit_does() -> None:
     run = options("docker run -d")
     service = unit()["Service"]
     assert {one.partition(":")[0] for one in run["-p"]} == set(final()["EXPOSE"])
@@ -93,7 +93,7 @@ def test_it_is_run_as_the_unit_runs_the_broker() -> None:
     assert run["--security-opt"] == ["no-new-privileges"]
 
 
-def test_the_image_is_sent_all_that_it_copies() -> None:
+def test_every_copied_file_is_in_the_build_context() -> None:
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     sent = [line[1:] for line in ignored if line.startswith("!")]
     assert copied()
@@ -102,7 +102,7 @@ def test_the_image_is_sent_all_that_it_copies() -> None:
         assert any(fnmatch.fnmatch(source, one) for one in sent)
 
 
-def test_what_it_copies_makes_a_package_with_every_file(tmp_path: Path) -> None:
+def test_the_copied_files_build_a_complete_package(tmp_path: Path) -> None:
     project = tmp_path / "build"
     project.mkdir()
     compiled = shutil.ignore_patterns("__pycache__")
@@ -123,7 +123,7 @@ def test_what_it_copies_makes_a_package_with_every_file(tmp_path: Path) -> None:
     assert {str(path.relative_to(project / "src")) for path in files} - packed == set()
 
 
-def test_it_installs_extras_that_there_are() -> None:
+def test_the_image_installs_existing_extras() -> None:
     (wanted,) = re.findall(r"'\.\[([\w,]+)\]'", (DEPLOY / "Dockerfile").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(wanted.split(",")) <= set(project["optional-dependencies"])

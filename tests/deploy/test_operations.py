@@ -1,4 +1,4 @@
-"""docs/operations.md says what every figure of a running broker means, and of no others."""
+"""docs/operations.md describes every metric of a running broker, and no others."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TABLE = [
 
 
 def section(title: str) -> str:
-    """Return what the document says under a title."""
+    """Return the text of a section."""
     return DOCUMENT.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def unseen(told: dict[str, re.Pattern[str]], found: set[str]) -> set[str]:
-    """Return the rows of the table that nothing was found for."""
+    """Return the rows of the table that have no metric."""
     return {row for row, one in told.items() if not any(map(one.fullmatch, found))}
 
 
-def test_every_topic_is_in_the_table_and_the_other_way_round(tmp_path: Path) -> None:
+def test_every_sys_topic_is_documented_and_every_documented_one_exists(tmp_path: Path) -> None:
     rows = re.findall(r"^\| `([^`]+)` \| .+ \|$", section("$SYS"), re.MULTILINE)
     told = {
         row: re.compile(re.escape(row).replace("NAME", "[^/]+").replace("MINUTES", r"(?:1|5|15)min"))
@@ -54,24 +54,24 @@ def test_every_topic_is_in_the_table_and_the_other_way_round(tmp_path: Path) -> 
         until = time.monotonic() + 20
         while unseen(told, found) and time.monotonic() < until:
             found.add(messages.get(timeout=10).topic.removeprefix(PREFIX))
-        for _ in range(5 * len(rows)):  # some updates more: whatever else there may be
+        for _ in range(5 * len(rows)):  # a few more updates, in case more metrics appear
             found.add(messages.get(timeout=10).topic.removeprefix(PREFIX))
     assert {topic for topic in found if not any(one.fullmatch(topic) for one in told.values())} == set()
     assert unseen(told, found) == set()
 
 
-def test_every_metric_is_in_the_table_and_the_other_way_round() -> None:
+def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
     rows = re.findall(r"^\| `pyrite_(\w+)` \| (\w+) \| (.+) \|$", section("Metrics"), re.MULTILINE)
     assert rows == TABLE
 
 
-def test_a_broker_tells_what_is_in_the_table_and_alarms_are_about_that(tmp_path: Path) -> None:
+def test_a_broker_publishes_the_documented_metrics_and_alarms_use_them(tmp_path: Path) -> None:
     listen = "--listen=http://127.0.0.1:0"
     (tmp_path / "pyrite.toml").write_text("[mqtt]\nsys_interval = 0.1\n")
     wanted = {f"pyrite_{name}" for name, _, _ in TABLE}
     found: set[str] = set()
     with BrokerProcess("--config=pyrite.toml", "--data=data", listen, cwd=tmp_path) as broker:
-        until = time.monotonic() + 20  # some of them are there when $SYS was published
+        until = time.monotonic() + 20  # some were missing when $SYS was first published
         while found != wanted and time.monotonic() < until:
             text = httpx.get(f"{broker.urls[0]}/metrics", timeout=10).text
             found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}

@@ -1,4 +1,4 @@
-"""deploy/: the unit and the settings are what they claim to be."""
+"""deploy/: the systemd unit and the settings keep their promises."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 ANALYZE = shutil.which("systemd-analyze")
 MOST_EXPOSED = 2.5
-"""On a scale to 10; a unit without any hardening has 9.6."""
+"""systemd's exposure level, up to 10; a unit without any hardening has 9.6."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[BrokerProcess]:
-    """A broker with the settings as they are, but for where the files are, and the ports."""
+    """A broker with the deployed settings, with paths and ports changed."""
     folder = tmp_path_factory.mktemp("deploy")
     text = (DEPLOY / "pyrite.toml").read_text()
     moved = text.replace("/etc/pyrite", str(folder)).replace("/var/lib/pyrite", str(folder))
@@ -74,7 +74,7 @@ def listeners() -> dict[str, SplitResult]:
     return {one.scheme: one for one in map(urlsplit, urls)}
 
 
-def test_what_others_can_reach_is_encrypted() -> None:
+def test_listeners_for_other_machines_are_encrypted() -> None:
     reached = {scheme for scheme, one in listeners().items() if one.hostname != "127.0.0.1"}
     assert reached == {"mqtts", "wss"}
     assert set(listeners()) == {*reached, "http", "ws"}
@@ -85,7 +85,7 @@ def url_of(broker: BrokerProcess, scheme: str) -> str:
     return url
 
 
-def test_it_can_be_watched_from_this_machine(broker: BrokerProcess) -> None:
+def test_metrics_and_dashboard_are_reachable_from_this_machine(broker: BrokerProcess) -> None:
     with httpx.Client(base_url=url_of(broker, "http"), timeout=10) as api:
         assert api.get("/ready").json() == {"ready": True, "reason": None}
         assert "pyrite_uptime_seconds" in api.get("/metrics").text
@@ -113,14 +113,14 @@ def test_the_image_is_healthy_while_the_broker_is_ready(broker: BrokerProcess) -
 
 
 @pytest.mark.parametrize(("name", "password"), [(None, ""), ("ann", "wrong"), ("nobody", "one")])
-def test_no_one_comes_in_without_a_password(
+def test_nobody_connects_without_a_password(
     broker: BrokerProcess, authority: trustme.CA, name: str | None, password: str
 ) -> None:
     with pytest.raises(ConnectError), connect(broker, authority, name, password):
         pass
 
 
-def test_each_may_do_what_its_group_may(broker: BrokerProcess, authority: trustme.CA) -> None:
+def test_each_user_has_the_rights_of_its_groups(broker: BrokerProcess, authority: trustme.CA) -> None:
     with connect(broker, authority, "pump", "three") as device:
         device.publish("devices/pump/pressure", b"1", qos=1)
         with pytest.raises(PublishError):
@@ -137,7 +137,7 @@ def test_each_may_do_what_its_group_may(broker: BrokerProcess, authority: trustm
         admin.publish("anything", b"x", qos=1)
 
 
-def test_the_log_is_json(broker: BrokerProcess) -> None:
+def test_the_log_output_is_json(broker: BrokerProcess) -> None:
     assert all(line.startswith('{"time": ') for line in list(broker.log))
 
 
@@ -148,7 +148,7 @@ def unit() -> configparser.ConfigParser:
     return parser
 
 
-def test_the_unit_and_the_settings_agree() -> None:
+def test_unit_and_settings_agree() -> None:
     service = unit()["Service"]
     config = DEPLOY / "pyrite.toml"
     text = config.read_text()
@@ -161,7 +161,7 @@ def test_the_unit_and_the_settings_agree() -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
+def test_systemd_is_notified_when_the_broker_is_ready_and_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool
 ) -> None:
     service = unit()["Service"]
@@ -180,7 +180,7 @@ def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
         assert broker.log == []
 
 
-def test_a_service_manager_that_is_gone_is_no_obstacle(
+def test_a_broken_notify_socket_does_not_stop_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
@@ -190,11 +190,11 @@ def test_a_service_manager_that_is_gone_is_no_obstacle(
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_and_rates_it_as_hardened(tmp_path: Path) -> None:
     assert ANALYZE is not None
     path = tmp_path / "pyrite.service"
     text = (DEPLOY / "pyrite.service").read_text()
-    path.write_text(text.replace("/opt/pyrite/bin/pyrite", sys.executable))  # it looks whether it is there
+    path.write_text(text.replace("/opt/pyrite/bin/pyrite", sys.executable))  # checks that it exists
     done = subprocess.run([ANALYZE, "verify", str(path)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     command = [ANALYZE, "security", "--offline=true", "--no-pager", str(path)]

@@ -131,7 +131,7 @@ def test_polars_reads_the_log(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("topic", ["s/#/x", "a#", "", ["sensors/1", "+a"]])
 def test_an_invalid_filter_is_refused(broker: BrokerProcess, topic: str | list[str]) -> None:
-    with pytest.raises(QueryError, match="is no topic filter"):
+    with pytest.raises(QueryError, match="invalid topic filter"):
         read_log(broker.urls[1], topic=topic)
 
 
@@ -212,14 +212,14 @@ def test_invalid_urls_are_refused() -> None:
     for url in ("mqtt://127.0.0.1", "flight://", f"{where}:x", f"{where}:0", f"{where}/a", f"{where}?a"):
         with pytest.raises(QueryError, match="expected flight://HOST:PORT or flights://HOST:PORT, not"):
             FlightLog(url)
-    with pytest.raises(QueryError, match="no user name or password in it: give them beside it") as told:
+    with pytest.raises(QueryError, match="must not contain a user name or password; pass them") as told:
         FlightLog("flight://ann:secret@127.0.0.1")
     assert "secret" not in str(told.value)
-    with pytest.raises(QueryError, match="a password goes with a username"):
+    with pytest.raises(QueryError, match="a password needs a user name"):
         FlightLog(where, password="x")
-    with pytest.raises(QueryError, match="go with flights://"):
+    with pytest.raises(QueryError, match="need a flights:// URL"):
         FlightLog(where, ca_file="ca.pem")
-    with pytest.raises(QueryError, match="not both"):
+    with pytest.raises(QueryError, match="or a token"):
         FlightLog("flight://127.0.0.1", username="a", token="b")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What tests of pipelines have in common."""
+"""Helpers of the pipeline tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ exit 1
 
 
 def broken_java(folder: Path) -> Path:
-    """Make what looks like a Java, and does not start; return what JAVA_HOME is to be."""
+    """Create a Java that fails to start; returns its JAVA_HOME."""
     java = folder / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(_JAVA)

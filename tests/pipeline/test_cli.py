@@ -1,4 +1,4 @@
-"""`pyrite pipeline` where no Spark is needed: making a project, and what is said when something is wrong."""
+"""`pyrite pipeline` without Spark: creating a project, and error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pipeline(*arguments: str, cwd: Path, **environment: str) -> subprocess.Compl
     )
 
 
-def test_init_writes_a_project_and_a_second_time_refuses(tmp_path: Path) -> None:
+def test_init_creates_a_project_and_refuses_to_overwrite_it(tmp_path: Path) -> None:
     first = pipeline("init", "plant", "--broker", "flight://broker.example:1", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "pyrite pipeline run" in first.stdout
@@ -38,31 +38,33 @@ def test_init_writes_a_project_and_a_second_time_refuses(tmp_path: Path) -> None
     assert "FOLDER" not in before
     second = pipeline("init", "plant", cwd=tmp_path)
     assert second.returncode == 2
-    assert "plant is there already" in second.stderr
+    assert "plant already exists" in second.stderr
     assert (tmp_path / "plant" / "spark-pipeline.yml").read_text() == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("run",), 2, "there is no pipeline in"),
+        (("run",), 2, "no pipeline in"),
         (("show",), 2, "pyrite pipeline init NAME"),
-        (("init", "a b"), 2, "cannot be a pipeline's name"),
+        (("init", "a b"), 2, "invalid pipeline name"),
         (("init", "x", "--broker", "mqtt://127.0.0.1:1883"), 2, "expected flight://HOST:PORT"),
         (("run", "--continuous", "--full-refresh"), 2, "not allowed with"),
-        (("run", "--every", "soon"), 2, "expected a number of seconds"),
+        (("run", "--every", "soon"), 2, "expected seconds from 0 to 86400"),
         (("show", "--rows", "0"), 2, "expected a number above 0"),
         (("fly",), 2, "invalid choice: 'fly'"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_wrong_arguments_are_explained(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
     ended = pipeline(*arguments, cwd=tmp_path)
     assert ended.returncode == code
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_without_a_broker_run_says_so_before_spark_is_started(tmp_path: Path) -> None:
+def test_run_reports_a_missing_broker_before_starting_spark(tmp_path: Path) -> None:
     make_project(tmp_path / "plant", "flight://127.0.0.1:1")
     ended = pipeline("run", "--project", "plant", cwd=tmp_path)
     assert ended.returncode == 1
@@ -72,9 +74,7 @@ def test_without_a_broker_run_says_so_before_spark_is_started(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("recorded", [None, "0123456789ab"], ids=["none", "others"])
-def test_a_project_made_of_other_templates_is_told_of_in_a_line_with_what_to_do(
-    tmp_path: Path, recorded: str | None
-) -> None:
+def test_run_reports_that_a_project_has_other_templates(tmp_path: Path, recorded: str | None) -> None:
     project = make_project(tmp_path / "plant", "flight://127.0.0.1:1")
     assert project.advice is None
     specification = project.specification.read_text()
@@ -86,12 +86,12 @@ def test_a_project_made_of_other_templates_is_told_of_in_a_line_with_what_to_do(
     ended = pipeline("run", cwd=project.folder)
     assert ended.returncode == 1
     advice, failure, *_ = ended.stderr.splitlines()
-    assert "was not made of the templates" in advice
+    assert "was created by another version of Pyrite" in advice
     assert f'pyrite.templates: "{current[1]}"' in advice
-    assert "starting Spark" in failure, "it goes on"
+    assert "starting Spark" in failure, "it runs nevertheless"
 
 
-def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
+def test_run_reports_in_one_line_why_spark_did_not_start(tmp_path: Path) -> None:
     listen = ("--listen", "flight://127.0.0.1:0")
     with BrokerProcess("--data", str(tmp_path / "data"), *listen) as broker:
         make_project(tmp_path / "plant", broker.urls[0])
@@ -101,12 +101,12 @@ def test_a_spark_that_does_not_start_is_told_in_a_line(tmp_path: Path) -> None:
     assert ended.stderr.splitlines() == [
         "starting Spark",
         "pyrite pipeline: Spark did not start: no memory to speak of",
-        f"What Spark itself said is in {tmp_path / 'plant' / 'spark.log'}",
+        f"Spark's own output is in {tmp_path / 'plant' / 'spark.log'}",
     ]
 
 
 @pytest.mark.parametrize("name", ["a b", "50%", "a#b", "[a]"])
-def test_state_is_elsewhere_if_spark_would_mistake_the_path(
+def test_checkpoints_are_kept_elsewhere_if_spark_would_misread_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
@@ -116,19 +116,19 @@ def test_state_is_elsewhere_if_spark_would_mistake_the_path(
     assert project.tables == tmp_path / name / "plant" / "tables"
 
 
-def test_state_is_in_the_project_where_that_can_be(tmp_path: Path) -> None:
+def test_checkpoints_are_kept_in_the_project_if_possible(tmp_path: Path) -> None:
     project = make_project(tmp_path / "zoë" / "plant")
     assert f'storage: "file://{project.folder}/state"' in project.specification.read_text()
 
 
 @pytest.mark.parametrize("name", ['a"b', "a;b", "a\\b", "a\nb"])
-def test_a_path_that_spark_cannot_be_told_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ProjectError, match="Spark cannot be told of a path with"):
+def test_a_path_that_spark_does_not_accept_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ProjectError, match="Spark does not accept paths with"):
         make_project(tmp_path / name / "plant")
     assert not (tmp_path / name).exists()
 
 
-def test_a_path_without_any_place_for_state_is_refused(
+def test_a_project_without_a_usable_checkpoint_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my state"))
@@ -137,7 +137,7 @@ def test_a_path_without_any_place_for_state_is_refused(
     assert not (tmp_path / "a b").exists()
 
 
-def test_a_schema_that_cannot_be_is_named_before_spark_is_started(tmp_path: Path) -> None:
+def test_run_reports_an_invalid_schema_before_starting_spark(tmp_path: Path) -> None:
     project = make_project(tmp_path / "plant", "flight://127.0.0.1:1")
     (project.folder / "schemas.toml").write_text("[telemetry]\n")
     ended = pipeline("run", "--project", "plant", cwd=tmp_path)
@@ -145,14 +145,14 @@ def test_a_schema_that_cannot_be_is_named_before_spark_is_started(tmp_path: Path
     assert "[telemetry]: expected topic" in ended.stderr
 
 
-def test_show_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
+def test_show_reports_that_there_are_no_tables_yet(tmp_path: Path) -> None:
     make_project(tmp_path / "plant")
     ended = pipeline("show", "--project", "plant", cwd=tmp_path)
     assert ended.returncode == 2
-    assert "no tables yet; `pyrite pipeline run` makes them" in ended.stderr
+    assert "no tables yet: run `pyrite pipeline run`" in ended.stderr
 
 
-def test_a_file_that_a_killed_run_left_is_not_counted(tmp_path: Path) -> None:
+def test_files_left_by_a_killed_run_are_not_counted(tmp_path: Path) -> None:
     project = make_project(tmp_path / "plant")
     folder = project.tables / "bronze"
     listed = folder / "_spark_metadata"

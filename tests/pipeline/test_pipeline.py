@@ -1,4 +1,4 @@
-"""A pipeline on a real Spark and a real broker: run, killed, run again, elsewhere, and shown."""
+"""A pipeline with a real Spark and a real broker: run, killed, resumed, and shown."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.support.process import BrokerProcess
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 PATIENCE = 300.0
-"""Seconds for a run, on a machine that has much else to do."""
+"""Seconds for a run, on a busy machine."""
 PLANT = {"PYRITE_USERNAME": "plant", "PYRITE_PASSWORD": "plant-word"}
-"""Who the pipeline is."""
+"""The pipeline's credentials."""
 RULES = """
 [access]
 users = "users"
@@ -47,13 +47,13 @@ pull = ["#"]
 publish = ["alerts/#", "$pipelines/#"]
 """
 ODD = (b"\xff\xfe", b'{"temperature": 2} trailing', b'{"temperature": 4}{"temperature": 5}', b"null")
-"""Payloads of a device that are no JSON objects."""
+"""Payloads of a device that are not JSON objects."""
 WINDOW = 10
-"""Seconds of a window in topic_windows, and of its watermark."""
+"""Window and watermark of topic_windows, in seconds."""
 
 
 class Running:
-    """`pyrite pipeline run`, and what it says."""
+    """`pyrite pipeline run` and its output."""
 
     def __init__(self, project: Project, *options: str) -> None:
         self._process = subprocess.Popen(
@@ -63,7 +63,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # as in a terminal, where Ctrl-C is for all that was started there
+            start_new_session=True,  # a process group, as in a terminal, where Ctrl-C reaches every process
         )
         self.lines: list[str] = []
         self._over = False
@@ -82,24 +82,24 @@ class Running:
             self._changed.notify_all()
 
     def wait_for(self, found: Callable[[str], bool], since: int = 0) -> None:
-        """Return when it has said something, after its first `since` lines."""
+        """Wait for a line of output after the first `since` lines."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or any(map(found, self.lines[since:])), PATIENCE)
         assert any(map(found, self.lines[since:])), "\n".join(self.lines)
 
     def wait_for_rows(self, table: str, rows: int) -> None:
-        """Return after a run that left a table with so many rows."""
+        """Wait for a run after which a table has this many rows."""
         self.wait_for(lambda line: line.startswith("run ") and f"{table} {rows:,}" in line)
 
     def interrupt(self) -> tuple[int, int]:
-        """Press Ctrl-C, and return with which code it ended, and how many processes it left behind."""
+        """Send Ctrl-C; returns the exit code and the number of processes left."""
         others = psutil.Process(self._process.pid).children(recursive=True)
         os.killpg(self._process.pid, signal.SIGINT)
         code = self._process.wait(PATIENCE)
         return code, len(psutil.wait_procs(others, 20)[1])
 
     def kill(self) -> None:
-        """Kill it, as the kernel does when memory is short, and wait until its Java is gone as well."""
+        """Kill it, as the kernel does when memory is short, and wait until its Java has ended too."""
         if self._process.poll() is None:
             others = psutil.Process(self._process.pid).children(recursive=True)
             self._process.kill()
@@ -112,31 +112,31 @@ class Running:
 
 @dataclass
 class Story:
-    """What happened, for the tests to look at."""
+    """The results, for the tests to check."""
 
     project: Project
     log: list[dict[str, Any]] = field(default_factory=list)
     """All messages, without alerts."""
     faults: Counter[tuple[str, str]] = field(default_factory=Counter)
     heard: list[dict[str, Any]] = field(default_factory=list)
-    """The alerts that a subscriber got."""
+    """The alerts received by a subscriber."""
     published: list[int] = field(default_factory=list)
-    """How many messages each round had."""
+    """Number of messages in each round."""
     counts: list[dict[str, int]] = field(default_factory=list)
     """The rows of all tables after each round."""
     elsewhere: str = ""
     interrupted: tuple[int, int] = (-1, -1)
-    """With which code a run ended after Ctrl-C, and how many processes it left behind."""
+    """Exit code of a run after Ctrl-C, and the number of processes left."""
     last_words: list[str] = field(default_factory=list)
-    """What it said after that."""
+    """Its output after Ctrl-C."""
     counts_after: dict[str, int] = field(default_factory=dict)
-    """The rows of all tables then."""
+    """The rows of all tables after that."""
     said: dict[str, Any] = field(default_factory=dict)
-    """What the pipeline said of itself after the first round."""
+    """The status that the pipeline published after the first round."""
 
 
 def simulate(broker: BrokerProcess, folder: Path) -> tuple[int, list[dict[str, Any]]]:
-    """Run simulated devices; return how many messages they sent, and their faults."""
+    """Run simulated devices; returns the number of messages and the faults."""
     size = ("--devices=9", "--rate=60", "--seconds=4", "--faults=6", "--malformed=0.02", "--speed=60")
     record = folder / "faults.jsonl"
     options = (*size, f"--broker={broker.urls[0]}", f"--record={record}", "--quiet")
@@ -175,7 +175,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
             client.subscribe("alerts/#", qos=1)
         _live(story, broker, folder)
     with BrokerProcess(*data, *again, cwd=folder) as broker:
-        # The run that was killed is ended by Spark's own command.
+        # The killed run is completed by Spark's own command.
         story.elsewhere = _spark_pipelines(story.project)
         story.counts.append(row_counts(story.project))
         rows = read_log(broker.urls[1], username="plant", password="plant-word").to_pylist()
@@ -192,7 +192,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def _interrupt(story: Story) -> None:
-    """Press Ctrl-C in the middle of a run."""
+    """Send Ctrl-C in the middle of a run."""
     running = Running(story.project, "--continuous")
     try:
         running.wait_for(lambda line: "bronze" in line)
@@ -218,7 +218,7 @@ def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
         with BlockingClient(broker.urls[0]) as client:
             kept = client.subscribe("$pipelines/+").get(10)
             story.said = {kept.topic: json.loads(kept.payload)}
-        # It comes late: nothing is judged by it, but it is there.
+        # A late message: it is stored, but not judged.
         late = json.dumps({"time": faults[0]["time"], "temperature": 1.0})
         fresh = "devices/new/telemetry"
         story.published.append(publish(broker, (fresh, late), (fresh, "no")))
@@ -232,13 +232,13 @@ def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
 
 
 def _make_quick(project: Project) -> None:
-    """Have Java compile less: tests are too short for it to pay."""
+    """Make Java compile less, as tests are short."""
     settings = project.folder / "spark.conf"
     settings.write_text(settings.read_text().replace('"-Dderby', '-XX:TieredStopAtLevel=1 "-Dderby'))
 
 
 def _change_types(project: Project) -> None:
-    """Have numbers of other types than those of a new project."""
+    """Use other numeric types than those of a new project."""
     schemas = project.folder / "schemas.toml"
     text = schemas.read_text()
     for name, old, new in (("battery", "double", "decimal(9, 3)"), ("count", "bigint", "long")):
@@ -265,8 +265,8 @@ def _spark_pipelines(project: Project) -> str:
             text=True,
             timeout=PATIENCE,
         )
-        # Spark, when it is slow, may serialize a collection while another of its threads changes it. A run
-        # may be repeated at any time: that is what is shown here.
+        # A slow Spark may serialise a collection while another thread changes it. A run may be repeated at
+        # any time, which is what this test is about.
         if "Task not serializable" not in ended.stdout:
             break
     assert ended.returncode == 0, ended.stdout
@@ -278,8 +278,8 @@ def rows_of(story: Story, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def readings(story: Story) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Yield the messages of devices, each with what is in it; None if it is bad."""
+def telemetry(story: Story) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Yield devices' messages with their decoded content; None if malformed."""
     kinds = {"temperature": (int, float), "vibration": (int, float), "battery": (int, float), "count": (int,)}
     for row in story.log:
         if not row["topic"].startswith("devices/"):
@@ -294,7 +294,7 @@ def readings(story: Story) -> Iterator[tuple[dict[str, Any], dict[str, Any] | No
         yield row, found if good else None
 
 
-def test_every_message_is_in_bronze_once_whatever_was_killed(story: Story) -> None:
+def test_every_message_is_in_bronze_once_even_after_kills(story: Story) -> None:
     assert len(story.log) == sum(story.published)
     bronze = rows_of(story, "bronze")
     assert Counter(row["offset"] for row in bronze) == Counter(row["offset"] for row in story.log)
@@ -303,9 +303,9 @@ def test_every_message_is_in_bronze_once_whatever_was_killed(story: Story) -> No
     assert not any(row["topic"].startswith("alerts") for row in bronze)
 
 
-def test_silver_has_what_can_be_decoded_and_bad_what_cannot(story: Story) -> None:
-    good = {row["offset"]: found for row, found in readings(story) if found is not None}
-    bad = {row["offset"]: row["payload"] for row, found in readings(story) if found is None}
+def test_silver_has_decoded_messages_and_bad_has_malformed_ones(story: Story) -> None:
+    good = {row["offset"]: found for row, found in telemetry(story) if found is not None}
+    bad = {row["offset"]: row["payload"] for row, found in telemetry(story) if found is None}
     assert len(bad) > 10
     assert set(ODD) < set(bad.values())
     assert {row["offset"]: row["payload"] for row in rows_of(story, "bad_telemetry")} == bad
@@ -317,14 +317,14 @@ def test_silver_has_what_can_be_decoded_and_bad_what_cannot(story: Story) -> Non
         assert row["device"] == row["topic"].split("/")[1]
 
 
-def test_quality_counts_what_became_of_each_message(story: Story) -> None:
+def test_quality_counts_each_message_by_result(story: Story) -> None:
     for row in rows_of(story, "quality"):
         assert row["messages"] == sum(each["topic"] == row["topic"] for each in story.log)
         assert row["messages"] == row["decoded"] + row["bad"] + row["without_schema"]
         assert (row["without_schema"] > 0) == row["topic"].startswith("home/")
 
 
-def test_a_run_adds_only_what_is_new(story: Story) -> None:
+def test_a_run_adds_only_new_messages(story: Story) -> None:
     first, second, third = story.counts
     assert [counts["bronze"] for counts in story.counts] == [
         story.published[0],
@@ -336,9 +336,9 @@ def test_a_run_adds_only_what_is_new(story: Story) -> None:
     assert third["silver_telemetry"] == second["silver_telemetry"]
 
 
-def test_the_figures_of_devices_are_those_of_their_messages(story: Story) -> None:
+def test_device_stats_match_the_messages(story: Story) -> None:
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row, found in readings(story):
+    for row, found in telemetry(story):
         for name in ("temperature", "vibration", "battery", "count"):
             if found is not None and name in found:
                 values[row["topic"].split("/")[1], name].append(float(found[name]))
@@ -351,7 +351,7 @@ def test_the_figures_of_devices_are_those_of_their_messages(story: Story) -> Non
         assert row["p95"] == ordered[math.ceil(0.95 * len(numbers)) - 1]
 
 
-def test_windows_that_are_over_have_the_figures_of_their_messages(story: Story) -> None:
+def test_finished_windows_match_the_messages(story: Story) -> None:
     windows: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for row in story.log:
         start = int(row["timestamp"].timestamp()) // WINDOW * WINDOW
@@ -373,14 +373,14 @@ def test_windows_that_are_over_have_the_figures_of_their_messages(story: Story) 
             assert row["inter_arrival"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_top_talkers_are_those_with_the_most_messages(story: Story) -> None:
+def test_top_talkers_are_the_topics_with_the_most_messages(story: Story) -> None:
     counts = Counter(row["topic"] for row in story.log)
     talkers = {row["topic"]: row["messages"] for row in rows_of(story, "top_talkers")}
     assert talkers == dict(counts.most_common(20))
     assert max(talkers, key=lambda topic: talkers[topic]) == "home/attic"
 
 
-def test_the_alerts_at_a_subscriber_are_the_faults_each_once(story: Story) -> None:
+def test_a_subscriber_receives_one_alert_per_fault(story: Story) -> None:
     assert story.faults.total() == 6
     assert Counter((alert["device"], alert["field"]) for alert in story.heard) == story.faults
     assert len({alert["id"] for alert in story.heard}) == len(story.heard)
@@ -388,12 +388,12 @@ def test_the_alerts_at_a_subscriber_are_the_faults_each_once(story: Story) -> No
     assert {row["id"] for row in table} == {alert["id"] for alert in story.heard}
 
 
-def test_spark_pipelines_runs_the_project_as_it_is(story: Story) -> None:
+def test_spark_pipelines_runs_the_project_unchanged(story: Story) -> None:
     assert "Run is COMPLETED" in story.elsewhere
 
 
-def test_a_path_with_a_space_is_no_other_to_spark(story: Story) -> None:
-    """Or a full refresh would not find what it has to forget."""
+def test_a_project_path_may_contain_a_space(story: Story) -> None:
+    """Otherwise a full refresh would not find what to delete."""
     folder = story.project.folder.parent
     assert " " in folder.name
     assert not list(folder.parent.glob("*%*"))
@@ -401,7 +401,7 @@ def test_a_path_with_a_space_is_no_other_to_spark(story: Story) -> None:
     assert len(list((state / "_checkpoints").rglob("metadata"))) >= 6
 
 
-def test_ctrl_c_ends_the_run_and_with_it_everything(story: Story) -> None:
+def test_ctrl_c_ends_the_run_and_all_its_processes(story: Story) -> None:
     assert story.interrupted == (0, 0), "\n".join(story.last_words)
     assert any("ending after this run" in line for line in story.last_words)
     assert any(line.startswith("run ") for line in story.last_words), "it was not cut off"
@@ -409,8 +409,8 @@ def test_ctrl_c_ends_the_run_and_with_it_everything(story: Story) -> None:
     assert story.counts_after == story.counts[-1], "there was nothing new"
 
 
-def test_a_pipeline_says_what_it_does(story: Story) -> None:
-    """And that is not among what it processes: it would go on for ever."""
+def test_a_pipeline_publishes_its_status(story: Story) -> None:
+    """Its own status must not be an input, or it would never finish."""
     (said,) = story.said.values()
     assert list(story.said) == ["$pipelines/plant"]
     assert said["name"] == "plant"
@@ -421,7 +421,7 @@ def test_a_pipeline_says_what_it_does(story: Story) -> None:
     assert not any(row["topic"].startswith("$") for row in story.log)
 
 
-def test_show_prints_the_tables_and_draws_plots(story: Story, tmp_path: Path) -> None:
+def test_show_prints_tables_and_draws_plots(story: Story, tmp_path: Path) -> None:
     began = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-m", "pyrite", "pipeline", "show", "--rows=3", f"--plots={tmp_path / 'plots'}"],

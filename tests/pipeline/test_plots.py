@@ -1,4 +1,4 @@
-"""Plots of a pipeline's tables, by what is drawn."""
+"""What the plots of a pipeline's tables show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def drawn(project: Project, *alerts: dict[str, Any]) -> tuple[str, str, list[float], int]:
-    """Return the title, what the height means, how high the alerts are, and how many lines there are."""
+    """Return the title, the label of the y axis, the heights of the alerts, and the number of lines."""
     figure, axes = pyplot.subplots()
     try:
         draw_alerts(axes, pa.Table.from_pylist(list(alerts)), project)
@@ -48,12 +48,12 @@ def drawn(project: Project, *alerts: dict[str, Any]) -> tuple[str, str, list[flo
         pyplot.close(figure)
 
 
-def test_outliers_are_drawn_on_their_field(project: Project) -> None:
+def test_outliers_are_drawn_over_the_values_of_their_field(project: Project) -> None:
     silence = alert("silence", "silence", 2.0)
     found = drawn(project, silence, alert("outlier", "temperature", 33.5), silence)
-    assert found == ("Alerts: 3 in all, 1 of temperature", "temperature", [33.5], 1)
+    assert found == ("Alerts: 3 in total, 1 of temperature", "temperature", [33.5], 1)
 
 
-def test_silences_are_drawn_where_there_is_nothing_else(project: Project) -> None:
+def test_silences_are_drawn_if_there_are_no_outliers(project: Project) -> None:
     found = drawn(project, alert("silence", "silence", 2.0), alert("silence", "silence", 4.0))
-    assert found == ("Alerts: 2 in all, 2 of silence", "seconds of silence", [2.0, 4.0], 0)
+    assert found == ("Alerts: 2 in total, 2 of silence", "seconds of silence", [2.0, 4.0], 0)

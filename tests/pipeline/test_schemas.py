@@ -1,4 +1,4 @@
-"""The file of schemas: which topics a filter stands for, and what is told of mistakes."""
+"""Schemas: topic filters as patterns, and errors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ TOPICS = ["a", "a/b", "a/b/c", "a//c", "ab", "a.b", "$SYS/a", "x/b/c", "a/b/c/d"
 
 
 def python_pattern(pattern: str) -> str:
-    """Return a pattern with Java's quotes as one with Python's."""
+    """Convert a pattern with Java's quotes to Python's."""
     return re.sub(r"\\Q(.*?)\\E", lambda found: re.escape(found[1]), pattern)
 
 
 @pytest.mark.parametrize("topic_filter", ["a", "a/b", "a/+/c", "+/b/c", "a/#", "#", "+", "a/+", "a.b"])
-def test_a_filter_means_what_it_means_to_the_broker(topic_filter: str) -> None:
+def test_the_pattern_of_a_schema_matches_as_the_broker_does(topic_filter: str) -> None:
     pattern = python_pattern(TopicSchema("x", topic_filter, {}).pattern)
     for topic in TOPICS:
         found = re.search(pattern, topic) is not None
         assert found == matches(topic_filter.encode(), topic.encode()), topic
 
 
-def test_the_schemas_of_a_new_project_can_be_read() -> None:
+def test_the_schemas_of_a_new_project_are_valid() -> None:
     import pyrite.pipeline
 
     (schema,) = read_schemas(Path(pyrite.pipeline.__file__).parent / "template" / "schemas.toml")
@@ -35,7 +35,7 @@ def test_the_schemas_of_a_new_project_can_be_read() -> None:
     assert schema.ddl.startswith("`time` timestamp, `temperature` double")
 
 
-def test_every_name_of_a_number_is_one() -> None:
+def test_every_name_of_a_numeric_type_is_recognised() -> None:
     names = "byte tinyint short SMALLINT int integer long bigint float real Double dec decimal numeric"
     kinds = [*names.split(), "decimal(9, 3)", "dec(4)", "int NOT NULL", " long COMMENT 'a count'"]
     fields = {f"n{number}": kind for number, kind in enumerate(kinds)}
@@ -89,16 +89,16 @@ def test_schemas_that_share_a_topic_are_refused(tmp_path: Path, one: str, other:
     ("text", "said"),
     [
         ("", "no schema"),
-        ("[A]\n", "a name is of small letters"),
+        ("[A]\n", "must consist of lower-case letters"),
         ("[a]\ntopic = 'x'\n", "expected topic"),
         ("[a]\ntopic = 'x/#/y'\n[a.fields]\nb = 'int'\n", "'x/#/y'"),
-        ("[a]\ntopic = 'x'\n[a.fields]\n", "there are no fields"),
-        ("[a]\ntopic = 'x'\n[a.fields]\noffset = 'int'\n", "cannot be called 'offset'"),
-        ("[a]\ntopic = 'x'\n[a.fields]\nb = 1\n", "expected a type"),
+        ("[a]\ntopic = 'x'\n[a.fields]\n", "expected at least one field"),
+        ("[a]\ntopic = 'x'\n[a.fields]\noffset = 'int'\n", "invalid field name 'offset'"),
+        ("[a]\ntopic = 'x'\n[a.fields]\nb = 1\n", "expected a Spark type"),
         ("[a", "schemas.toml"),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_in_a_schema_is_named(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "schemas.toml"
     path.write_text(text)
     with pytest.raises(SchemaError, match=re.escape(said)):

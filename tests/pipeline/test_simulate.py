@@ -20,7 +20,7 @@ def simulate(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
 
 
-def test_everything_is_acknowledged_counted_and_recorded(tmp_path: Path) -> None:
+def test_messages_and_faults_are_acknowledged_counted_and_recorded(tmp_path: Path) -> None:
     listen = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
     with BrokerProcess("--data", str(tmp_path / "data"), *listen) as broker:
         options = ("--devices=6", "--rate=100", "--seconds=2", "--faults=6", "--malformed=0.05", "--speed=60")
@@ -33,18 +33,20 @@ def test_everything_is_acknowledged_counted_and_recorded(tmp_path: Path) -> None
     assert len(log) == published
     malformed = sum(b'"time"' not in row["payload"] for row in log)
     assert malformed > 20
-    assert ended.stdout == f"published {published}, all acknowledged; {malformed} malformed, 6 faults\n"
+    assert (
+        ended.stdout == f"published {published} messages, all acknowledged; {malformed} malformed, 6 faults\n"
+    )
     assert {row["qos"] for row in log} == {1}
     assert {row["topic"] for row in log} == {f"devices/dev-{number:03d}/telemetry" for number in range(6)}
 
 
-def test_the_same_seed_makes_the_same_faults() -> None:
+def test_the_same_seed_gives_the_same_faults() -> None:
     assert plan_faults(50, 400, 20, 7) == plan_faults(50, 400, 20, 7)
     assert plan_faults(50, 400, 20, 7) != plan_faults(50, 400, 20, 8)
 
 
-def test_too_many_faults_are_refused_with_what_would_do() -> None:
-    with pytest.raises(TooShort, match="186 messages each would do"):
+def test_too_many_faults_are_refused_with_the_number_of_messages_needed() -> None:
+    with pytest.raises(TooShort, match="needs 186"):
         plan_faults(50, 30, 1, 1)
     assert len(plan_faults(50, 186, 50, 1)) == 50
 
@@ -55,11 +57,11 @@ def test_too_many_faults_are_refused_with_what_would_do() -> None:
         (("--broker=mqtt://127.0.0.1:1",), 1, "Start a broker with `pyrite serve`"),
         (("--broker=flop://x",), 2, "flop://x"),
         (("--devices=0",), 2, "expected a number above 0"),
-        (("--faults=1", "--seconds=1"), 2, "no room for 1 faults"),
+        (("--faults=1", "--seconds=1"), 2, "1 faults do not fit"),
         (("--record=no/such/folder",), 1, "no/such/folder: No such file"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
+def test_wrong_arguments_are_explained_in_one_line(
     tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     ended = simulate(*arguments, "--quiet", cwd=tmp_path)

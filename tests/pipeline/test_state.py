@@ -1,4 +1,4 @@
-"""What a pipeline says of itself, to a real broker; and what it says if that does not want to know."""
+"""The status that a pipeline publishes, and errors when the broker refuses it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def run_as(name: str, folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch, *states: str) -> list[str]:
-    """Have someone's pipeline say its states; return what it says besides."""
+    """Publish states as a user; return the notes to the user."""
     monkeypatch.setenv("PYRITE_USERNAME", name)
     monkeypatch.setenv("PYRITE_PASSWORD", "x")
     said: list[str] = []
@@ -49,7 +49,7 @@ def run_as(name: str, folder: Path, broker: str, monkeypatch: pytest.MonkeyPatch
 
 
 def seen(broker: BrokerProcess, name: str) -> dict[str, Any]:
-    """Return what a pipeline has said last."""
+    """Return the last status of a pipeline."""
     with (
         BlockingClient(broker.urls[1], username="ann", password="x") as client,
         client.subscribe(f"$pipelines/{name}") as messages,
@@ -58,7 +58,7 @@ def seen(broker: BrokerProcess, name: str) -> dict[str, Any]:
         return found
 
 
-def test_who_runs_a_pipeline_of_anothers_name_is_told_once(
+def test_a_pipeline_name_of_another_user_is_reported_once(
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = broker.urls[0]
@@ -67,20 +67,20 @@ def test_who_runs_a_pipeline_of_anothers_name_is_told_once(
     assert len(said) == 1
     assert "$pipelines/plant" in said[0]
     assert "sink 'pipeline-plant' is another user's" in said[0]
-    assert "a folder of another name" in said[0]
+    assert "a folder with another name" in said[0]
     assert "\n" not in said[0]
     assert seen(broker, "plant")["state"] == "waiting"
 
 
-def test_who_may_not_say_it_is_told_so(
+def test_a_missing_right_to_publish_the_status_is_reported(
     broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = run_as("carl", tmp_path / "mine", broker.urls[0], monkeypatch, "running", "waiting")
     assert len(said) == 1
-    assert "may publish on $pipelines/#" in said[0]
+    assert "the right to publish on $pipelines/#" in said[0]
 
 
-def test_of_a_broker_that_is_not_there_the_run_speaks_itself(
+def test_an_unreachable_broker_is_ignored_when_publishing_the_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_as("ann", tmp_path / "plant", "flight://127.0.0.1:1", monkeypatch, "stopped") == []

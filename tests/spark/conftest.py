@@ -1,4 +1,4 @@
-"""One Spark and one broker for all tests that want them: each takes seconds to start."""
+"""A Spark and a broker that tests share, as each takes seconds to start."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # tests are too short for more
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # tests are too short to profit from more
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skip where there is no Java."""
+    """Skip tests without Java."""
     try:
         find_java()
     except NoJava as missing:
@@ -42,20 +42,20 @@ def java() -> None:
 
 @pytest.fixture(scope="session")
 def spark_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Spark writes to standard error."""
+    """Spark's standard error."""
     return tmp_path_factory.mktemp("spark") / "log"
 
 
 @pytest.fixture(scope="session")
 def spark(java: None, spark_log: Path) -> Iterator[SparkSession]:
-    """A Spark on two cores."""
+    """A Spark with two cores."""
     log = spark_log.open("wb")
     kept = os.dup(2)
-    os.dup2(log.fileno(), 2)  # what Java, and the workers that it starts, have to say
+    os.dup2(log.fileno(), 2)  # output of Java and its workers
     try:
         own = {
             "spark.sql.warehouse.dir": str(spark_log.parent / "warehouse"),
-            "spark.connect.grpc.binding.port": str(free_port()),  # for who starts Spark Connect in it
+            "spark.connect.grpc.binding.port": str(free_port()),  # for tests that start Spark Connect in it
         }
         spark = session("local[2]", "tests", SETTINGS | own)
     finally:
@@ -67,7 +67,7 @@ def spark(java: None, spark_log: Path) -> Iterator[SparkSession]:
 
 
 class Broker:
-    """A broker that can be killed and comes back on the same ports; and what to give `options`."""
+    """A broker that can be killed and restarted on the same ports, and the options that lead to it."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
@@ -87,7 +87,7 @@ class Broker:
         self.process.stop()
 
     def publish(self, topic: str, *payloads: str) -> None:
-        """Publish messages; they are in the log when this returns."""
+        """Publish messages; returns once they are in the log."""
         with BlockingClient(self.mqtt) as client:
             for payload in payloads:
                 client.publish(topic, payload.encode(), qos=1)
@@ -98,7 +98,7 @@ class Broker:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that no one listens on."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -107,7 +107,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that all tests share; each has topics of its own."""
+    """A shared broker; each test uses topics of its own."""
     broker = Broker(tmp_path_factory.mktemp("broker"))
     yield broker
     broker.stop()
@@ -115,13 +115,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic that no other test uses."""
+    """A topic used by one test only."""
     return f"test/{uuid4()}"
 
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that may be killed."""
+    """A broker that the test may kill."""
     broker = Broker(tmp_path)
     yield broker
     broker.stop()
@@ -129,7 +129,7 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def run_python(java: None, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Run a program in a process of its own, and a process group, all of which is gone at the end."""
+    """Run a program in a process group, all of which is killed at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def run(program: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -153,7 +153,7 @@ def run_python(java: None, tmp_path: Path) -> Iterator[Callable[..., subprocess.
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:
-    """Kill a process and all that it has started, at once."""
+    """Kill a process and its children at once."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

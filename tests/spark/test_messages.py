@@ -1,4 +1,4 @@
-"""Which DataFrames can be published, and what becomes of their rows. Without a Spark."""
+"""DataFrames as messages: allowed schemas and conversion of rows. Without Spark."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def shape(fixed: str | None = None, /, **columns: pa.Array) -> pa.RecordBatch:
     return shaped
 
 
-def test_topic_and_payload() -> None:
+def test_topic_and_payload_columns_become_messages() -> None:
     rows = shape(topic=pa.array(["a", "b"]), payload=pa.array(["grün", ""])).to_pylist()
     assert rows == [{"topic": "a", "payload": "grün".encode()}, {"topic": "b", "payload": b""}]
 
 
-def test_a_topic_for_all() -> None:
+def test_the_option_topic_sets_the_topic_of_every_message() -> None:
     rows = shape("t/u", payload=pa.array([b"\xff", b"2"]))
     assert rows.to_pylist() == [{"topic": "t/u", "payload": b"\xff"}, {"topic": "t/u", "payload": b"2"}]
 
 
-def test_every_column() -> None:
+def test_every_column_of_a_message_is_converted() -> None:
     rows = shape(
         payload=pa.array(["x", "y"]),
         topic=pa.array(["t", "t"]),
@@ -60,13 +60,13 @@ def test_every_column() -> None:
 
 
 @pytest.mark.parametrize("name", ["topic", "payload"])
-def test_null_cannot_be_published(name: str) -> None:
+def test_a_null_topic_or_payload_is_refused(name: str) -> None:
     columns = {"topic": pa.array(["t", "t"]), "payload": pa.array(["x", "y"])}
     with pytest.raises(ValueError, match=f"the column {name} is null in 1 row"):
         shape(**columns | {name: pa.array(["x", None])})
 
 
-def test_a_number_that_does_not_fit_is_told_with_its_column() -> None:
+def test_a_number_out_of_range_is_reported_with_its_column() -> None:
     with pytest.raises(ValueError, match=r"the column qos: .*300"):
         shape("t", payload=pa.array(["x"]), qos=pa.array([300]))
 
@@ -79,8 +79,8 @@ PAIR = StructType([StructField("key", TEXT), StructField("value", TEXT)])
     ("columns", "topic", "said"),
     [
         ({"topic": TEXT}, None, "the column payload is missing"),
-        ({"payload": TEXT}, None, "give a column topic or the option topic"),
-        ({"payload": TEXT, "topic": TEXT}, "t", "either a column topic or the option topic, not both"),
+        ({"payload": TEXT}, None, "add a column topic or the option topic"),
+        ({"payload": TEXT, "topic": TEXT}, "t", "both a column topic and the option topic"),
         ({"payload": LongType()}, "t", "the column payload has type bigint, expected string or binary"),
         ({"payload": TEXT, "offset": LongType()}, "t", "a message has no column 'offset'"),
         *(
@@ -99,14 +99,14 @@ PAIR = StructType([StructField("key", TEXT), StructField("value", TEXT)])
         ),
     ],
 )
-def test_what_is_no_message(columns: dict[str, DataType], topic: str | None, said: str) -> None:
+def test_an_invalid_schema_is_refused(columns: dict[str, DataType], topic: str | None, said: str) -> None:
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
     with pytest.raises(OptionError) as wrong:
         Messages(schema, topic)
     assert said in str(wrong.value)
 
 
-def test_all_that_is_read_but_what_the_broker_sets_can_be_written() -> None:
+def test_columns_read_from_the_log_can_be_written_back() -> None:
     read = from_arrow_schema(SCHEMA)
     kept = [field for field in read.fields if field.name not in ("offset", "timestamp", "client_id")]
     assert set(Messages(StructType(kept), None).schema.names) == {field.name for field in kept}

@@ -1,4 +1,4 @@
-"""What `format("pyrite")` may be told, and what it says of all else. Without a Spark."""
+"""Options of `format("pyrite")` and their errors. Without Spark."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ TLS = "flights://127.0.0.1:8816"
         ({"broker": "flight://127.0.0.1:x"}, "option broker: expected flight://HOST:PORT"),
         (
             {"path": "data", "password": "x"},
-            "options username, password, token, caFile, certFile, keyFile work with broker",
+            "options username, password, token, caFile, certFile, keyFile need broker",
         ),
         (
             {"broker": "flight://ann:secret@127.0.0.1:8815"},
-            "option broker: the URL of a broker has no user name",
+            "option broker: the broker's URL must not contain a user name",
         ),
         ({"broker": f"{BROKER}/data"}, "option broker: expected flight://HOST:PORT"),
         ({"broker": f"{BROKER}?x=1"}, "option broker: expected flight://HOST:PORT"),
         ({"broker": f"{BROKER}#x"}, "option broker: expected flight://HOST:PORT"),
         ({"broker": "flight://127.0.0.1:0"}, "option broker: expected flight://HOST:PORT"),
-        ({"broker": BROKER, "password": "x"}, "option password goes with username"),
+        ({"broker": BROKER, "password": "x"}, "option password needs username"),
         (
             {"broker": BROKER, "username": "a", "token": "b"},
             "one of the options username (with password) and",
         ),
-        ({"broker": TLS, "keyFile": __file__}, "option keyFile goes with certFile"),
+        ({"broker": TLS, "keyFile": __file__}, "option keyFile needs certFile"),
         ({"broker": TLS, "caFile": "none.pem"}, "option caFile: 'none.pem' cannot be read: No such file"),
         ({"broker": TLS, "certFile": "/"}, "option certFile: '/' cannot be read: Is a directory"),
-        ({"broker": BROKER, "caFile": __file__}, "option caFile goes with a broker at flights://"),
+        ({"broker": BROKER, "caFile": __file__}, "option caFile needs a broker at flights://"),
         ({"path": ""}, "option path: expected a folder"),
         ({"path": "hdfs://node/data"}, "option path: expected a folder on this machine"),
         ({"path": "file:data"}, "option path: expected file:///FOLDER"),
@@ -72,7 +72,7 @@ TLS = "flights://127.0.0.1:8816"
         ({"path": "data", "payloadFormat": "xml"}, "option payloadFormat: expected one of json, csv, text"),
     ],
 )
-def test_what_is_wrong_is_named_as_soon_as_spark_has_the_options(given: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_named_before_any_job_starts(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError) as wrong:
         PyriteSource(CaseInsensitiveDict(given))
     assert said in str(wrong.value)
@@ -80,20 +80,20 @@ def test_what_is_wrong_is_named_as_soon_as_spark_has_the_options(given: dict[str
 
 
 @pytest.mark.parametrize("path", ["/x/a b", "file:/x/a b", "file:///x/a b", "file://localhost/x/a b"])
-def test_a_folder_may_be_a_url(path: str) -> None:
-    assert read_options({"path": path}).place.path == Path("/x/a b")
+def test_a_folder_can_be_given_as_a_url(path: str) -> None:
+    assert read_options({"path": path}).location.path == Path("/x/a b")
 
 
-def test_an_empty_range_is_no_mistake() -> None:
+def test_an_empty_range_is_allowed() -> None:
     options = read_options({"path": "data", "startingOffsets": "5", "endingOffsets": "5"})
     assert (options.starting, options.ending) == ("5", "5")
 
 
-def test_case_does_not_matter() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = read_options(CaseInsensitiveDict({"PATH": "data", "startingOFFSETS": "-1h"}))
     assert options.starting == "-1h"
-    assert options.place.path is not None
-    assert options.place.path.is_absolute()
+    assert options.location.path is not None
+    assert options.location.path.is_absolute()
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_case_does_not_matter() -> None:
         ({"broker": BROKER, "stream": "default"}, "unknown option 'stream'"),
     ],
 )
-def test_a_writer_has_fewer_options(given: dict[str, str], said: str) -> None:
+def test_options_for_reading_are_refused_for_writing(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError) as wrong:
         write_options(given)
     assert said in str(wrong.value)
 
 
-def test_what_spark_itself_passes_on_is_no_mistake() -> None:
+def test_options_set_by_spark_itself_are_accepted() -> None:
     given = {"broker": BROKER, "checkpointlocation": "x", "queryname": "y"}
-    assert write_options(CaseInsensitiveDict(given)).place.broker == BROKER
+    assert write_options(CaseInsensitiveDict(given)).location.broker == BROKER

@@ -1,4 +1,4 @@
-"""What pipelines are made of, on a Spark: payloads decoded, their numbers, and the log without alerts."""
+"""Building blocks of pipelines, with Spark: decoding, measurements, and the log without alerts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BAD = [
 ]
 
 
-def test_a_payload_is_bad_unless_it_is_one_json_object_that_fits(spark: SparkSession) -> None:
+def test_a_payload_is_bad_unless_it_is_one_json_object_that_matches_the_schema(spark: SparkSession) -> None:
     rows = [(number, "d/1/t", bytearray(payload), None) for number, payload in enumerate(GOOD + BAD)]
     log = spark.createDataFrame(rows, "offset int, topic string, payload binary, timestamp timestamp")
     decoded = TopicSchema("x", "d/+/t", FIELDS).decode(log).orderBy("offset").collect()
@@ -56,7 +56,7 @@ def test_a_payload_is_bad_unless_it_is_one_json_object_that_fits(spark: SparkSes
     assert decoded[0].fields.place == "ä"
 
 
-def test_numbers_of_every_type_are_measurements_and_none_are_none(spark: SparkSession) -> None:
+def test_numbers_of_every_type_become_measurements(spark: SparkSession) -> None:
     silver = spark.sql(
         "SELECT 'd' AS device, 1.5D AS temperature, 2.125BD AS level, 3L AS count, 'x' AS place"
     )
@@ -71,16 +71,16 @@ def test_numbers_of_every_type_are_measurements_and_none_are_none(spark: SparkSe
 
 @pytest.fixture
 def pipeline_of(spark: SparkSession, broker: Broker) -> Iterator[SparkSession]:
-    """A Spark that knows the broker as that of a pipeline."""
+    """A Spark configured with the broker of a pipeline."""
     spark.conf.set("pyrite.broker", broker.url)
     yield spark
     spark.conf.unset("pyrite.broker")
 
 
-def test_a_pipeline_does_not_read_its_own_alerts_whatever_its_filter(
+def test_a_pipeline_never_reads_its_own_alerts(
     pipeline_of: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """Or an alert on alerts/DEVICE/temperature would be judged as a message on +/+/temperature."""
+    """Otherwise an alert on alerts/DEVICE/temperature would be judged as a message on +/+/temperature."""
     device = topic.partition("/")[2]
     for first in ("alerts", "plant", "alerts2"):
         broker.publish(f"{first}/{device}/temperature", "{}")

@@ -1,4 +1,4 @@
-"""Spark's filters as a query: what is pushed down is exact, or Spark looks at it again. Without a Spark."""
+"""Spark's filters as a query: a pushed filter is exact, or Spark applies it again. Without Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def filters() -> st.SearchStrategy[Filter]:
 
 
 def holds(one: Filter, row: dict[str, Any]) -> bool:
-    """Tell, as Spark would, whether a row passes."""
+    """Return whether a row passes, as Spark would."""
     if isinstance(one, Not):
         return not holds(one.child, row)
     value = row[one.attribute[0]]  # type: ignore[attr-defined]
@@ -80,7 +80,7 @@ def holds(one: Filter, row: dict[str, Any]) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(filters(), max_size=4), st.sampled_from([(), ("a/#",), ("+/ß",)]))
-def test_the_log_and_spark_together_leave_what_the_filters_say(
+def test_pushed_and_remaining_filters_together_give_the_exact_rows(
     asked: list[Filter], topics: tuple[str, ...]
 ) -> None:
     with quick_folder() as folder:
@@ -106,17 +106,17 @@ def test_the_log_and_spark_together_leave_what_the_filters_say(
         IsNotNull(("topic",)),
     ],
 )
-def test_what_the_log_can_tell_is_not_left_to_spark(one: Filter) -> None:
+def test_exact_filters_are_not_left_to_spark(one: Filter) -> None:
     assert push(Query(), [one])[1] == []
 
 
 @pytest.mark.parametrize("topic", ["a\0b", "", "a/+", "x" * 65_536])
-def test_what_no_message_can_have_as_its_topic_leaves_nothing(topic: str) -> None:
+def test_an_impossible_topic_matches_no_rows(topic: str) -> None:
     assert push(Query(), [EqualTo(("topic",), topic)]) == (None, [])
     below = StringStartsWith(("topic",), f"{topic}/")
     assert push(Query(), [below]) == (Query(), [below])
 
 
-def test_a_time_without_a_zone_is_left_to_spark() -> None:
+def test_a_filter_on_a_time_without_a_zone_is_left_to_spark() -> None:
     naive = GreaterThan(("timestamp",), datetime(2026, 1, 1))
     assert push(Query(), [naive]) == (Query(), [naive])

@@ -1,4 +1,4 @@
-"""`format("pyrite")` as a sink: everything exactly once, or not at all."""
+"""`format("pyrite")` as a sink: exactly once, or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 
 def published(broker: Broker, topic: str) -> list[str]:
-    """Return what the log has of a topic, in order."""
+    """Return the messages of a topic in the log, in order."""
     table = read_log(broker.url, topic=topic, columns=["payload"])
     return [payload.decode() for payload in table.column("payload").to_pylist()]
 
@@ -35,7 +35,7 @@ def save(frame: DataFrame, broker: Broker, **options: str) -> None:
     frame.write.format("pyrite").option("broker", broker.url).options(**options).mode("append").save()
 
 
-def test_a_million_messages_in_and_out(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_a_million_messages_are_written_and_read(spark: SparkSession, broker: Broker, topic: str) -> None:
     count = 1_000_000
     text = F.concat(F.lit(f"{topic}/"), (F.col("id") % 16).cast("string")).alias("topic")
     frame = spark.range(count, numPartitions=2)
@@ -47,7 +47,7 @@ def test_a_million_messages_in_and_out(spark: SparkSession, broker: Broker, topi
     assert read.where(f"topic = '{topic}/3'").count() == count // 16
 
 
-def test_subscribers_get_what_is_written_with_all_its_properties(
+def test_subscribers_receive_written_rows_with_all_properties(
     spark: SparkSession, broker: Broker, topic: str
 ) -> None:
     frame = spark.sql(
@@ -67,7 +67,7 @@ def test_subscribers_get_what_is_written_with_all_its_properties(
     assert (row["qos"], row["retain"], row["message_expiry"]) == (1, True, 3600)
 
 
-def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: Broker, topic: str) -> None:
+def test_invalid_rows_and_schemas_are_refused(spark: SparkSession, broker: Broker, topic: str) -> None:
     for frame, options, said in [
         (numbers(spark, 1), {}, "give a column topic or the option topic"),
         (numbers(spark, 1), {"topic": "a/#"}, "a topic name holds no wildcard"),
@@ -109,7 +109,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
 
 
 class Copy:
-    """A query that copies a topic to another."""
+    """A query that copies one topic to another."""
 
     def __init__(self, spark: SparkSession, broker: Broker, topic: str, checkpoint: Path) -> None:
         self.broker = broker
@@ -136,7 +136,7 @@ class Copy:
         assert self.start().awaitTermination(100)
 
     def forget_last_commit(self) -> None:
-        """Have Spark do its last micro-batch again, as if it had died before it noted that it was done."""
+        """Make Spark repeat its last micro-batch, as if it had died before recording it."""
         last = max((self._checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         last.unlink()
         (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -151,7 +151,7 @@ def copy(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) -> Cop
     return Copy(spark, broker, topic, tmp_path / "checkpoint")
 
 
-def test_a_micro_batch_that_is_done_again_is_published_once(spark: SparkSession, copy: Copy) -> None:
+def test_a_repeated_micro_batch_is_published_once(spark: SparkSession, copy: Copy) -> None:
     save(numbers(spark, 10_000), copy.broker, topic=copy.source)
     copy.run()
     expected = [str(number) for number in range(10_000)]
@@ -165,7 +165,7 @@ def test_a_micro_batch_that_is_done_again_is_published_once(spark: SparkSession,
     wait_until(lambda: copy.broker.staged() == [], seconds=60)
 
 
-def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(
+def test_a_micro_batch_that_failed_half_way_is_completed_later(
     spark: SparkSession, copy: Copy, tmp_path: Path
 ) -> None:
     waits, go_on = tmp_path / "waits", tmp_path / "go_on"
@@ -174,7 +174,7 @@ def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(
     def break_when_told(payload: bytes) -> bytes:
         if payload == b"4500":
             waits.touch()
-            go_on.open().close()  # a pipe: it opens when the test opens the other end
+            go_on.open().close()  # a pipe, which opens when the test opens the other end
             raise ValueError("broken")
         return payload
 
@@ -201,7 +201,7 @@ def test_a_micro_batch_that_fails_half_way_is_done_when_it_can_be(
 
 @pytest.fixture
 def running(spark: SparkSession, own_broker: Broker, topic: str, tmp_path: Path) -> Iterator[Copy]:
-    """A query that copies what comes in; its broker may be killed."""
+    """A query that copies incoming messages; its broker may be killed."""
     copy = Copy(spark, own_broker, topic, tmp_path / "checkpoint")
     query = copy.start(once=False)
     yield copy
@@ -209,7 +209,7 @@ def running(spark: SparkSession, own_broker: Broker, topic: str, tmp_path: Path)
     query.stop()
 
 
-def test_a_query_goes_on_when_its_broker_was_killed(running: Copy, spark: SparkSession) -> None:
+def test_a_query_continues_after_its_broker_was_killed(running: Copy, spark: SparkSession) -> None:
     broker = running.broker
     broker.publish(running.source, *map(str, range(100)))
     wait_until(lambda: running.copied, seconds=60)

@@ -1,4 +1,4 @@
-"""`spark.read.format("pyrite")` on a folder: rows, filters, options, and history without Python."""
+"""`spark.read.format("pyrite")` on a folder: rows, filters, options, and tables without Python."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the segments of a stream are."""
+    """The folder of a stream's segments."""
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 5)  # so that a small file has several row groups
     return tmp_path / "streams" / "default"
 
 
 @pytest.fixture
 def rows(folder: Path) -> Rows:
-    """Write a stream of three segments, two of which are Parquet; return its rows."""
+    """Write a stream of three segments, two of them Parquet; returns its rows."""
     rows = rows_of(write_segments(folder, [12, 9, 7], last_sealed=False))
     convert(folder, *sorted(path.name for path in folder.glob("*.arrow"))[:2])
     return [{name: row[name] for name in COLUMNS} for row in rows]
 
 
 def shown(frame: DataFrame) -> Rows:
-    """Return what a DataFrame has, in the order of the log."""
+    """Return the rows of a DataFrame in log order."""
     return [as_read(row.asDict(True)) for row in frame.orderBy("offset").collect()]
 
 
@@ -73,19 +73,17 @@ def as_read(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def utc(rows: Rows) -> Rows:
-    """Return rows with times as Spark's Python gives them: naive, in this machine's zone."""
+    """Return rows with naive local times, as PySpark does."""
     return [row | {"timestamp": row["timestamp"].astimezone().replace(tzinfo=None)} for row in rows]
 
 
-def test_everything_is_read_without_registration(spark: SparkSession, folder: Path, rows: Rows) -> None:
+def test_the_source_is_found_without_registration(spark: SparkSession, folder: Path, rows: Rows) -> None:
     frame = spark.read.format("pyrite").load(str(folder.parents[1]))
     assert frame.columns == list(COLUMNS)
     assert shown(frame) == utc(rows)
 
 
-def test_filters_are_pushed_down_for_who_asks_for_it_and_the_result_is_the_same(
-    spark: SparkSession, folder: Path, rows: Rows
-) -> None:
+def test_filter_pushdown_does_not_change_the_result(spark: SparkSession, folder: Path, rows: Rows) -> None:
     some = rows[9]["timestamp"] + timedelta(microseconds=1)
     condition = f"offset > 5 and topic in ('a', 'a/b') and timestamp < timestamp '{some.isoformat()}'"
     last = utc(rows)[9]["timestamp"]
@@ -98,7 +96,7 @@ def test_filters_are_pushed_down_for_who_asks_for_it_and_the_result_is_the_same(
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
-def test_a_frame_may_be_used_with_one_filter_after_the_other(
+def test_a_dataframe_can_be_filtered_several_times(
     spark: SparkSession, folder: Path, rows: Rows, enabled: str
 ) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
@@ -112,14 +110,14 @@ def test_a_frame_may_be_used_with_one_filter_after_the_other(
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_a_range_a_topic_and_parts(spark: SparkSession, folder: Path, rows: Rows) -> None:
+def test_range_topic_and_partitions_are_respected(spark: SparkSession, folder: Path, rows: Rows) -> None:
     reader = spark.read.format("pyrite").option("path", str(folder.parents[1]))
     part = reader.options(startingOffsets="7", endingOffsets="31", topic="a/#", minPartitions="4").load()
     assert shown(part) == [row for row in utc(rows)[7:31] if row["topic"] in ("a", "a/b")]
     assert 1 < part.rdd.getNumPartitions() <= 4, "between record batches"
 
 
-def test_an_empty_range_and_an_empty_result(spark: SparkSession, folder: Path, rows: Rows) -> None:
+def test_an_empty_range_gives_an_empty_result(spark: SparkSession, folder: Path, rows: Rows) -> None:
     reader = spark.read.format("pyrite").option("path", str(folder.parents[1]))
     assert reader.option("startingOffsets", "latest").load().count() == 0
     assert spark.read.format("pyrite").load(str(folder.parents[1])).where("topic = '#'").count() == 0
@@ -135,7 +133,7 @@ def write_payloads(folder: Path, *payloads: bytes) -> None:
     writer.close()
 
 
-def test_a_schema_decodes_the_payload(spark: SparkSession, folder: Path) -> None:
+def test_a_schema_decodes_payloads(spark: SparkSession, folder: Path) -> None:
     payloads = [json.dumps({"device": f"d{number}", "temp": number / 2}).encode() for number in range(100)]
     payloads[50:52] = [b'{"device": "broken"', b'{"device": "warm", "temp": "hot"}']
     write_payloads(folder, *payloads)
@@ -159,7 +157,7 @@ def test_a_schema_decodes_the_payload(spark: SparkSession, folder: Path) -> None
         ({"stream": "other"}, "there is no stream 'other'; there are: default"),
     ],
 )
-def test_options_are_refused_at_once(
+def test_wrong_options_are_refused_before_any_job_starts(
     spark: SparkSession, folder: Path, rows: Rows, options: dict[str, str], said: str
 ) -> None:
     reader = spark.read.format("pyrite").option("path", str(folder.parents[1])).options(**options)
@@ -181,7 +179,7 @@ def test_options_are_refused_at_once(
         ),
     ],
 )
-def test_what_only_the_log_can_tell_is_refused_when_it_is_read(
+def test_an_offset_beyond_the_log_is_refused_when_it_is_read(
     spark: SparkSession, folder: Path, rows: Rows, options: dict[str, str], schema: str | None, said: str
 ) -> None:
     reader = spark.read.format("pyrite").option("path", str(folder.parents[1])).options(**options)
@@ -190,7 +188,7 @@ def test_what_only_the_log_can_tell_is_refused_when_it_is_read(
     assert said in str(wrong.value)
 
 
-def test_what_retention_has_dropped_is_an_error_unless_it_is_allowed(
+def test_messages_dropped_by_retention_are_an_error_unless_allowed(
     spark: SparkSession, folder: Path, rows: Rows
 ) -> None:
     first = sorted(folder.glob("*.parquet"))[0]
@@ -204,7 +202,7 @@ def test_what_retention_has_dropped_is_an_error_unless_it_is_allowed(
     assert shown(reader.load()) == utc(rows)[kept:]
 
 
-def test_a_table_is_what_the_source_reads(spark: SparkSession, folder: Path, rows: Rows) -> None:
+def test_a_table_has_the_rows_that_the_source_reads(spark: SparkSession, folder: Path, rows: Rows) -> None:
     history = table(spark, path=folder.parents[1])
     assert history.columns == list(COLUMNS)
     assert len(history.inputFiles()) == 3, "two sealed segments, and what is not Parquet yet"
@@ -214,7 +212,7 @@ def test_a_table_is_what_the_source_reads(spark: SparkSession, folder: Path, row
     ]
 
 
-def test_a_table_needs_no_python(spark: SparkSession, folder: Path, rows: Rows) -> None:
+def test_a_table_is_read_without_python_workers(spark: SparkSession, folder: Path, rows: Rows) -> None:
     path = folder.parents[1]
     history = table(spark, path=path)
     assert "BatchScan" not in plan_of(history), "though the end is not in Parquet yet"
@@ -228,7 +226,7 @@ def test_a_table_needs_no_python(spark: SparkSession, folder: Path, rows: Rows) 
 
 
 @pytest.mark.parametrize("limit", ["MAX_COPIED_MESSAGES", "MAX_COPIED_BYTES"])
-def test_what_is_much_and_not_parquet_yet_is_read_by_the_source(
+def test_many_messages_that_are_not_parquet_are_read_by_the_source(
     spark: SparkSession, folder: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(snapshot, limit, 1)
@@ -244,7 +242,7 @@ def test_what_is_much_and_not_parquet_yet_is_read_by_the_source(
     assert shown(history) == utc(rows), "what was linked is there for as long as it is used"
 
 
-def test_a_table_of_a_log_that_has_no_parquet_yet(spark: SparkSession, folder: Path) -> None:
+def test_a_table_works_without_any_parquet_segment(spark: SparkSession, folder: Path) -> None:
     folder.mkdir(parents=True)
     nothing = table(spark, path=folder.parents[1])
     assert (nothing.columns, nothing.count()) == (list(COLUMNS), 0)
@@ -254,7 +252,7 @@ def test_a_table_of_a_log_that_has_no_parquet_yet(spark: SparkSession, folder: P
     assert nothing.count() == 0
 
 
-def test_what_is_damaged_at_the_end_is_said_when_a_table_is_made(
+def test_damage_in_the_newest_messages_is_an_error_when_a_table_is_made(
     spark: SparkSession, folder: Path, rows: Rows
 ) -> None:
     (end,) = folder.glob("*.arrow")
@@ -267,12 +265,12 @@ def test_what_is_damaged_at_the_end_is_said_when_a_table_is_made(
 
 
 def plan_of(frame: DataFrame) -> str:
-    """Return what Spark is going to do."""
+    """Return Spark's execution plan."""
     plan: str = frame._jdf.queryExecution().executedPlan().toString()
     return plan
 
 
-def test_a_folder_without_a_log_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_without_a_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     said = f"option path: no log in {tmp_path}"
     with pytest.raises(PySparkException, match=re.escape(said)):
         spark.read.format("pyrite").load(str(tmp_path)).count()
@@ -280,15 +278,13 @@ def test_a_folder_without_a_log_is_named(spark: SparkSession, tmp_path: Path) ->
         table(spark, path=tmp_path)
 
 
-def test_a_table_of_a_folder_with_any_name(spark: SparkSession, folder: Path, rows: Rows) -> None:
+def test_a_folder_name_can_contain_any_character(spark: SparkSession, folder: Path, rows: Rows) -> None:
     data = folder.parents[2] / "data [2026] {a,b}*?"
     folder.parents[1].rename(data)
     assert shown(table(spark, path=data)) == utc(rows)
 
 
-def test_a_table_stays_whole_whatever_becomes_of_the_segments(
-    spark: SparkSession, folder: Path, rows: Rows
-) -> None:
+def test_a_table_survives_merging_and_retention(spark: SparkSession, folder: Path, rows: Rows) -> None:
     history = table(spark, path=folder.parents[1])
     convert(folder)
     segments = [one for one in StreamReader(folder).segments() if isinstance(one, ParquetSegment)]
@@ -305,7 +301,7 @@ def test_a_table_stays_whole_whatever_becomes_of_the_segments(
     assert later.count() == len(rows) + sum(batch.num_rows for batch in more)
 
 
-def test_a_snapshot_is_whole_while_segments_become_parquet_and_are_merged(folder: Path) -> None:
+def test_a_snapshot_is_complete_while_segments_are_converted_and_merged(folder: Path) -> None:
     rows = rows_of(write_segments(folder, [5] * 16, last_sealed=False))
     log = LogFolder(folder.parents[1])
 
@@ -330,7 +326,7 @@ def test_a_snapshot_is_whole_while_segments_become_parquet_and_are_merged(folder
     assert taken > 3
 
 
-def test_what_a_killed_process_has_linked_is_removed(folder: Path, rows: Rows) -> None:
+def test_snapshots_of_a_killed_process_are_removed(folder: Path, rows: Rows) -> None:
     data = folder.parents[1]
     left = data / "snapshots" / "spark-killed"
     left.mkdir(parents=True)
@@ -341,9 +337,7 @@ def test_what_a_killed_process_has_linked_is_removed(folder: Path, rows: Rows) -
     assert list((data / "snapshots").iterdir()) == [taken.folder.parent]
 
 
-def test_files_are_kept_for_as_long_as_something_in_spark_may_read_them(
-    spark: SparkSession, folder: Path, rows: Rows
-) -> None:
+def test_files_are_kept_while_spark_may_read_them(spark: SparkSession, folder: Path, rows: Rows) -> None:
     data = folder.parents[1]
     history = table(spark, path=data)
     made_of_it = history.where("offset > 5").select("topic")
@@ -363,7 +357,7 @@ def test_files_are_kept_for_as_long_as_something_in_spark_may_read_them(
     wait_until(is_gone)
 
 
-def test_copies_that_no_one_uses_do_not_pile_up(
+def test_unused_copies_are_removed(
     spark: SparkSession, folder: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = folder.parents[1]
@@ -382,13 +376,13 @@ def test_copies_that_no_one_uses_do_not_pile_up(
 
 
 def copies(data: Path) -> list[Path]:
-    """Return what was copied because it was not Parquet yet."""
+    """Return the size of the copies made for messages that were not Parquet yet."""
     return list(data.glob(f"snapshots/*/*/{snapshot.COPY}"))
 
 
 @pytest.fixture
 def connected(spark: SparkSession) -> Iterator[ConnectSession]:
-    """A session of Spark Connect with the Spark that is there."""
+    """A Spark Connect session with the existing Spark."""
     assert spark._jvm is not None
     service = spark._jvm.org.apache.spark.sql.connect.service.SparkConnectService
     service.start(spark._jsc.sc())
@@ -401,22 +395,22 @@ def connected(spark: SparkSession) -> Iterator[ConnectSession]:
         service.stop(spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty())
 
 
-def test_a_table_in_spark_connect(connected: ConnectSession, folder: Path, rows: Rows) -> None:
+def test_a_table_works_in_spark_connect(connected: ConnectSession, folder: Path, rows: Rows) -> None:
     history = table(cast(SparkSession, connected), path=folder.parents[1])
     assert shown(history) == utc(rows)
     assert not (folder.parents[1] / "snapshots").exists()
 
 
-def test_where_no_file_can_be_linked_all_is_read_through_python(
+def test_without_hard_links_everything_is_read_through_python(
     spark: SparkSession, folder: Path, rows: Rows
 ) -> None:
-    (folder.parents[1] / "snapshots").touch()  # as if it were not ours to write to
+    (folder.parents[1] / "snapshots").touch()  # as if the folder were read-only
     history = table(spark, path=folder.parents[1])
     assert history.inputFiles() == []
     assert shown(history) == utc(rows)
 
 
-def test_where_there_is_no_room_for_a_copy_all_is_read_through_python(
+def test_without_disk_space_for_a_copy_everything_is_read_through_python(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""`spark.readStream.format("pyrite")`: micro-batches, checkpoints, limits, and what is lost."""
+"""`spark.readStream.format("pyrite")`: micro-batches, checkpoints, limits, and lost messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 
 class Log:
-    """A stream on disk that grows, and queries that gather which offsets they read."""
+    """A stream on disk that grows, and queries that record which offsets they read."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -28,14 +28,14 @@ class Log:
         self.checkpoint = folder / "checkpoint"
         self.end = 0
         self.read: list[list[int]] = []
-        """The offsets that were read, by micro-batch."""
+        """The offsets read by each micro-batch."""
 
     def grow(self) -> None:
         """Add a segment."""
         self.end += len(rows_of(write_segment(self.folder, self.end, 10)))
 
     def start(self, **options: str) -> StreamingQuery:
-        """Run a query over what is there."""
+        """Run a query over the available messages."""
 
         def note(frame: Any, _: int) -> None:
             self.read.append(sorted(row.offset for row in frame.select("offset").collect()))
@@ -46,7 +46,7 @@ class Log:
         return writer.trigger(availableNow=True).start()
 
     def run(self, **options: str) -> StreamingQuery:
-        """Run a query over what is there, to its end."""
+        """Run a query over the available messages to its end."""
         query = self.start(**options)
         assert query.awaitTermination(60)
         return query
@@ -64,7 +64,7 @@ def log(spark: SparkSession, tmp_path: Path) -> Log:
     return log
 
 
-def test_available_now_ends_within_its_limits_and_goes_on_from_its_checkpoint(log: Log) -> None:
+def test_available_now_respects_limits_and_continues_from_its_checkpoint(log: Log) -> None:
     query = log.run(maxMessagesPerTrigger="50")
     assert log.offsets == list(range(log.end))
     assert {len(batch) for batch in log.read[:-1]} == {50}
@@ -72,7 +72,7 @@ def test_available_now_ends_within_its_limits_and_goes_on_from_its_checkpoint(lo
     assert [each.numInputRows for each in progress] == [len(batch) for batch in log.read]
     assert progress[0].sources[0].endOffset == '{"offset": 50}'
     assert progress[0].sources[0].latestOffset == f'{{"offset": {log.end}}}'
-    convert(log.folder)  # as it happens to every log
+    convert(log.folder)  # as retention does
     before = log.end
     log.read.clear()
     log.grow()
@@ -80,21 +80,21 @@ def test_available_now_ends_within_its_limits_and_goes_on_from_its_checkpoint(lo
     assert log.offsets == list(range(before, log.end))
 
 
-def test_a_limit_in_bytes(log: Log) -> None:
+def test_a_limit_in_bytes_is_respected(log: Log) -> None:
     size = sum(path.stat().st_size for path in log.folder.glob("*.arrow"))
     log.run(maxBytesPerTrigger=str(size // 2))
     assert log.offsets == list(range(log.end))
     assert len(log.read) > 1
 
 
-def test_the_filter_of_the_options_holds(log: Log) -> None:
+def test_the_option_topic_filters_a_stream(log: Log) -> None:
     log.run(topic="a/+", startingOffsets="3")
     assert log.offsets
     assert set(log.offsets) < set(range(3, log.end))
 
 
 def drop_what_is_unread(log: Log) -> int:
-    """Have a query read all there is, then let more come, and have retention drop some of that."""
+    """Let a query read everything, add messages, and let retention drop some of them."""
     log.run()
     log.read.clear()
     log.grow()
@@ -107,7 +107,7 @@ def drop_what_is_unread(log: Log) -> int:
 
 
 def begin_anew(log: Log) -> int:
-    """Have a query read all there is, then put another log in the place of this one, with fewer messages."""
+    """Let a query read everything, then replace the log by one with fewer messages."""
     log.run()
     log.read.clear()
     for path in log.folder.iterdir():
@@ -120,7 +120,7 @@ def begin_anew(log: Log) -> int:
 @pytest.mark.parametrize(
     ("happens", "said"), [(drop_what_is_unread, "were dropped by retention"), (begin_anew, "was read up to")]
 )
-def test_what_was_never_read_and_is_gone_is_an_error_or_a_warning(
+def test_messages_lost_before_they_were_read_are_an_error_or_a_warning(
     log: Log, spark_log: Path, happens: Callable[[Log], int], said: str
 ) -> None:
     kept = happens(log)
@@ -135,7 +135,7 @@ def test_what_was_never_read_and_is_gone_is_an_error_or_a_warning(
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_stream_does_not_begin_where_the_log_has_not_come(log: Log, fail: str) -> None:
+def test_a_stream_cannot_start_beyond_the_end_of_the_log(log: Log, fail: str) -> None:
     said = f"option startingOffsets: stream default ends at offset {log.end}, before offset 1000"
     with pytest.raises(PySparkException, match=said):
         log.run(startingOffsets="1000", failOnDataLoss=fail)
@@ -144,6 +144,6 @@ def test_a_stream_does_not_begin_where_the_log_has_not_come(log: Log, fail: str)
     assert log.offsets == []
 
 
-def test_a_stream_has_no_end(log: Log) -> None:
+def test_ending_offsets_are_refused_for_a_stream(log: Log) -> None:
     with pytest.raises(PySparkException, match=r"option endingOffsets works with spark\.read"):
         log.run(endingOffsets="latest")

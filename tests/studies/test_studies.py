@@ -1,4 +1,4 @@
-"""Each study, run for real with small bounds: its measurements and its report."""
+"""Each study, run with small bounds: its measurements and its report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def study(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
-    """Run a study, check what it wrote, and return its figures."""
+    """Run a study and check its output; returns its figures."""
     done = study(name, "--out", str(folder), *words)
     assert done.returncode == 0, done.stderr
     assert f"report: {folder / name}.md" in done.stdout.replace("\n", "")
@@ -51,7 +51,7 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
 
 @needs_captures
 @needs_namespaces
-def test_tcp_flow_control(tmp_path: Path) -> None:
+def test_the_tcp_flow_control_study_adds_up(tmp_path: Path) -> None:
     figures = run(tmp_path, "tcp-flow-control", "--seconds", "3", "--speed", "2000000")
     assert figures["slow_link_left_out"] == ""
     plain, ack, link = figures["experiments"]
@@ -70,13 +70,13 @@ def test_tcp_flow_control(tmp_path: Path) -> None:
         published, delivered = phases["stopped"]["published"], phases["stopped"]["delivered"]
         assert delivered < published / 2, "the publisher goes on while the subscriber reads nothing"
     assert link["to_subscriber"]["events"]["zero_window"] == 0, "the link is slow, and not the reader"
-    # What goes over the link is the subscriber's bytes, and those that were sent again.
+    # The link carries the subscriber's bytes and retransmissions.
     assert link["to_subscriber"]["bytes"] >= link["bytes_read"]
 
 
 @needs_captures
 @needs_namespaces
-def test_connections(tmp_path: Path) -> None:
+def test_the_connections_study_adds_up(tmp_path: Path) -> None:
     figures = run(tmp_path, "connections", "--clients", "2500", "--limit", "200", "--seconds", "30")
     assert figures["ports_left_out"] == ""
     descriptors, setting, client, one_address, four_addresses, many = figures["outcomes"]
@@ -90,7 +90,8 @@ def test_connections(tmp_path: Path) -> None:
     assert one_address["clients"] == 200
     assert 700 < four_addresses["clients"] <= 800, "more addresses lift the limit"
     for one in (client, one_address, four_addresses):
-        # Nothing leaves a client that has no descriptor or port; the witness came before the capture.
+        # A client without a descriptor or port sends no packet; the first client connected before the
+        # capture.
         assert one["wire"]["syn"] == one["wire"]["syn_ack"] == one["clients"] - 1
         assert one["published"] == "PubAck"
     assert setting["wire"]["reset_of_broker"] + setting["wire"]["fin_of_broker"] > 0
@@ -102,7 +103,7 @@ def test_connections(tmp_path: Path) -> None:
 
 
 @needs_captures
-def test_udp_loss(tmp_path: Path) -> None:
+def test_the_udp_loss_study_adds_up(tmp_path: Path) -> None:
     figures = run(tmp_path, "udp-loss", "--seconds", "1")
     udp, tcp = figures["raw"]
     assert udp["sent"] == udp["kept"] + udp["dropped"]
@@ -117,7 +118,7 @@ def test_udp_loss(tmp_path: Path) -> None:
         assert one["waiting"] >= 0
         assert one["received"] <= one["transmitted"]
         if one["protocol"] == "UDP":
-            # A sign of life may have been dropped in place of a message, in a flood.
+            # In a flood, a sign of life may have been dropped instead of a message.
             assert abs(one["ignored"]) <= 1
             assert (
                 one["datagrams"] + one["capture_dropped"] >= one["datagrams_read"] + one["datagrams_dropped"]
@@ -137,7 +138,7 @@ def test_udp_loss(tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_tool_is_named(tmp_path: Path) -> None:
+def test_a_missing_tool_is_reported(tmp_path: Path) -> None:
     done = study("udp-loss", "--out", str(tmp_path), env=os.environ | {"PATH": str(tmp_path)})
     assert done.returncode == 1
     assert "tshark is not installed: install it, as with `apt install tshark`" in done.stderr
@@ -146,8 +147,8 @@ def test_a_missing_tool_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-def test_who_is_not_root_is_told(tmp_path: Path) -> None:
-    # Someone else, who may read root's files all the same: Python may be among them.
+def test_a_study_without_root_is_refused(tmp_path: Path) -> None:
+    # Another user that can read root's files, which may include Python.
     code = (
         "import ctypes, os, sys; os.seteuid(65534); ctypes.CDLL(None).setfsuid(0);"
         "from studies.__main__ import main;"
@@ -172,7 +173,7 @@ def test_who_is_not_root_is_told(tmp_path: Path) -> None:
         ((), "required: STUDY"),
     ],
 )
-def test_wrong_options_are_told(words: tuple[str, ...], expected: str) -> None:
+def test_wrong_options_are_explained(words: tuple[str, ...], expected: str) -> None:
     done = study(*words)
     assert done.returncode == 2
     assert expected in done.stderr
@@ -186,13 +187,13 @@ def test_wrong_options_are_told(words: tuple[str, ...], expected: str) -> None:
         (("connections", "--limit", "5"), "--limit 5: expected a number from 100 to 10000"),
     ],
 )
-def test_sizes_that_cannot_be_are_told(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+def test_impossible_sizes_are_refused(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
     done = study(*words, "--out", str(tmp_path))
     assert done.returncode == 1
     assert expected in done.stderr
 
 
-def test_a_folder_that_cannot_be_is_told_before_anything_is_done(tmp_path: Path) -> None:
+def test_an_unusable_output_folder_is_refused_before_the_study_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = study("connections", "--out", str(tmp_path / "file"))
     assert done.returncode == 1
@@ -201,7 +202,7 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_done(tmp_path: Path)
 
 @needs_captures
 @needs_namespaces
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_study_and_its_processes(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "studies", "connections", "--out", str(tmp_path), "--limit", "200"],
         stdout=subprocess.DEVNULL,

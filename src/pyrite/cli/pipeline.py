@@ -188,7 +188,7 @@ def _run_project(args: argparse.Namespace) -> int:
     if project.advice is not None:
         print(f"pyrite pipeline: {project.advice}", file=sys.stderr)
     from pyrite.pipeline.progress import Progress
-    from pyrite.pipeline.run import RunError, again_and_again, started
+    from pyrite.pipeline.run import RunError, run_continuously, started
     from pyrite.pipeline.schemas import SchemaError
     from pyrite.pipeline.session import NoSpark
     from pyrite.spark.java import NoJava
@@ -203,7 +203,7 @@ def _run_project(args: argparse.Namespace) -> int:
                 return 0
             stop = Event()
             _stop_after_this_run(stop, progress.note)
-            again_and_again(runner, progress.step, progress.done, args.every, stop, progress.note)
+            run_continuously(runner, progress.step, progress.done, args.every, stop, progress.note)
             return 0
     except (RunError, SchemaError, NoJava, NoSpark) as error:
         print(f"pyrite pipeline: {error}", file=sys.stderr)
@@ -242,13 +242,13 @@ def _show(args: argparse.Namespace) -> int:
 
 def _demo(args: argparse.Namespace) -> int:
     def work() -> int:
-        from pyrite.pipeline.demo import Demo, demo
-        from pyrite.pipeline.part import PartFailed
+        from pyrite.pipeline.demo import DemoOptions, demo
+        from pyrite.pipeline.process import DemoError
 
-        wanted = Demo(args.devices, args.rate, args.seconds, args.faults, args.seed)
+        wanted = DemoOptions(args.devices, args.rate, args.seconds, args.faults, args.seed)
         try:
             return 0 if demo(wanted, Console()) else 1
-        except PartFailed as error:
+        except DemoError as error:
             print(f"pyrite pipeline: {error}", file=sys.stderr)
             return 1
 

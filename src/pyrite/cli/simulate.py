@@ -78,9 +78,9 @@ def _whole(text: str) -> int:
 
 async def _simulate(args: argparse.Namespace) -> int:
     from pyrite.client import ClientError
-    from pyrite.simulate.run import Count, Options, Simulation
+    from pyrite.simulate.run import Count, Simulation, SimulationOptions
 
-    options = Options(
+    options = SimulationOptions(
         args.broker,
         args.devices,
         args.rate,

@@ -1,1 +1,1 @@
-"""Pipelines: a Spark Declarative Pipelines project over the log, made, run and shown by `pyrite pipeline`."""
+"""Spark Declarative Pipelines projects over the log, for `pyrite pipeline`."""

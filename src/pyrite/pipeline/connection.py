@@ -1,4 +1,6 @@
-"""How a pipeline reaches its broker. Who it is comes from the environment: no file has a password in it."""
+"""Connects a pipeline to its broker. Credentials come from the environment, so that no file contains a
+password.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMES = ("username", "password", "token", "ca_file", "cert_file", "key_file")
-"""What `FlightLog` is told; PYRITE_USERNAME and so on are the variables."""
+"""Options of `FlightLog`, each read from an environment variable such as PYRITE_USERNAME."""
 
 
 def credentials() -> dict[str, Any]:
-    """Return who a pipeline is, for `FlightLog`."""
+    """Return the pipeline's credentials as keyword arguments of `FlightLog`."""
     variables = {name: f"PYRITE_{name.upper()}" for name in NAMES}
     return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
 
 
 def spark_options(broker: str) -> dict[str, str]:
-    """Return the options with which Spark's source and sink reach a broker: caFile is cafile to them."""
+    """Return the broker options of Spark's source and sink, where caFile may be written cafile."""
     return {"broker": broker, **{name.replace("_", ""): value for name, value in credentials().items()}}
 
 
 def messages(spark: SparkSession, topic: str = "#") -> DataFrame:
-    """Return the log as a stream from its beginning: the messages on the topics that a filter matches.
+    """Return the messages that match a topic filter as a stream, from the start of the log.
 
-    Alerts are published to the same log. They are left out, or a pipeline would read what it wrote.
+    Alerts are left out: they are published to the same log, and the pipeline would read its own output.
     """
     source = spark.readStream.format("pyrite").options(**spark_options(str(spark.conf.get("pyrite.broker"))))
     found = source.option("topic", topic).option("startingOffsets", "earliest").load()

@@ -16,7 +16,7 @@ from pyrite.pipeline.tables import read_table, table_names
 
 
 def draw(project: Project, folder: Path) -> list[Path]:
-    """Draw what there is to draw, and return the files."""
+    """Draw a plot of every table that has rows; returns the files."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -53,7 +53,7 @@ def _rates(axes: Any, windows: pa.Table) -> None:
     sums = windows.group_by("start").aggregate([("messages_per_second", "sum"), ("bytes_per_second", "sum")])
     sums = sums.sort_by("start")
     axes.plot(sums["start"].to_pylist(), sums["messages_per_second_sum"].to_pylist(), marker=".")
-    axes.set(title="Messages a second, all topics", xlabel="window", ylabel="messages/s", ylim=(0, None))
+    axes.set(title="Messages per second, all topics", xlabel="window", ylabel="messages/s", ylim=(0, None))
 
 
 def _talkers(axes: Any, talkers: pa.Table) -> None:
@@ -63,7 +63,7 @@ def _talkers(axes: Any, talkers: pa.Table) -> None:
 
 
 def _devices(axes: Any, stats: pa.Table) -> None:
-    """Draw each device's range, from least to greatest, and its mean, as shares of the mean of its field."""
+    """Draw minimum, maximum and mean of each device, relative to the mean of the field."""
     rows = stats.to_pylist()
     devices = sorted({row["device"] for row in rows})
     for number, name in enumerate(sorted({row["field"] for row in rows})):
@@ -75,14 +75,14 @@ def _devices(axes: Any, stats: pa.Table) -> None:
         above = [(row["max"] - row["mean"]) / abs(scale) for row in chosen]
         axes.errorbar(at, means, yerr=[below, above], fmt=".", label=name, capsize=2)
     axes.set_xticks(range(len(devices)), devices, rotation=90)
-    axes.set(title="Devices: mean, least and greatest value", ylabel="share of the field's mean")
+    axes.set(title="Devices: mean, minimum and maximum", ylabel="relative to the field's mean")
     axes.legend()
 
 
 def draw_alerts(axes: Any, alerts: pa.Table, project: Project) -> None:
-    """Draw the field with the most outliers over time, of the devices that have some, and the alerts on it.
+    """Draw alerts over the values of the field with the most outliers.
 
-    If there are none, draw after how many seconds each silence was told.
+    If there are only silences, draw after how many seconds each was reported.
     """
     found = alerts.to_pylist()
     outliers = [row for row in found if row["kind"] == "outlier"]
@@ -99,5 +99,5 @@ def draw_alerts(axes: Any, alerts: pa.Table, project: Project) -> None:
             mine = table.filter(pc.equal(table["device"], device)).sort_by("event_time")
             axes.plot(mine["event_time"].to_pylist(), mine[name].to_pylist(), linewidth=0.7)
     axes.scatter([row["time"] for row in marked], [row["value"] for row in marked], color="red", zorder=3)
-    axes.set(title=f"Alerts: {len(found)} in all, {len(marked)} of {name}", xlabel="time")
+    axes.set(title=f"Alerts: {len(found)} in total, {len(marked)} of {name}", xlabel="time")
     axes.set_ylabel(name if outliers else "seconds of silence")

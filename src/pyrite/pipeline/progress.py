@@ -1,4 +1,4 @@
-"""What a run of a pipeline looks like to the person who waits for it."""
+"""Progress of pipeline runs on the terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Self
 
 from rich.console import Console
 
-from pyrite.pipeline.run import Outcome
+from pyrite.pipeline.run import RunResult
 
 _OVER = ("completed", "failed", "skipped", "stopped", "excluded")
 
 
 class Progress:
-    """Shows what is under way on a terminal, or else says what is over; outcomes are lines always."""
+    """Shows running flows on a terminal, or prints each finished one; always prints a line per run."""
 
     def __init__(self, now: Console, lasting: Console) -> None:
         self._now = now
@@ -36,7 +36,7 @@ class Progress:
         self._status.stop()
 
     def step(self, flow: str, what: str) -> None:
-        """Take note of what became of a flow."""
+        """Update the progress of a flow."""
         if what in ("starting", "running"):
             self._running.setdefault(flow, time.monotonic())
         elif what in _OVER:
@@ -46,8 +46,8 @@ class Progress:
                 self._now.print(f"  {flow} {what}{took}", highlight=False)
         self._status.update(f"run {self._runs + 1}: {', '.join(self._running) or 'planning'}")
 
-    def done(self, outcome: Outcome) -> None:
-        """Say what a run has done."""
+    def done(self, outcome: RunResult) -> None:
+        """Print the result of a run."""
         self._runs += 1
         self._noted = ""
         counts = (
@@ -60,7 +60,7 @@ class Progress:
         self._status.update("waiting for messages")
 
     def note(self, text: str) -> None:
-        """Say something, once."""
+        """Print a note, unless it was the last one printed."""
         if text != self._noted:
             self._noted = text
             self._now.print(text, highlight=False, soft_wrap=True)

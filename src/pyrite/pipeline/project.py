@@ -1,4 +1,4 @@
-"""The folder of a pipeline: written once from templates, and found again."""
+"""The project folder of a pipeline: creation from templates, and lookup."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ _TEMPLATES = Path(__file__).parent / "template"
 _WORDS = re.compile(r"\b(NAME|FOLDER|PATH|STATE|BROKER|TEMPLATES)\b")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _UNFIT = re.compile(r'["\\;\x00-\x1f]')
-"""What ends a path in spark.conf or in spark-pipeline.yml, or means something else there."""
+"""Characters that would end a path in spark.conf or spark-pipeline.yml, or change its meaning."""
 _PLAIN = re.compile(r"[\w/.,~+@=:-]+")
-"""A path in which nothing is escaped when it is made a URI."""
+"""A path that is the same as a URI."""
 
 
 class ProjectError(Exception):
-    """A project that cannot be made, found or read; the text says why, and what to do."""
+    """A project cannot be created, found or read; the text says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """A pipeline's folder, and what its specification says."""
+    """A pipeline's folder and configuration."""
 
     folder: Path
     specification: Path
     configuration: dict[str, str]
-    """What it says itself: settings of Spark's that may change, and ours, which begin with `pyrite.`."""
+    """From spark-pipeline.yml: Spark session settings, and ours, which start with `pyrite.`."""
     settings: dict[str, str]
-    """What spark.conf says: settings that Spark is started with."""
+    """From spark.conf: settings that Spark is started with."""
 
     @property
     def broker(self) -> str:
-        """Where its messages come from."""
+        """The broker's address."""
         return self.configuration.get("pyrite.broker", BROKER)
 
     @property
     def advice(self) -> str | None:
-        """What to do if the templates are not those any more of which it was made."""
+        """What to do if the project was created from other templates, or None."""
         if self.configuration.get("pyrite.templates") == _templates():
             return None
         return (
-            f"{self.folder} was not made of the templates that this version of Pyrite has, and runs as it "
-            "is. To see what is new, write them elsewhere (`pyrite pipeline init NAME`) and compare; to have "
-            f'this not said again, set pyrite.templates: "{_templates()}" in {self.specification.name}'
+            f"{self.folder} was created by another version of Pyrite, and runs unchanged. To see what "
+            "is new, create another project (`pyrite pipeline init NAME`) and compare; to silence "
+            f'this message, set pyrite.templates: "{_templates()}" in {self.specification.name}'
         )
 
     @property
     def tables(self) -> Path:
-        """The folder of its tables; ProjectError if that is not on this machine."""
+        """The folder of the tables; raises ProjectError if it is not on this machine."""
         place = self.settings.get(WAREHOUSE, "")
         if urlsplit(place).scheme not in ("", "file") or not place:
             raise ProjectError(
-                f"the tables of {self.folder} are not in a folder of this machine "
-                f"({WAREHOUSE} in {SETTINGS}); look at them with Spark"
+                f"the tables of {self.folder} are not in a local folder ({WAREHOUSE} in {SETTINGS}); "
+                "query them with Spark"
             )
         return self.folder / place.removeprefix("file:")
 
 
 def make_project(folder: Path, broker: str = BROKER) -> Project:
-    """Write a new project; ProjectError if there is something already."""
+    """Create a project; raises ProjectError if the folder exists."""
     if not _NAME.fullmatch(folder.name):
-        raise ProjectError(f"{folder.name!r} cannot be a pipeline's name: take letters, digits, - and _")
+        raise ProjectError(f"invalid pipeline name {folder.name!r}: use letters, digits, - and _")
     if folder.exists():
-        raise ProjectError(f"{folder} is there already; take another name, or remove it")
+        raise ProjectError(f"{folder} already exists: choose another name, or remove it")
     folder = folder.absolute()
     unfit = _UNFIT.search(str(folder))
     if unfit:
-        raise ProjectError(f"{folder}: Spark cannot be told of a path with {unfit[0]!r}; take another")
-    # Spark wants to know where things are wherever it is started; and to it, %20 in a path is no space.
+        raise ProjectError(f"{folder}: Spark does not accept paths with {unfit[0]!r}; choose another folder")
+    # Absolute, as Spark may be started anywhere; and unescaped, as Spark does not decode %20.
     values = {
         "NAME": folder.name,
         "FOLDER": f"file://{folder}",
@@ -96,13 +96,13 @@ def make_project(folder: Path, broker: str = BROKER) -> Project:
             text = (folder / name).read_text()
             (folder / name).write_text(re.sub(_WORDS, lambda found: values[found[0]], text))
     except OSError as error:
-        raise ProjectError(f"{folder} cannot be written: {error.strerror}") from None
+        raise ProjectError(f"cannot write {folder}: {error.strerror}") from None
     return find_project(folder)
 
 
 @cache
 def _templates() -> str:
-    """Return what tells these templates from others."""
+    """Return an identifier of the templates' content."""
     digest = sha256()
     for path in sorted(_TEMPLATES.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -112,10 +112,10 @@ def _templates() -> str:
 
 
 def _state_folder(folder: Path) -> Path:
-    """Return where Spark is to note how far a pipeline has come: in its folder, if that can be.
+    """Return the folder for Spark's checkpoints: in the project, if its path allows that.
 
-    Spark escapes the path of a checkpoint (`a%20b`), writes to the one that has this very name, and looks for
-    what is there at the other (`a b`). A full refresh would empty the tables, and then find nothing new.
+    Spark escapes a checkpoint's path (`a%20b`), writes to the folder with that very name, and looks for the
+    checkpoint in the other (`a b`). A full refresh would empty the tables and then find nothing new.
     """
     homes = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     elsewhere = homes / "pyrite" / f"{folder.name}-{uuid4().hex[:12]}"
@@ -123,21 +123,21 @@ def _state_folder(folder: Path) -> Path:
         if _PLAIN.fullmatch(str(place)):
             return place
     raise ProjectError(
-        f"Spark keeps no state in a path with a space or a sign like %, and neither {folder} nor {homes} "
-        "is without; take another folder, or let XDG_STATE_HOME name one"
+        f"Spark cannot keep checkpoints in a path with a space or a character such as %, and {folder} "
+        f"and {homes} both contain one; choose another folder, or set XDG_STATE_HOME"
     )
 
 
 def find_project(folder: Path) -> Project:
-    """Return the project that a folder is in; ProjectError if it is in none."""
+    """Return the project that a folder belongs to; raises ProjectError if there is none."""
     folder = folder.absolute()
     for each in (folder, *folder.parents):
         for name in SPECIFICATIONS:
             if (each / name).is_file():
                 return Project(each, each / name, _configuration(each / name), _settings(each / SETTINGS))
     raise ProjectError(
-        f"there is no pipeline in {folder}: no {SPECIFICATIONS[0]}, there or above. "
-        "Make one with `pyrite pipeline init NAME`, and go to its folder, or name it with --project"
+        f"no pipeline in {folder}: no {SPECIFICATIONS[0]} there or in a parent folder. Create one "
+        "with `pyrite pipeline init NAME`, and change to its folder or pass it as --project"
     )
 
 
@@ -148,12 +148,12 @@ def _configuration(path: Path) -> dict[str, str]:
         raise ProjectError(f"{path}: {error}") from None
     settings = found.get("configuration") if isinstance(found, dict) else None
     if not isinstance(settings, dict):
-        raise ProjectError(f"{path}: there is no `configuration:` in it, which names the broker")
+        raise ProjectError(f"{path}: no `configuration:` section, which names the broker")
     return {str(key): str(value) for key, value in settings.items()}
 
 
 def _settings(path: Path) -> dict[str, str]:
-    """Read lines of a name, spaces, and a value; there may be none."""
+    """Read lines of name and value; the file may be missing."""
     if not path.exists():
         return {}
     lines = [line.split(maxsplit=1) for line in path.read_text().splitlines() if not line.startswith("#")]

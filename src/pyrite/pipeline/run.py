@@ -1,4 +1,4 @@
-"""Runs of a pipeline: once, or again and again in one Spark; with what happens told as it happens."""
+"""Runs a pipeline, once or continuously in the same Spark, and reports progress."""
 
 from __future__ import annotations
 
@@ -36,63 +36,64 @@ _CODE = re.compile(r"^\([\w.]+\)\s*|^\[[A-Z_.0-9]+\]\s*")
 
 
 class RunError(Exception):
-    """A run that failed; the text says why, and what to do."""
+    """A run failed; the text says why, and what to do."""
 
 
-class BrokerGone(RunError):
+class BrokerUnavailable(RunError):
     """The broker does not answer."""
 
 
 Say = Callable[[str, str], None]
-"""Is told the name of a flow, and what became of it: starting, running, completed, failed, ..."""
+"""Called with the name of a flow and its state: starting, running, completed, failed, ..."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run has done."""
+class RunResult:
+    """The result of a run."""
 
     seconds: float
     rows: dict[str, int]
-    """How many rows each table has now."""
+    """Rows of each table."""
     added: dict[str, int]
-    """How many more than before."""
+    """Rows added to each table."""
 
 
 def log_end(broker: str) -> int:
-    """Return the offset after the last message of the log; BrokerGone if no one answers."""
+    """Return the offset after the last message of the log; raises BrokerUnavailable."""
     try:
         with FlightLog(broker, retry=0, **credentials()) as log:
             return log.bounds(STREAM).end
     except PermissionError as error:
         raise RunError(
-            f"the broker refuses: {error}. Who the pipeline is comes from the environment: PYRITE_USERNAME "
-            "and PYRITE_PASSWORD, or PYRITE_TOKEN"
+            f"the broker refused: {error}. Set the pipeline's credentials in the environment: "
+            "PYRITE_USERNAME and PYRITE_PASSWORD, or PYRITE_TOKEN"
         ) from None
     except (ConnectionError, TimeoutError, OSError) as error:
-        raise BrokerGone(
-            f"no broker answers at {broker}. Start one with `pyrite serve`, or name another with --broker "
-            f"(or in spark-pipeline.yml, as pyrite.broker): {error}"
+        raise BrokerUnavailable(
+            f"no broker answers at {broker}. Start one with `pyrite serve`, or pass its address as "
+            f"--broker (or pyrite.broker in spark-pipeline.yml): {error}"
         ) from None
 
 
 @dataclass
 class Runner:
-    """A pipeline, and the Spark it runs in."""
+    """A pipeline and the Spark that runs it."""
 
     project: Project
     spark: SparkSession
     broker: str
     note: Callable[[str], None]
-    """Is told what a person should know."""
+    """Called with messages for the user."""
 
     figures: dict[str, float] = field(default_factory=lambda: {"batch": 0})
-    """Of the last run: its number since Spark was started, its rows, seconds, and the messages that came
-    meanwhile, alerts of its own among them."""
+    """Status of the last run: its number since Spark was started, rows, seconds, and the messages that
+    arrived in the meantime, including its own alerts.
+    """
     _unheard: bool = False
-    """Whether it was said that the broker does not want to know what the pipeline is doing."""
+    """True if the user was told that the broker refuses the pipeline's status."""
 
-    def run(self, say: Say, full_refresh: bool = False) -> Outcome:
-        """Process what is new since the last run; or, to `full_refresh`, everything again."""
+    def run(self, say: Say, full_refresh: bool = False) -> RunResult:
+        """Process what is new since the last run or, with `full_refresh`, the whole log."""
         end = log_end(self.broker)
         self.tell("running")
         try:
@@ -107,13 +108,13 @@ class Runner:
             "seconds": round(outcome.seconds, 2),
             "rows_per_second": round(rows / outcome.seconds, 1),
         }
-        with contextlib.suppress(RunError):  # what was done is done, also if the broker has gone since
+        with contextlib.suppress(RunError):  # the run is complete even if the broker has gone
             self.figures["lag"] = max(0, log_end(self.broker) - end)
         self.tell("waiting")
         return outcome
 
     def tell(self, state: str) -> None:
-        """Say what this pipeline is doing, to who wants to know."""
+        """Publish the pipeline's status."""
         try:
             announce(self.broker, self.project.folder.resolve().name, state, **self.figures)
         except NotAnnounced as error:
@@ -121,7 +122,7 @@ class Runner:
                 self._unheard = True
                 self.note(str(error))
 
-    def _run(self, say: Say, full_refresh: bool) -> Outcome:
+    def _run(self, say: Say, full_refresh: bool) -> RunResult:
         began = time.monotonic()
         before = row_counts(self.project)
         specification = load_pipeline_spec(self.project.specification)
@@ -144,16 +145,16 @@ class Runner:
             finally:
                 _drop(self.spark, graph)
         except PySparkException as error:
-            log_end(self.broker)  # which says so, if that is why
+            log_end(self.broker)  # raises a clearer error if the broker is unreachable
             raise RunError(_plain(error)) from None
         rows = row_counts(self.project)
         added = {name: count - before.get(name, 0) for name, count in rows.items()}
-        return Outcome(time.monotonic() - began, rows, added)
+        return RunResult(time.monotonic() - began, rows, added)
 
 
 @contextmanager
 def started(project: Project, broker: str, master: str, note: Callable[[str], None]) -> Iterator[Runner]:
-    """Start Spark for a project, if its broker answers and no one else is running it."""
+    """Start Spark for a project, if its broker answers and no other process runs it."""
     read_schemas(project.folder / "schemas.toml")
     log_end(broker)
     with _alone(project):
@@ -167,15 +168,15 @@ def started(project: Project, broker: str, master: str, note: Callable[[str], No
                 runner.tell("stopped")
 
 
-def again_and_again(
+def run_continuously(
     runner: Runner,
     say: Say,
-    done: Callable[[Outcome], None],
+    done: Callable[[RunResult], None],
     pause: float,
     stop: Event,
     waiting: Callable[[str], None],
 ) -> None:
-    """Run whenever the log has grown, until `stop` is set. If the broker is away, wait for it."""
+    """Run whenever the log has grown, until `stop` is set; waits for an unreachable broker."""
     seen = -1
     while not stop.is_set():
         try:
@@ -183,22 +184,20 @@ def again_and_again(
             if end != seen:
                 done(runner.run(say))
                 seen = end
-        except BrokerGone as error:
+        except BrokerUnavailable as error:
             waiting(str(error))
         stop.wait(pause)
 
 
 @contextmanager
 def _alone(project: Project) -> Iterator[None]:
-    """Let no one else run a project meanwhile."""
+    """Lock the project against other processes."""
     descriptor = os.open(project.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunError(
-                f"{project.folder} is being run by another process; wait for it, or end it"
-            ) from None
+            raise RunError(f"{project.folder} is being run by another process") from None
         yield
     finally:
         os.close(descriptor)
@@ -213,7 +212,7 @@ def _tell(message: str, say: Say) -> None:
 
 
 def _drop(spark: SparkSession, graph: str) -> None:
-    """Forget a dataflow graph: it can be run only once."""
+    """Delete a dataflow graph, which can run only once."""
     command = pb2.Command()
     command.pipeline_command.drop_dataflow_graph.dataflow_graph_id = graph
     with contextlib.suppress(PySparkException):
@@ -221,9 +220,9 @@ def _drop(spark: SparkSession, graph: str) -> None:
 
 
 def _plain(error: PySparkException) -> str:
-    """Return what Spark says, without its code and without the stack."""
+    """Return Spark's message without error code and stack trace."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
     text = _CODE.sub("", lines[0]) if lines else type(error).__name__
-    # The last line of a Python traceback says what went wrong in a function of ours or the user's.
+    # The last line of a Python traceback has the error in our code or the user's.
     raised = [line.strip() for line in lines if re.match(r"\s*[\w.]+(Error|Exception|Loss): ", line)]
     return raised[-1] if raised else text

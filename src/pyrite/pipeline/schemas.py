@@ -1,4 +1,4 @@
-"""What the payloads on topics are: the file schemas.toml of a project."""
+"""The schemas of payloads: a project's schemas.toml."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ if TYPE_CHECKING:
 _WHOLE = ("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint")
 _FRACTIONS = ("float", "real", "double", "dec", "decimal", "numeric")
 NUMBERS = (*_WHOLE, *_FRACTIONS)
-"""The types whose values are summarised and watched, by all the names that Spark has for them."""
+"""Numeric types, by all of Spark's names for them."""
 OWN = ("offset", "timestamp", "topic", "device", "event_time")
-"""The columns that every silver table has."""
+"""Columns of every silver table."""
 BAD = "_bad"
-"""Where Spark puts a payload that does not fit."""
+"""Spark's column for payloads that do not match."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE = re.compile(r"\s*(\w+)")
-_LEVELS = 65_536
+MAX_TOPIC_LEVELS = 65_536
 _STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
-"""What Spark would take for JSON though it is none."""
+"""Options that make Spark's JSON parser strict."""
 
 
 class SchemaError(ValueError):
-    """A schema that cannot be; the text says where, and what to write."""
+    """An invalid schema; the text says where, and what was expected."""
 
 
 @dataclass(frozen=True)
 class TopicSchema:
-    """The fields of the JSON objects on a topic."""
+    """The fields of the JSON objects on matching topics."""
 
     name: str
     topic: str
     """A topic filter."""
     fields: dict[str, str]
-    """Their types, as Spark names them."""
+    """Spark type by field."""
 
     @property
     def silver(self) -> str:
-        """The table of what was decoded."""
+        """The table of decoded messages."""
         return f"silver_{self.name}"
 
     @property
     def bad(self) -> str:
-        """The table of what does not fit."""
+        """The table of messages that do not match."""
         return f"bad_{self.name}"
 
     @property
     def alerts(self) -> str:
-        """The table of what stands out."""
+        """The table of alerts."""
         return f"alerts_{self.name}"
 
     @property
     def ddl(self) -> str:
-        """The fields as Spark's from_json wants them."""
+        """The fields as DDL for from_json."""
         return ", ".join(f"`{name}` {kind}" for name, kind in self.fields.items())
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The fields that are numbers: `decimal(9, 3)` and `int NOT NULL` are, `array<int>` is not."""
+        """The numeric fields: `decimal(9, 3)` and `int NOT NULL` are numeric, `array<int>` is not."""
         types = {name: _TYPE.match(kind.lower()) for name, kind in self.fields.items()}
         return tuple(name for name, found in types.items() if found and found[1] in NUMBERS)
 
     @property
     def pattern(self) -> str:
-        """A regular expression for the topics that the filter matches."""
+        """A regular expression equivalent to the topic filter."""
         if self.topic == "#":
             return "^[^$]"
         levels = self.topic.split("/")
         below = levels[-1] == "#"
         if below:
             levels.pop()
-        # Between \Q and \E, Java takes everything as it is.
+        # Java takes everything between \Q and \E literally.
         parts = ["[^/]*" if level == "+" else rf"\Q{level}\E" for level in levels]
         return f"^{'/'.join(parts)}{'(/.*)?' if below else ''}$"
 
     def decode(self, messages: DataFrame) -> DataFrame:
-        """Return the messages on this topic with columns more.
+        """Return the messages on matching topics with additional columns.
 
-        `fields` is what is in the payload; `bad`, whether it does not fit; `device`, the level of the topic
-        at the filter's first + (the whole topic if there is none); `event_time`, when the device measured;
-        `parsed`, what Spark has read, of which the first two are made.
+        `fields` has the decoded payload; `bad` is true if it does not match the schema; `device` is the topic
+        level at the filter's first + (the whole topic without one); `event_time` is the time of the
+        measurement; `parsed` is the output of from_json, from which the first two are derived.
         """
         from pyspark.sql import functions as F
 
@@ -96,8 +96,8 @@ class TopicSchema:
         device = F.split("topic", "/").getItem(levels.index("+")) if "+" in levels else F.col("topic")
         fields = F.col("parsed.fields")
         measured = fields.getField("time") if "time" in self.fields else F.col("timestamp")
-        # Spark stops reading where the first value ends. Between braces it has to go on to the end, and so it
-        # has between brackets; what would close the ones too early is a mistake between the others.
+        # Spark's parser stops at the end of the first value. Within braces and within brackets it has to
+        # parse the whole text; text that would close one of them too early is an error in the other.
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD, **_STRICT}
         in_braces = F.concat(F.lit('{"fields":'), text, F.lit("}"))
         parsed = F.from_json(in_braces, f"fields STRUCT<{self.ddl}>, {BAD} STRING", options)
@@ -105,7 +105,7 @@ class TopicSchema:
         alone = F.json_array_length(in_brackets).eqNullSafe(1)
         decoded = messages.where(F.col("topic").rlike(self.pattern)).select("*", parsed.alias("parsed"))
         bad = ~(alone & fields.isNotNull() & F.col(f"parsed.{BAD}").isNull())
-        # Never after the message came: a clock that is ahead would make everyone else late.
+        # Never later than the broker's time: a clock that is ahead would make other devices' messages late.
         event_time = F.least(F.coalesce(measured, "timestamp"), "timestamp")
         return decoded.select(
             "*",
@@ -116,34 +116,35 @@ class TopicSchema:
         )
 
     def measurements(self, decoded: DataFrame) -> DataFrame:
-        """Return a row for each number in a table of decoded messages: `device`, `field` and `value`."""
+        """Return a row per number in a table of decoded messages: `device`, `field` and `value`."""
         from pyspark.sql import functions as F
 
         numbers = [
             F.struct(F.lit(name).alias("field"), F.col(name).cast("double").alias("value"))
             for name in self.numbers
         ]
-        # An array of none has no type of its own.
+        # An empty array has no element type.
         array = F.array(*numbers).cast("array<struct<field: string, value: double>>")
         rows = decoded.select("device", F.explode(array).alias("number"))
         return rows.select("device", "number.*").where("value IS NOT NULL")
 
 
 def read_schemas(path: str | Path) -> list[TopicSchema]:
-    """Read a file of schemas; SchemaError if it is not as it has to be."""
+    """Read schemas.toml; raises SchemaError."""
     try:
         with open(path, "rb") as file:
             sections = tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise SchemaError(f"{path}: {error}") from None
     if not sections:
-        raise SchemaError(f"{path}: there is no schema in it, as in [telemetry]")
+        raise SchemaError(f"{path}: no schema; expected a section such as [telemetry]")
     schemas = [_schema(str(path), name, section) for name, section in sections.items()]
     for one, other in combinations(schemas, 2):
         if _overlap(one.topic, other.topic):
             raise SchemaError(
                 f"{path}: [{one.name}] and [{other.name}]: a topic may match both {one.topic!r} and "
-                f"{other.topic!r}; a message has one schema, so take filters that share no topic"
+                f"{other.topic!r}; use filters that cannot match the same topic, as a message has one "
+                "schema"
             )
     return schemas
 
@@ -151,30 +152,30 @@ def read_schemas(path: str | Path) -> list[TopicSchema]:
 def _schema(path: str, name: str, section: Any) -> TopicSchema:
     where = f"{path}: [{name}]"
     if not _NAME.fullmatch(name):
-        raise SchemaError(f"{where}: a name is of small letters, digits and _, for it names a table")
+        raise SchemaError(f"{where}: a schema's name must consist of lower-case letters, digits and _")
     if not isinstance(section, dict) or set(section) != {"topic", "fields"}:
         raise SchemaError(
             f'{where}: expected topic = "FILTER" and a section [{name}.fields], and nothing else'
         )
     topic, fields = section["topic"], section["fields"]
     try:
-        check_filter(str(topic).encode(), _LEVELS)
+        check_filter(str(topic).encode(), MAX_TOPIC_LEVELS)
     except InvalidTopic as wrong:
         raise SchemaError(f"{where}: topic = {topic!r}: {wrong}") from None
     if not isinstance(fields, dict) or not fields:
-        raise SchemaError(f'{where}: there are no fields, as in temperature = "double"')
+        raise SchemaError(f'{where}: expected at least one field, such as temperature = "double"')
     for field, kind in fields.items():
         if field in OWN or not _NAME.fullmatch(field.lower()):
-            raise SchemaError(f"{where}: a field cannot be called {field!r}")
+            raise SchemaError(f"{where}: invalid field name {field!r}")
         if not isinstance(kind, str):
-            raise SchemaError(f'{where}: {field} = {kind!r}: expected a type of Spark\'s, as "double"')
+            raise SchemaError(f'{where}: {field} = {kind!r}: expected a Spark type, such as "double"')
     return TopicSchema(name, str(topic), dict(fields))
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Tell whether there are topics that two filters match."""
+    """True if a topic can match both filters."""
     if one.startswith("$") != other.startswith("$"):
-        return False  # a wildcard does not stand for a first level with $
+        return False  # a wildcard does not match a first level that starts with $
     for level, opposite in zip_longest(one.split("/"), other.split("/")):
         if "#" in (level, opposite):
             return True

@@ -1,4 +1,4 @@
-"""The Spark that a pipeline runs in: a server of Spark Connect in this process, and a session with it."""
+"""The Spark of a pipeline: a Spark Connect server in this process, and a session with it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _CHATTER = re.compile(r"WARN|^(Using|Setting|To adjust|Error occurred during) ")
 
 
 class NoSpark(RuntimeError):
-    """Spark did not start; the text says why."""
+    """Spark did not start."""
 
 
 @contextmanager
 def pipeline_session(
     settings: dict[str, str], configuration: dict[str, str], master: str, log: Path
 ) -> Iterator[SparkSession]:
-    """Yield a session with a Spark that is started for it.
+    """Start Spark and yield a session.
 
-    `settings` are what Spark is started with, `configuration` what the session has. What Spark writes to
-    standard error goes to the file `log`. NoSpark if it does not start.
+    `settings` are those that Spark is started with, `configuration` those of the session. Spark's standard
+    error goes to the file `log`. Raises NoSpark.
     """
     use_java()
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid4())
@@ -56,9 +56,9 @@ def pipeline_session(
             context.setLogLevel("ERROR")
     except Py4JJavaError as error:
         raise NoSpark(f"Spark did not start: {error.java_exception.getMessage()}") from None
-    except PySparkException as error:  # Java has ended, and only its log knows why
+    except PySparkException as error:  # Java has ended; the cause is in its log
         raise NoSpark(f"Spark did not start: {_first_words(log, before) or error}") from None
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # functions make columns for Spark Connect
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # makes pyspark.sql.functions build Spark Connect columns
     try:
         connecting = ConnectSession.builder.remote(f"sc://localhost:{port}")
         for key, value in configuration.items():
@@ -81,7 +81,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _standard_error_in(path: Path) -> Iterator[None]:
-    """Let the processes that are started meanwhile write their errors to a file."""
+    """Redirect the standard error of processes started in this block to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("ab") as file:
@@ -94,7 +94,7 @@ def _standard_error_in(path: Path) -> Iterator[None]:
 
 
 def _first_words(log: Path, after: int) -> str:
-    """Return the first line in a log that tells of more than that something starts: others follow from it."""
+    """Return the first line of a log that is not about start-up; later lines follow from it."""
     with log.open(errors="replace") as file:
         file.seek(after)
         lines = (line.strip() for line in file)

@@ -1,4 +1,4 @@
-"""What a pipeline has made: its tables as text, and plots of them."""
+"""Shows a pipeline's tables as text and plots."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ORDER = {
     "top_talkers": [("messages", "descending"), ("bytes", "descending")],
     "alerts": [("time", "descending")],
 }
-"""How the rows of a table are sorted; those of others are sorted by NEWEST."""
+"""Sort order of the rows by table; NEWEST for all others."""
 NEWEST = [("offset", "descending")]
 
 
 def show(project: Project, rows: int, folder: Path, console: Console) -> int:
-    """Print the first rows of each table, and draw plots into a folder; return the exit code."""
+    """Print the first rows of each table, and draw plots into a folder; returns the exit code."""
     if not table_names(project):
-        raise ProjectError(f"{project.folder} has no tables yet; `pyrite pipeline run` makes them")
+        raise ProjectError(f"{project.folder} has no tables yet: run `pyrite pipeline run`")
     for name, count in row_counts(project).items():
         table = read_last(project, name, rows) if _order(name) == NEWEST else read_table(project, name)
         console.print(_printed(name, count, table, rows))
@@ -47,7 +47,7 @@ def _printed(name: str, count: int, table: pa.Table, rows: int) -> Table:
     if table.num_rows:
         table = table.take(pc.sort_indices(table, sort_keys=_order(name)))
     printed = Table(title=f"{name}: {count:,} rows", title_justify="left")
-    # What no row has says nothing.
+    # Leave out columns without values.
     shown = [column for column in table.column_names if table[column].null_count < table.num_rows]
     for column in shown:
         is_number = pa.types.is_integer(table[column].type) or pa.types.is_floating(table[column].type)

@@ -1,7 +1,7 @@
-"""What a pipeline says of itself: a retained message on `$pipelines/NAME`, for who wants to see it run.
+"""Publishes a pipeline's status as a retained message on `$pipelines/NAME`, for the dashboard and `pyrite
+top`.
 
-A topic that begins with `$` is in no stream that captures `#`: what a pipeline says of itself is not among
-the messages that it processes.
+No stream that captures `#` captures topics that start with `$`, so the pipeline does not read its own status.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _COLUMNS = pa.schema([SCHEMA.field(name) for name in ("topic", "payload", "qos",
 
 
 class NotAnnounced(Exception):
-    """The broker does not take what a pipeline says of itself; the text says why, and what to do."""
+    """The broker refused the pipeline's status; the text says why, and what to do."""
 
 
 def announce(broker: str, name: str, state: str, **figures: Any) -> None:
-    """Say what a pipeline is doing; NotAnnounced if the broker does not want to know.
+    """Publish the pipeline's status; raises NotAnnounced if the broker refuses.
 
-    If there is no broker, nothing is said: whoever needs one finds out.
+    An unreachable broker is ignored here: the next run reports it.
     """
     said = {"name": name, "state": state, "time": datetime.now(UTC).isoformat(), **figures}
     row = {
@@ -49,7 +49,8 @@ def announce(broker: str, name: str, state: str, **figures: Any) -> None:
         pass
     except (OSError, QueryError, flight.FlightError) as error:
         raise NotAnnounced(
-            f"the pipeline goes on, but no one sees its state on {TOPIC}{name}, nor in the dashboard: "
-            f"{' '.join(str(error).split())}. If another user has run one of this name, run it as that "
-            f"user, or from a folder of another name; and see that its user may publish on {TOPIC}#"
+            f"the pipeline continues, but its status is not published on {TOPIC}{name} and the "
+            f"dashboard does not show it: {' '.join(str(error).split())}. If another user has run a "
+            "pipeline of this name, run it as that user, or from a folder with another name; its "
+            f"user needs the right to publish on {TOPIC}#"
         ) from None

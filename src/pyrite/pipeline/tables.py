@@ -1,6 +1,6 @@
-"""The tables of a pipeline, read without Spark: Parquet files in a folder a table.
+"""The tables of a pipeline, read without Spark: a folder of Parquet files per table.
 
-A streaming table has a list of the files that count, `_spark_metadata`; what a killed run left is not in it.
+A streaming table lists its valid files in `_spark_metadata`; files left by a killed run are not listed.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ _LIST = "_spark_metadata"
 
 
 def table_names(project: Project) -> list[str]:
-    """Return the names of the tables there are."""
+    """Return the names of the existing tables."""
     folder = project.tables
     return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
 
 
 def row_counts(project: Project) -> dict[str, int]:
-    """Return how many rows each table has."""
+    """Return the number of rows of each table."""
     return {name: count_rows(project.tables / name) for name in table_names(project)}
 
 
 def count_rows(folder: Path) -> int:
-    """Return how many rows a table has."""
+    """Return the number of rows of a table."""
     return sum(pq.read_metadata(path).num_rows for path in files_of(folder))
 
 
 def read_table(project: Project, name: str, **what: Any) -> pa.Table:
-    """Return a table, or what of it is asked for: `columns`, and `filters`, as pyarrow has them.
+    """Return a table; `columns` and `filters` are pyarrow's.
 
-    One to which nothing was ever written has no columns.
+    A table that was never written to has no columns.
     """
     parts = [pq.read_table(path, **what) for path in files_of(project.tables / name)]
     return pa.concat_tables(parts) if parts else pa.table({})
 
 
 def read_last(project: Project, name: str, rows: int) -> pa.Table:
-    """Return the last rows of a table that grows, or some more: files are read from the last on."""
+    """Return at least the last `rows` rows of a growing table, reading files from the end."""
     parts: list[pa.Table] = []
     for path in reversed(files_of(project.tables / name)):
         parts.insert(0, pq.read_table(path))
@@ -54,13 +54,13 @@ def read_last(project: Project, name: str, rows: int) -> pa.Table:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return the files whose rows a table has."""
+    """Return the valid files of a table."""
     listed = folder / _LIST
     if not listed.is_dir():
         return sorted(folder.glob("*.parquet"))
     found: dict[Path, None] = {}
     for batch in _batches(listed):
-        for line in batch.read_text().splitlines()[1:]:  # the first is the version
+        for line in batch.read_text().splitlines()[1:]:  # the first line is the version
             entry = json.loads(line)
             path = Path(unquote(urlsplit(entry["path"]).path))
             if entry["action"] == "add":
@@ -71,7 +71,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def _batches(folder: Path) -> list[Path]:
-    """Return the lists to read: from the last that has all before it, in order."""
+    """Return the metadata files to read, in order, from the last compacted one on."""
     batches = {int(each.name.split(".")[0]): each for each in folder.iterdir() if each.name[0].isdigit()}
     compact = [number for number, each in batches.items() if each.suffix == ".compact"]
     first = max(compact, default=0)

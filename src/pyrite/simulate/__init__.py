@@ -1,1 +1,1 @@
-"""Simulated devices: they measure, publish, and go wrong on purpose."""
+"""Simulated devices that publish telemetry, with deliberate faults."""

@@ -1,4 +1,4 @@
-"""What a simulated device measures, and what goes wrong with it, all of it told by a seed."""
+"""Telemetry and faults of a simulated device, determined by a seed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 WARM_UP = 80
-"""Messages before the first fault, so that it is known what is usual."""
+"""Messages before the first fault, so that a baseline can form."""
 SPACING = 120
-"""Messages from the beginning of a fault to that of the next, on one device."""
+"""Messages from the start of one fault to the start of the next, on one device."""
 REST = 60
-"""Messages that follow the beginning of the last fault."""
+"""Messages after the start of the last fault."""
 DRIFT = 15
-"""Messages that a drift takes."""
+"""Messages in a drift."""
 DROPOUT = 45
-"""Messages that are not sent in a dropout."""
+"""Messages missing in a dropout."""
 DAY = 86_400.0
 
 KINDS = ("spike", "drift", "dropout")
 FIELDS = {"temperature": 10.0, "vibration": 4.0}
-"""The fields that spike and drift, and by how much."""
+"""The fields that spike and drift, with the size of the deviation."""
 BROKEN = (
     b"{",
     b"not JSON",
@@ -33,16 +33,16 @@ BROKEN = (
     b'{"count": 1.5, "battery": [1]}',
     b'{"count": 1} {"count": 2}',
 )
-"""Payloads that fit no schema of telemetry."""
+"""Payloads that match no telemetry schema."""
 
 
 class TooShort(ValueError):
-    """There is no room for so many faults; the text says what would do."""
+    """The simulation is too short for the requested faults."""
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Something that goes wrong: from the message with this number on."""
+class InjectedFault:
+    """A deliberate fault, starting at the message with this number."""
 
     device: int
     kind: str
@@ -51,26 +51,26 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A message, as it is to be published."""
+class Telemetry:
+    """A message to publish."""
 
     number: int
     time: float
-    """When it was measured, in seconds since 1970."""
+    """Time of the measurement, in seconds since 1970."""
     payload: bytes
     malformed: bool
-    fault: Fault | None
-    """The fault that begins with this message, or, for a dropout, was over with it."""
+    fault: InjectedFault | None
+    """The fault that starts with this message or, for a dropout, ended before it."""
 
 
-def plan_faults(devices: int, messages: int, count: int, seed: int) -> list[Fault]:
-    """Choose when which device goes wrong, and how."""
+def plan_faults(devices: int, messages: int, count: int, seed: int) -> list[InjectedFault]:
+    """Choose device, kind and start of each fault."""
     slots = range(WARM_UP, messages - REST - DROPOUT, SPACING)
     if count > devices * len(slots):
         needed = WARM_UP + REST + DROPOUT + SPACING * (math.ceil(count / devices) - 1) + 1
         raise TooShort(
-            f"{devices} devices with {messages} messages each have no room for {count} faults: "
-            f"{needed} messages each would do (rate times seconds)"
+            f"{count} faults do not fit into {messages} messages of each of {devices} devices: needs "
+            f"{needed} (rate times seconds)"
         )
     chance = random.Random(f"faults {seed}")  # noqa: S311
     places = chance.sample([(device, slot) for device in range(devices) for slot in slots], count)
@@ -78,19 +78,19 @@ def plan_faults(devices: int, messages: int, count: int, seed: int) -> list[Faul
     for turn, (device, slot) in enumerate(sorted(places)):
         kind = KINDS[turn % len(KINDS)]
         field = "silence" if kind == "dropout" else chance.choice(sorted(FIELDS))
-        faults.append(Fault(device, kind, field, slot))
+        faults.append(InjectedFault(device, kind, field, slot))
     return faults
 
 
-def readings(
-    device: int, times: Iterator[float], faults: list[Fault], malformed: float, seed: int
-) -> Iterator[Reading]:
-    """Yield what a device sends at these times; `malformed` is the share of messages that cannot be read."""
+def telemetry(
+    device: int, times: Iterator[float], faults: list[InjectedFault], malformed: float, seed: int
+) -> Iterator[Telemetry]:
+    """Yield the messages of a device at these times; `malformed` is the share of malformed ones."""
     chance = random.Random(f"device {device} {seed}")  # noqa: S311
     base, phase = chance.uniform(18, 26), chance.uniform(0, 2 * math.pi)
     hum, battery = chance.uniform(1.5, 3.0), chance.uniform(60, 100)
     shake = 0.0
-    ended: Fault | None = None
+    ended: InjectedFault | None = None
     for number, time in enumerate(times):
         shake = 0.6 * shake + chance.gauss(0, 0.08)
         values = {
@@ -116,9 +116,9 @@ def readings(
         if ended is not None:
             begun, ended, broken = ended, None, False
         if broken:
-            yield Reading(number, time, chance.choice(BROKEN), True, None)
+            yield Telemetry(number, time, chance.choice(BROKEN), True, None)
             continue
         told = {name: round(value, 3) for name, value in values.items()}
         moment = datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
         payload = json.dumps({"time": moment.replace("+00:00", "Z"), **told, "count": number})
-        yield Reading(number, time, payload.encode(), False, begun)
+        yield Telemetry(number, time, payload.encode(), False, begun)

@@ -1,4 +1,4 @@
-"""Runs simulated devices: a connection each, QoS 1, and a record of what went wrong on purpose."""
+"""Runs simulated devices, each with its own connection, and records their faults."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pyrite.client import Client
-from pyrite.simulate.devices import Fault, Reading, plan_faults, readings
+from pyrite.simulate.devices import InjectedFault, Telemetry, plan_faults, telemetry
 
-AT_ONCE = 50
-"""Devices that connect at the same time."""
+MAX_CONNECTING = 50
+"""Number of devices that connect at the same time."""
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is simulated."""
+class SimulationOptions:
+    """What to simulate."""
 
     broker: str = "mqtt://127.0.0.1:1883"
     devices: int = 50
     rate: float = 1.0
-    """Messages a second of each device."""
+    """Messages per second and device."""
     seconds: float = 30.0
     faults: int = 0
     malformed: float = 0.01
-    """The share of messages that cannot be read."""
+    """Share of malformed messages."""
     seed: int = 1
     speed: float = 1.0
-    """How fast the devices' clocks run; they show the right time at the end."""
+    """Speed of the devices' clocks, which show the correct time at the end."""
     prefix: str = "devices"
     record: Path | None = None
-    """A file for the faults, as lines of JSON."""
+    """File for the faults, one JSON object per line."""
 
 
 @dataclass
 class Count:
-    """What was sent so far."""
+    """What was published so far."""
 
     published: int = 0
     malformed: int = 0
@@ -47,21 +47,21 @@ class Count:
 
 
 class Simulation:
-    """Devices that send, each at its own pace, until all have sent everything."""
+    """Devices that publish at their own pace until each has sent all its messages."""
 
-    def __init__(self, options: Options, tell: Callable[[Count], None]) -> None:
+    def __init__(self, options: SimulationOptions, tell: Callable[[Count], None]) -> None:
         self._options = options
         self._tell = tell
         self._messages = max(1, round(options.rate * options.seconds))
         self._faults = plan_faults(options.devices, self._messages, options.faults, options.seed)
         self._count = Count()
-        self._connecting = asyncio.Semaphore(AT_ONCE)
+        self._connecting = asyncio.Semaphore(MAX_CONNECTING)
         self._ready = asyncio.Barrier(options.devices)
         self._begin = 0.0
         self._record = None if options.record is None else options.record.open("w")
 
     async def run(self) -> Count:
-        """Send everything; return how much it was. All of it was acknowledged."""
+        """Publish all messages; return the counts once all are acknowledged."""
         failed: BaseExceptionGroup[Exception] | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -73,7 +73,7 @@ class Simulation:
             if self._record is not None:
                 self._record.close()
         if failed is not None:
-            raise failed.exceptions[0]  # the others were cancelled for it, or are of the same kind
+            raise failed.exceptions[0]  # the others were cancelled because of it, or are alike
         return self._count
 
     async def _device(self, device: int) -> None:
@@ -94,23 +94,23 @@ class Simulation:
         options = self._options
         faults = [fault for fault in self._faults if fault.device == device]
         topic = f"{options.prefix}/{name}/telemetry"
-        for reading in readings(device, self._times(device), faults, options.malformed, options.seed):
+        for reading in telemetry(device, self._times(device), faults, options.malformed, options.seed):
             await asyncio.sleep(max(0.0, self._due(device, reading.number) - time.time()))
             await client.publish(topic, reading.payload, qos=1)
             self._sent(name, reading)
 
     def _due(self, device: int, number: int) -> float:
-        """Return when a device sends a message; they take turns."""
+        """Return the time of a message; devices take turns."""
         return self._begin + (number + device / self._options.devices) / self._options.rate
 
     def _times(self, device: int) -> Iterator[float]:
-        """Yield what a device's clock shows at each message. It never shows a time that is yet to come."""
+        """Yield the time on a device's clock at each message, which is never in the future."""
         options = self._options
         end = self._begin + self._messages / options.rate
         for number in range(self._messages):
             yield end - (end - self._due(device, number)) * options.speed
 
-    def _sent(self, name: str, reading: Reading) -> None:
+    def _sent(self, name: str, reading: Telemetry) -> None:
         self._count.published += 1
         self._count.malformed += reading.malformed
         if reading.fault is not None:
@@ -118,7 +118,7 @@ class Simulation:
             self._note(name, reading, reading.fault)
         self._tell(self._count)
 
-    def _note(self, name: str, reading: Reading, fault: Fault) -> None:
+    def _note(self, name: str, reading: Telemetry, fault: InjectedFault) -> None:
         if self._record is not None:
             moment = datetime.fromtimestamp(reading.time, UTC).isoformat(timespec="milliseconds")
             told = {"device": name, "kind": fault.kind, "field": fault.field, "time": moment}

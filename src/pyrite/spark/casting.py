@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-PIECES = 8
-"""Pieces into which a rejected batch is split."""
+SPLIT_PIECES = 8
+"""Number of pieces into which a rejected batch is split."""
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -22,7 +22,7 @@ def cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
     except pa.ArrowInvalid:
         if len(array) == 1:
             return pa.nulls(1, kind), np.ones(1, np.bool_)
-    step = -(-len(array) // PIECES)
+    step = -(-len(array) // SPLIT_PIECES)
     pieces = [cast(array.slice(at, step), kind) for at in range(0, len(array), step)]
     return pa.concat_arrays([good for good, _ in pieces]), np.concatenate([bad for _, bad in pieces])
 

@@ -59,8 +59,9 @@ def _check(schema: StructType, fields: list[str], payload_format: str | None) ->
     """Raise an OptionError for a schema that cannot be read."""
     if fields and payload_format is None:
         raise OptionError(
-            f"the schema has a column {fields[0]!r}, which the log does not have ({', '.join(COLUMNS)}); "
-            f"to read it from the payload, give the option payloadFormat: {', '.join(FORMATS)}"
+            f"the schema has a column {fields[0]!r}, which the log does not have "
+            f"({', '.join(COLUMNS)}); to read it from the payload, set the option payloadFormat: "
+            f"{', '.join(FORMATS)}"
         )
     if payload_format == "text" and len(fields) > 1:
         raise OptionError(f"option payloadFormat: text is one column, the schema has {', '.join(fields)}")

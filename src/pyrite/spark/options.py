@@ -37,8 +37,8 @@ SPARKS_OWN = (
 )
 """Options that Spark itself passes to a sink."""
 FORMATS = ("json", "csv", "text")
-LEVELS = 65_536
-"""Upper bound of a topic's levels: its length is two bytes on the wire."""
+MAX_TOPIC_LEVELS = 65_536
+"""Maximum number of levels in a topic, whose length is two bytes on the wire."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -47,8 +47,8 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the log is: a broker or a folder."""
+class LogLocation:
+    """The location of the log: a broker or a folder."""
 
     broker: str | None = None
     path: Path | None = None
@@ -64,7 +64,7 @@ class Place:
 class ReadOptions:
     """What to read, and how much per trigger."""
 
-    place: Place
+    location: LogLocation
     stream: str = "default"
     topic: str | None = None
     starting: str | None = None
@@ -81,7 +81,7 @@ class ReadOptions:
 class WriteOptions:
     """Where to publish."""
 
-    place: Place
+    location: LogLocation
     topic: str | None = None
 
 
@@ -90,7 +90,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     _check_names(given, READING, "reading")
     options = _Given(given)
     return ReadOptions(
-        options.place(),
+        options.location(),
         options.stream(),
         options.topic_filter(),
         *options.range(),
@@ -108,14 +108,14 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     _check_names(given, WRITING, "writing")
     options = _Given(given)
     if options.get("path") is not None:
-        raise OptionError("option path: a folder is read-only; to write, give the option broker")
+        raise OptionError("option path: a folder is read-only; to write, use the option broker")
     topic = options.get("topic")
     if topic is not None:
         try:
-            check_topic(topic.encode(), LEVELS)
+            check_topic(topic.encode(), MAX_TOPIC_LEVELS)
         except InvalidTopic as wrong:
             raise OptionError(f"option topic, {topic!r}: {wrong}") from None
-    return WriteOptions(options.place(), topic)
+    return WriteOptions(options.location(), topic)
 
 
 def _check_names(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> None:
@@ -129,7 +129,7 @@ def _check_names(given: Mapping[str, str], known: tuple[str, ...], doing: str) -
 
 
 class _Given:
-    """Options as given, with a method for each type of value."""
+    """The given options, with a method per type of value."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -137,33 +137,34 @@ class _Given:
     def get(self, name: str) -> str | None:
         return self._given.get(name.lower())
 
-    def place(self) -> Place:
+    def location(self) -> LogLocation:
         broker, path = self.get("broker"), self.get("path")
         if (broker is None) == (path is None):
             raise OptionError(
-                "give either the option broker (such as flight://127.0.0.1:8815) or path (the log's folder)"
+                "expected either the option broker (such as flight://127.0.0.1:8815) or path (the "
+                "data folder)"
             )
         names = CONNECTING[2:]
         credentials = [self.get(name) for name in names]
         if path is not None and any(each is not None for each in credentials):
-            raise OptionError(f"options {', '.join(names)} work with broker, not with path")
+            raise OptionError(f"options {', '.join(names)} need broker, not path")
         if broker is not None:
             _check_url(broker)
             self._check_credentials(broker)
-        return Place(broker, None if path is None else folder_of(path), *credentials)
+        return LogLocation(broker, None if path is None else folder_of(path), *credentials)
 
     def _check_credentials(self, broker: str) -> None:
         if self.get("username") is not None and self.get("token") is not None:
-            raise OptionError("give one of the options username (with password) and token")
+            raise OptionError("expected one of the options username (with password) and token, not both")
         for name, other in (("password", "username"), ("keyFile", "certFile")):
             if self.get(name) is not None and self.get(other) is None:
-                raise OptionError(f"option {name} goes with {other}")
+                raise OptionError(f"option {name} needs {other}")
         for name in FILES:
             file = self.get(name)
             if file is None:
                 continue
             if broker.startswith("flight:"):
-                raise OptionError(f"option {name} goes with a broker at flights://, not at flight://")
+                raise OptionError(f"option {name} needs a broker at flights://, not flight://")
             try:
                 Path(file).read_bytes()
             except OSError as error:
@@ -178,7 +179,7 @@ class _Given:
         return name
 
     def range(self) -> tuple[str | None, str | None]:
-        """Return where to begin and where to end; what can be compared as it is must be in order."""
+        """Return start and end positions; raise OptionError if they are comparable and in the wrong order."""
         starting, ending = self.position("startingOffsets"), self.position("endingOffsets")
         if starting is not None and ending is not None:
             begin, end = parse_position(starting), parse_position(ending)
@@ -199,7 +200,7 @@ class _Given:
         if text is None:
             return None
         try:
-            check_filter(text.encode(), LEVELS)
+            check_filter(text.encode(), MAX_TOPIC_LEVELS)
         except InvalidTopic as wrong:
             raise OptionError(f"option topic, {text!r}: {wrong}") from None
         return text
@@ -248,7 +249,7 @@ def _check_url(text: str) -> None:
 
 
 def folder_of(text: str) -> Path:
-    """Return the absolute folder: Spark's Python workers may have another current folder."""
+    """Return the folder as an absolute path: Spark's Python workers may have another working directory."""
     path = text
     if text.startswith("file:"):
         path = text.removeprefix("file:").removeprefix("//").removeprefix("localhost")

@@ -24,13 +24,13 @@ from pyrite.topics.filters import matches
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MAX_TOPIC = 65_535
-"""Bytes of the longest topic: its length is two bytes on the wire."""
+_MAX_TOPIC_BYTES = 65_535
+"""Maximum length of a topic in bytes: its length is two bytes on the wire."""
 _Comparison = EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
 
 def push(query: Query, filters: Sequence[Filter]) -> tuple[Query | None, list[Filter]]:
-    """Narrow a query by filters. Return it, or None if no row can pass, and the filters left for Spark."""
+    """Narrow a query by filters; return it, or None if no row can pass, and the filters left to Spark."""
     narrowed: Query | None = query
     left = []
     for one in filters:
@@ -43,7 +43,7 @@ def push(query: Query, filters: Sequence[Filter]) -> tuple[Query | None, list[Fi
 
 
 def _narrow(query: Query, one: Filter) -> tuple[Query | None, bool]:
-    """Narrow a query by one filter; also return whether the query now covers the filter exactly."""
+    """Narrow a query by one filter; also return whether the query applies the filter exactly."""
     if isinstance(one, IsNotNull):
         return query, one.attribute[0] in SCHEMA.names and not SCHEMA.field(one.attribute[0]).nullable
     if isinstance(one, _Comparison) and one.attribute in (("offset",), ("timestamp",)):
@@ -91,7 +91,7 @@ def _among(query: Query, topics: Sequence[object]) -> tuple[Query | None, bool]:
 
 
 def _below(query: Query, prefix: str) -> Query:
-    """Narrow to the topics below the last whole level of a prefix; Spark removes the surplus."""
+    """Narrow to the topics below the last whole level of a prefix; Spark filters the rest."""
     level, slash, _ = prefix.rpartition("/")
     if query.topics or not slash or not level or not _is_topic(f"{level}/x"):
         return query
@@ -100,4 +100,4 @@ def _below(query: Query, prefix: str) -> Query:
 
 def _is_topic(text: str) -> bool:
     """True for a valid topic name without wildcards, which would match other topics as a filter."""
-    return 0 < len(text.encode()) <= _MAX_TOPIC and not {"+", "#", "\0"} & set(text)
+    return 0 < len(text.encode()) <= _MAX_TOPIC_BYTES and not {"+", "#", "\0"} & set(text)

@@ -13,34 +13,36 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyrite.spark.columns import Columns
+from pyrite.spark.locations import Log, open_log
 from pyrite.spark.options import OptionError, ReadOptions
-from pyrite.spark.places import Log, open_log
 from pyrite.spark.pushdown import push
 from pyrite.storage.query import MAX_PARTS, DataLoss, Query
 
-MIN_PART = 50_000
-"""Messages below which another partition does not pay."""
-MAX_PART = 2_000_000
-"""Messages above which a partition is split again."""
+MIN_PARTITION_MESSAGES = 50_000
+"""Messages below which another partition is not worthwhile."""
+MAX_PARTITION_MESSAGES = 2_000_000
+"""Messages above which a partition is split."""
 
 _logger = logging.getLogger("pyrite.spark")
 
 
 @dataclass
-class Part(InputPartition):
-    """Range of offsets for one task."""
+class OffsetRange(InputPartition):
+    """A range of offsets, read by one task."""
 
     start: int
     stop: int
 
 
-def parts_of(log: Log, options: ReadOptions, start: int, stop: int) -> list[Part]:
-    """Split a range: few parts if it is small, one a core, or several a core if it is large."""
+def parts_of(log: Log, options: ReadOptions, start: int, stop: int) -> list[OffsetRange]:
+    """Split a range: into few parts if small, one per core, or several per core if large."""
     messages = stop - start
     cores = os.cpu_count() or 1
-    parts = min(ceil(messages / MIN_PART), cores * ceil(messages / cores / MAX_PART))
+    parts = min(
+        ceil(messages / MIN_PARTITION_MESSAGES), cores * ceil(messages / cores / MAX_PARTITION_MESSAGES)
+    )
     parts = min(max(parts, options.min_partitions), MAX_PARTS)
-    return [Part(*part) for part in log.split(options.stream, start, stop, parts)]
+    return [OffsetRange(*part) for part in log.split(options.stream, start, stop, parts)]
 
 
 def start_of(log: Log, options: ReadOptions, default: str) -> int:
@@ -65,7 +67,7 @@ def query_of(options: ReadOptions, columns: Columns) -> Query:
 
 def read(options: ReadOptions, columns: Columns, query: Query) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query in the columns that Spark asked for."""
-    for batch in open_log(options.place).read(query, warn):
+    for batch in open_log(options.location).read(query, warn):
         yield columns.shape(batch)
 
 
@@ -82,17 +84,17 @@ def warn(what: str) -> None:
 
 
 class BatchReader(DataSourceReader):
-    """Reader of `spark.read`: the whole stream, or the part that the options select."""
+    """Reader of `spark.read`: the whole stream, or the range that the options select."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._columns = Columns(schema, options.payload_format)
         self._query: Query | None = query_of(options, self._columns)
 
-    def partitions(self) -> list[Part]:
-        """Split the range; positions become offsets here, once for all partitions."""
+    def partitions(self) -> list[OffsetRange]:
+        """Split the range; positions are resolved here, once for all partitions."""
         options, query = self._options, self._query
-        log = open_log(options.place)
+        log = open_log(options.location)
         start = start_of(log, options, "earliest")
         stop = log.offset(options.stream, options.ending or "latest")
         if start > stop and (options.starting or "earliest").strip().lower() != "earliest":
@@ -106,16 +108,17 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition."""
-        if self._query is None or not isinstance(partition, Part):
+        if self._query is None or not isinstance(partition, OffsetRange):
             return  # Spark makes an empty partition if there is none
         yield from read(self._options, self._columns, self._query.part(partition.start, partition.stop))
 
 
 class FilteringReader(BatchReader):
-    """Reader that accepts filters. Only for `filterPushdown=true`.
+    """Reader that accepts filters, used with `filterPushdown=true` only.
 
     Spark keeps one reader for all queries of a DataFrame (PythonDataSourceV2 holds the first, or the last one
-    to which filters were pushed), so another query of it would get these filters too. See docs/spark.md.
+    to which filters were pushed), so another query of the DataFrame would get these filters too. See
+    docs/spark.md.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:

@@ -1,6 +1,6 @@
 """Publish a DataFrame: tasks stage rows at the broker, the driver's commit publishes them.
 
-Staged rows are on the broker's disk, but invisible. A commit carries the ids of the query and of the
+StagedParts rows are on the broker's disk, but invisible. A commit carries the ids of the query and of the
 micro-batch. The broker remembers both, so a micro-batch repeated after a restart is published once.
 """
 
@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyrite.spark.locations import open_broker
 from pyrite.spark.messages import Messages
 from pyrite.spark.options import OptionError, WriteOptions
-from pyrite.spark.places import open_broker
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
@@ -29,41 +29,43 @@ BATCH = "streaming.sql.batchId"
 
 
 @dataclass
-class Staged(WriterCommitMessage):
-    """Parts that a task has staged."""
+class StagedParts(WriterCommitMessage):
+    """The parts that a task has staged."""
 
     sink: str
     parts: list[str]
 
 
-def stage(options: WriteOptions, messages: Messages, sink: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+def stage(
+    options: WriteOptions, messages: Messages, sink: str, batches: Iterator[pa.RecordBatch]
+) -> StagedParts:
     """Stage the rows of a task."""
     task = TaskContext.get()
     assert task is not None
-    # Each attempt has its own name: an abandoned attempt that still runs changes no other.
+    # Each attempt has its own name: an abandoned attempt that still runs must not change another's parts.
     name = f"{task.getLocalProperty(BATCH) or 0}-{task.partitionId()}-{uuid4().hex}"
     shaped = (messages.shape(batch) for batch in batches if batch.num_rows)
-    staged = open_broker(options.place).stage(sink, name, messages.schema, shaped)
-    return Staged(sink, staged.parts)
+    staged = open_broker(options.location).stage(sink, name, messages.schema, shaped)
+    return StagedParts(sink, staged.parts)
 
 
 def commit(options: WriteOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Publish the staged parts of a batch, unless they were published before."""
     for sink, parts in _by_sink(messages).items():
-        open_broker(options.place).commit(sink, batch, parts)
+        open_broker(options.location).commit(sink, batch, parts)
 
 
 def abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Delete the staged parts of a batch."""
     for sink, parts in _by_sink(messages).items():
-        open_broker(options.place).abort(sink, parts)
+        open_broker(options.location).abort(sink, parts)
 
 
 def _by_sink(messages: Sequence[WriterCommitMessage | None]) -> dict[str, list[str]]:
     """Return the parts by sink, in the order of the tasks."""
     staged: dict[str, list[str]] = {}
     for message in messages:
-        if isinstance(message, Staged) and message.parts:
+        if isinstance(message, StagedParts) and message.parts:
             staged.setdefault(message.sink, []).extend(message.parts)
     return staged
 
@@ -78,7 +80,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._messages = Messages(schema, options.topic)
         self._sink = f"batch-{uuid4()}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedParts:
         """Stage the rows of a task."""
         return stage(self._options, self._messages, self._sink, iterator)
 
@@ -87,21 +89,21 @@ class BatchWriter(DataSourceArrowWriter):
         commit(self._options, 0, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the whole sink, with the rows of tasks that sent no message or still run.
+        """Delete the whole sink, with the rows of tasks that failed or still run.
 
-        A stream must not do this: its batch is repeated.
+        A stream must not do so, because its batch is repeated.
         """
-        open_broker(self._options.place).abort(self._sink)
+        open_broker(self._options.location).abort(self._sink)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class MicroBatchWriter(DataSourceStreamArrowWriter):
     """Writer of `df.writeStream`: publishes each micro-batch exactly once, or not at all."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._messages = Messages(schema, options.topic)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedParts:
         """Stage the rows of a task under the query's id, which its checkpoint keeps."""
         task = TaskContext.get()
         query = None if task is None else task.getLocalProperty(QUERY)

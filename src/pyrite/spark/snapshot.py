@@ -32,7 +32,7 @@ COPY = "rest.parquet"
 """Copy of the messages that are not Parquet yet."""
 MAX_COPIED_MESSAGES = 2_000_000
 MAX_COPIED_BYTES = 128 * 1024 * 1024
-"""Limits of that copy, which takes time and room on the broker's disk."""
+"""Limits of that copy, which takes time and disk space."""
 _REPEATED = ["topic", "client_id", "content_type", "response_topic"]
 _FILTERED = ["offset", "timestamp", "topic"]
 """Columns with statistics, which let readers skip row groups."""
@@ -55,14 +55,14 @@ class Snapshot(NamedTuple):
         return copy.stat().st_size if copy in self.files else 0
 
     def remove(self) -> None:
-        """Remove the files, which nobody reads any more."""
+        """Remove the files, which must not be in use."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
     """Return a stream up to an offset, or as much of it as is quickly available as Parquet.
 
-    None if that is nothing, or the files cannot be made. Raise DataLoss if a copied message is damaged.
+    Returns None if that is nothing, or the files cannot be created. Raises DataLoss for a damaged message.
     """
     try:
         snapshot = Snapshot(_folder(log.data) / str(uuid4()), [], 0)
@@ -101,7 +101,7 @@ def _unsealed(reader: StreamReader) -> int:
             try:
                 sizes += segment.path.stat().st_size
             except FileNotFoundError:
-                pass  # it has become Parquet
+                pass  # converted to Parquet in the meantime
     return sizes
 
 
@@ -119,7 +119,7 @@ def _link(reader: StreamReader, snapshot: Snapshot) -> int:
                 raise  # the snapshot's own folder is gone
             for link in links:
                 link.unlink(missing_ok=True)
-            continue  # the broker merged or dropped a segment meanwhile
+            continue  # the broker has merged or dropped a segment
         snapshot.files.extend(links)
         return end
 

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyrite.spark.locations import check_stream
 from pyrite.spark.options import read_options, write_options
-from pyrite.spark.places import check_stream
 from pyrite.spark.reading import BatchReader, FilteringReader
-from pyrite.spark.sink import BatchWriter, StreamWriter
-from pyrite.spark.streaming import StreamReader
+from pyrite.spark.sink import BatchWriter, MicroBatchWriter
+from pyrite.spark.streaming import MicroBatchReader
 from pyrite.storage.query import SCHEMA
 
 
@@ -37,7 +37,7 @@ class PyriteSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of the log: the schema unless the query gives one."""
         options = read_options(self.options)
-        check_stream(options.place, options.stream)
+        check_stream(options.location, options.stream)
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -47,7 +47,7 @@ class PyriteSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for `spark.readStream`."""
-        return StreamReader(read_options(self.options), schema)
+        return MicroBatchReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer for `df.write`."""
@@ -55,4 +55,4 @@ class PyriteSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer for `df.writeStream`; every output mode publishes its rows."""
-        return StreamWriter(write_options(self.options), schema)
+        return MicroBatchWriter(write_options(self.options), schema)

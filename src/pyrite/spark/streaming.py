@@ -16,30 +16,30 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyrite.spark.columns import Columns
+from pyrite.spark.locations import open_log
 from pyrite.spark.options import OptionError, ReadOptions
-from pyrite.spark.places import open_log
-from pyrite.spark.reading import Part, lost, parts_of, query_of, read, start_of
+from pyrite.spark.reading import OffsetRange, lost, parts_of, query_of, read, start_of
 
 Offset = dict[str, int]
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of micro-batches: ranges of offsets, which Spark checkpoints before it reads them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.ending is not None:
-            raise OptionError("option endingOffsets works with spark.read; a stream has no end")
+            raise OptionError("option endingOffsets works with spark.read only: a stream has no end")
         self._options = options
         self._columns = Columns(schema, options.payload_format)
         self._query = query_of(options, self._columns)
         self._target: int | None = None
 
     def initialOffset(self) -> Offset:
-        """Return where a query without a checkpoint begins."""
-        return {"offset": start_of(open_log(self._options.place), self._options, "latest")}
+        """Return the start of a query without a checkpoint."""
+        return {"offset": start_of(open_log(self._options.location), self._options, "latest")}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the largest size of a micro-batch."""
+        """Return the maximum size of a micro-batch."""
         if self._options.messages_per_trigger is not None:
             return ReadMaxRows(self._options.messages_per_trigger)
         if self._options.bytes_per_trigger is not None:
@@ -47,13 +47,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Record where the query ends."""
-        self._target = open_log(self._options.place).bounds(self._options.stream).end
+        """Record the offset at which the query ends."""
+        self._target = open_log(self._options.location).bounds(self._options.stream).end
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return where the next micro-batch ends."""
+        """Return the end of the next micro-batch."""
         options = self._options
-        log = open_log(options.place)
+        log = open_log(options.location)
         begin = start["offset"]
         end = log.bounds(options.stream).end
         if end < begin:
@@ -68,15 +68,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": end}
 
     def reportLatestOffset(self) -> Offset:
-        """Return where the log ends now, for Spark's progress."""
-        return {"offset": open_log(self._options.place).bounds(self._options.stream).end}
+        """Return the end of the log, for Spark's progress report."""
+        return {"offset": open_log(self._options.location).bounds(self._options.stream).end}
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Part]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[OffsetRange]:
         """Split a micro-batch."""
         begin, stop = start["offset"], end["offset"]
-        log = open_log(self._options.place)
+        log = open_log(self._options.location)
         first = log.bounds(self._options.stream).first
-        if begin > stop:  # the log was started anew: every message is new
+        if begin > stop:  # the log was created anew: every message is new
             begin = first
         if begin < min(first, stop):
             stream, last = self._options.stream, min(first, stop) - 1
@@ -86,5 +86,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition."""
-        assert isinstance(partition, Part)
+        assert isinstance(partition, OffsetRange)
         return read(self._options, self._columns, self._query.part(partition.start, partition.stop))

@@ -11,26 +11,26 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from pyrite.spark.locations import open_folder
 from pyrite.spark.options import folder_of
-from pyrite.spark.places import open_folder
 from pyrite.spark.snapshot import Snapshot, take
 from pyrite.storage.query import SCHEMA
 
 MAX_COPIES = 512 * 1024 * 1024
-"""Bytes of copies after which Java collects garbage, to find the copies that are not used any more."""
+"""Bytes of copies after which Java collects garbage, to find unused copies."""
 
 _copied: list[int] = []
-"""Bytes of each copy since the last collection."""
+"""Size of each copy since the last collection."""
 _kept: list[tuple[Any, Snapshot]] = []
-"""Weak references to Spark's file indexes, and the snapshot of each."""
+"""Weak references to Spark's file indexes, with their snapshots."""
 
 
 def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "pyrite-data") -> DataFrame:
-    """Return all messages that a stream holds now, as a DataFrame; `path` is the log's folder.
+    """Return all messages that a stream holds now, as a DataFrame; `path` is the data folder.
 
-    Later messages are not in it; messages that retention drops later still are. The last messages, which are
-    not Parquet yet, are copied now; if they are many, the source reads them instead. Spark Connect does not
-    tell how long files are needed, so with it the source reads everything.
+    Later messages are not included; messages that retention drops later are. The newest messages, which are
+    not Parquet yet, are copied now; if there are many, the source reads them instead. Spark Connect does not
+    report how long files are needed, so with it the source reads everything.
     """
     _remove_unused(spark)
     data = folder_of(str(path))
@@ -48,7 +48,7 @@ def table(spark: SparkSession, stream: str = "default", *, path: str | Path = "p
 
 
 def _literal(path: Path) -> str:
-    """Return a path with the characters escaped that Spark takes for patterns."""
+    """Escape the characters of a path that Spark would take as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", str(path))
 
 
@@ -67,7 +67,7 @@ def _remove_unused(spark: SparkSession) -> None:
     """
     if sum(_copied) > MAX_COPIES and isinstance(spark, SparkSession):
         jvm: Any = spark._jvm
-        gc.collect()  # objects that Python references stay alive in Java
+        gc.collect()  # objects referenced from Python stay alive in Java
         jvm.java.lang.System.gc()
         _copied.clear()
     for pair in list(_kept):

@@ -1,12 +1,12 @@
-"""Alerts: what stands out from the recent past of its device, kept in a table and published to `alerts/...`.
+"""Alerts: outliers and silences of devices, kept in a table and published to `alerts/...`.
 
-For each device and number, the last WINDOW values are remembered. One that is more than THRESHOLD standard
-deviations from their median (the deviation is told from the median too, so that outliers do not hide each
-other) is an outlier: one alert, and no other before the value has come back. A device that says nothing for
-SILENCE times as long as usual has fallen silent, which is found once others have gone on for that long.
+For each device and number, the last WINDOW values are kept. A value more than THRESHOLD standard deviations
+from their median is an outlier (the deviation is estimated from the median as well, so that outliers do not
+hide one another). It is one alert until the value has returned to normal. A device that sends nothing for
+SILENCE times its usual interval has fallen silent, detected once others have continued for that long.
 
-What is remembered is kept with the stream's checkpoint: each message is judged once, also across runs, and a
-run that was killed. Messages that come later than LATENESS, in the devices' time, are not judged.
+The recent values are kept in the stream's checkpoint, so every message is judged once, even across killed
+runs. Messages later than LATENESS, by the devices' clocks, are not judged.
 """
 
 from pyspark import pipelines as dp
@@ -26,7 +26,7 @@ spark = SparkSession.active()
 
 
 def outliers(schema: TopicSchema) -> DataFrame:
-    """Watch the devices of a schema."""
+    """Return the alerts of a schema's devices."""
     numbers = [F.col(f"fields.{name}").cast("double").alias(name) for name in schema.numbers]
     return (
         schema.decode(messages(spark, schema.topic))
@@ -44,12 +44,12 @@ def outliers(schema: TopicSchema) -> DataFrame:
 
 
 def define(schema: TopicSchema) -> None:
-    """Define the table of a schema's alerts, and that they are published."""
-    # Spark analyses this at once, when the tables of the pipeline are not there yet. So it reads the log, not
-    # bronze, and is not made within the function below, where nothing may be analysed.
+    """Define the table of a schema's alerts, and their publication."""
+    # Spark analyses this immediately, before the pipeline's tables exist. So it reads the log instead of
+    # bronze, and is built outside the function below, where analysis is not allowed.
     found = outliers(schema)
 
-    @dp.table(name=schema.alerts, comment=f"what stands out on {schema.topic}")
+    @dp.table(name=schema.alerts, comment=f"alerts on {schema.topic}")
     def alerts() -> DataFrame:
         return found
 

@@ -1,4 +1,4 @@
-"""Bronze: every message of the log, as it came, but for the alerts that the pipeline publishes to it."""
+"""Bronze: every message of the log, except the alerts that the pipeline itself publishes."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -8,7 +8,7 @@ from pyrite.pipeline.connection import messages
 spark = SparkSession.active()
 
 
-@dp.table(comment="every message of the log, as it came")
+@dp.table(comment="every message of the log, unchanged")
 def bronze() -> DataFrame:
-    """Read on from where the last run ended; at first, from the beginning of the log."""
+    """Continue where the last run ended; the first run starts at the beginning of the log."""
     return messages(spark)

@@ -1,4 +1,4 @@
-"""Gold: figures of devices and topics, computed anew in every run. Windows are in topic_windows.sql."""
+"""Gold: statistics of devices and topics, computed in every run. Windows are in topic_windows.sql."""
 
 from functools import reduce
 
@@ -12,9 +12,11 @@ spark = SparkSession.active()
 schemas = read_schemas("schemas.toml")
 
 
-@dp.materialized_view(comment="per device and field: least, mean, greatest and 95th percentile of all values")
+@dp.materialized_view(
+    comment="per device and field: minimum, mean, maximum and 95th percentile of all values"
+)
 def device_stats() -> DataFrame:
-    """Summarise what devices have measured. p95 is a value that was measured (nearest rank)."""
+    """Summarise measurements. p95 is a measured value (nearest rank)."""
     values = [schema.measurements(spark.read.table(schema.silver)) for schema in schemas]
     return (
         reduce(DataFrame.unionAll, values)

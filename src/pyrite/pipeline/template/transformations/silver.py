@@ -1,4 +1,4 @@
-"""Silver: messages decoded by the schemas of schemas.toml, and apart from them the bad ones, counted."""
+"""Silver: messages decoded according to schemas.toml, and malformed ones in tables of their own."""
 
 from functools import reduce
 
@@ -13,7 +13,7 @@ schemas = read_schemas("schemas.toml")
 
 
 def define(schema: TopicSchema) -> None:
-    """Define what is made of the messages of a schema."""
+    """Define the tables of a schema."""
 
     @dp.table(name=schema.silver, comment=f"messages on {schema.topic}, decoded")
     def silver() -> DataFrame:
@@ -21,7 +21,7 @@ def define(schema: TopicSchema) -> None:
         fields = [F.col(f"fields.{name}").alias(name) for name in schema.fields if name != "time"]
         return good.select("offset", "timestamp", "topic", "device", "event_time", *fields)
 
-    @dp.table(name=schema.bad, comment=f"messages on {schema.topic} that do not fit, as they came")
+    @dp.table(name=schema.bad, comment=f"messages on {schema.topic} that do not match the schema, unchanged")
     def bad() -> DataFrame:
         wrong = schema.decode(spark.readStream.table("bronze")).where("bad")
         return wrong.select("offset", "timestamp", "topic", "payload", "client_id")
@@ -31,9 +31,9 @@ for each in schemas:
     define(each)
 
 
-@dp.materialized_view(comment="per topic: all messages, and how many were decoded, were bad, have no schema")
+@dp.materialized_view(comment="per topic: messages in total, decoded, malformed, and without a schema")
 def quality() -> DataFrame:
-    """Count what became of each message; `messages` is the sum of the others."""
+    """Count the messages by result; `messages` is their sum."""
     tables = [("messages", "bronze")]
     tables += [("decoded", schema.silver) for schema in schemas] + [("bad", schema.bad) for schema in schemas]
     rows = [spark.read.table(name).select("topic", F.lit(what).alias("what")) for what, name in tables]

@@ -1,5 +1,5 @@
--- Gold: messages, bytes, rates and the mean time between messages, by topic and window of the broker's time.
--- A window is written once, when a message has come that is later than its end by the DELAY.
+-- Gold: messages, bytes, rates and the mean time between messages, per topic and window of the broker's time.
+-- A window is written once, when a message has arrived that is later than the window's end by DELAY.
 CREATE STREAMING TABLE topic_windows
 COMMENT 'per topic and window: messages, bytes, rates, seconds between messages'
 AS SELECT

@@ -1,4 +1,4 @@
-"""A process that is a part of the demo: started, listened to, waited for, and ended."""
+"""A process of the demo: start, read output, wait, and end."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-END_TIME = 30.0
-"""Seconds that it has to end, once it was told to."""
+STOP_TIMEOUT = 30.0
+"""Seconds that a process may take to end after SIGTERM."""
 _ERROR = re.compile(r"pyrite[a-z ]*: ")
 
 
-class PartFailed(Exception):
-    """A process of the demo did not do what it was there for; the text says which, and why."""
+class DemoError(Exception):
+    """A process of the demo failed; the text says which, and why."""
 
 
-class Part:
-    """A command of Pyrite's, for the time of a `with` block. What it says is kept, and told to `tell`."""
+class DemoProcess:
+    """A `pyrite` command that runs during a `with` block; its output lines are kept and passed to `tell`."""
 
     def __init__(
         self, name: str, folder: Path, *arguments: str, tell: Callable[[str], None] = lambda line: None
     ) -> None:
         self.name = name
         self.lines: list[str] = []
-        """What it has said so far."""
+        """The lines printed so far."""
         self._tell = tell
-        # Ctrl-C is for us: we end them in order.
+        # Ctrl-C goes to the demo, which ends its processes in order.
         self._process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "pyrite", *arguments],
             cwd=folder,
@@ -52,24 +52,24 @@ class Part:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over; then all that it has said is known."""
+        """True if the process has ended and all of its output was read."""
         if self._process.poll() is None:
             return False
-        self._reader.join(END_TIME)
+        self._reader.join(STOP_TIMEOUT)
         return True
 
     @property
     def code(self) -> int | None:
-        """With which code it has ended."""
+        """The exit code, or None while it runs."""
         return self._process.returncode
 
-    def error(self) -> PartFailed:
-        """Return that it has ended, and why: the last line in which a command says so, or the last of all."""
+    def error(self) -> DemoError:
+        """Return an exception with the last error line of the process, or its last line."""
         why = [line for line in self.lines if _ERROR.match(line)] or self.lines or ["nothing"]
-        return PartFailed(f"{self.name} ended with code {self.code}; it said: {why[-1]}")
+        return DemoError(f"{self.name} ended with exit code {self.code}: {why[-1]}")
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
+        """Send SIGINT, as Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)
 
     def __enter__(self) -> Self:
@@ -81,8 +81,8 @@ class Part:
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            self._process.wait(END_TIME)
+            self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(END_TIME)
+        self._reader.join(STOP_TIMEOUT)
