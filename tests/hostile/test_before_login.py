@@ -1,4 +1,4 @@
-"""What strangers can make the broker keep before they log in, over every kind of stream."""
+"""Memory that clients can occupy before they log in, over every kind of stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HANDSHAKE = (
 
 
 class Place:
-    """A broker, and how to connect to it."""
+    """A broker, and connections to it."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()
@@ -52,7 +52,7 @@ class Place:
         return plain
 
     def resident(self) -> int:
-        """Return the bytes of memory that the broker has now."""
+        """Return the resident memory of the broker in bytes."""
         text = Path(f"/proc/{self.broker.process.pid}/statm").read_text()
         return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -83,7 +83,7 @@ def frames(data: bytes, size: int) -> bytes:
 
 
 def opening(scheme: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return what begins a connection, and what strangers could then send, by name."""
+    """Return the start of a connection, and data that a client could send then, by name."""
     connect = UNFINISHED + bytes(MEBIBYTE - 20)
     if scheme in ("mqtt", "mqtts"):
         return b"", {"packet": connect}
@@ -106,7 +106,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
-def test_unfinished_input_of_strangers_takes_little_memory(place: Place, scheme: str, kind: str) -> None:
+def test_unfinished_input_before_login_takes_little_memory(place: Place, scheme: str, kind: str) -> None:
     first, kinds = opening(scheme)
     data = first + kinds[kind] if kind in kinds else HANDSHAKE + b"X: " + b"x" * (MEBIBYTE - 1_000)
     with ExitStack() as stack:
