@@ -62,7 +62,7 @@ class Tcp:
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the server has closed already: what it said before that is still to be read
+            pass  # the server has closed already; what it sent before is still to be read
 
     def receive(self, timeout: float) -> bytes:
         self.socket.settimeout(timeout)
@@ -78,7 +78,7 @@ class Tcp:
 
 
 class WebSocket:
-    """RFC 6455, as little of it as MQTT needs: one frame out per send, binary frames in."""
+    """The part of RFC 6455 that MQTT needs: one frame per send, binary frames in."""
 
     def __init__(self, host: str, port: int, path: str, subprotocols: str | None = "mqtt") -> None:
         self.tcp = Tcp(host, port)
@@ -201,13 +201,13 @@ class Client:
         return read_packet(first, body, used, self.version)
 
     def expect(self, kind: int, timeout: float = TIMEOUT) -> Packet:
-        """Return the next packet, which has to be of this type."""
+        """Return the next packet, which must be of this type."""
         found = self.read(timeout)
         assert found.kind == kind, f"expected {NAMES[kind]}, the server sent {found}"
         return found
 
     def wait_for(self, kind: int, timeout: float = TIMEOUT) -> Packet:
-        """Return the next packet of this type; what comes before it stays to be read."""
+        """Return the next packet of this type; earlier packets stay to be read."""
         for at, waiting in enumerate(self._inbox):
             if waiting.kind == kind:
                 del self._inbox[at]
@@ -252,7 +252,7 @@ class Client:
     # The ordinary exchanges.
 
     def connect(self, client_id: str = "", **values: Any) -> Packet:
-        """Send CONNECT and return the CONNACK, whatever it says."""
+        """Send CONNECT and return the CONNACK, whatever its reason code."""
         self.client_id = client_id
         self.send(connect_packet(client_id, version=self.version, **values))
         self.connack = self.expect(CONNACK)
@@ -316,7 +316,7 @@ class Client:
         return answer
 
     def receive(self, timeout: float = TIMEOUT) -> Packet:
-        """Take the next packet, a PUBLISH, and complete its exchange."""
+        """Return the next packet, which must be a PUBLISH, and complete its exchange."""
         message = self.expect(PUBLISH, timeout)
         self.acknowledge(message)
         return message
@@ -330,11 +330,10 @@ class Client:
             self.send(ack_packet(PUBCOMP, message.packet_id))
 
     def received_before_fence(self, publisher: Client) -> list[Packet]:
-        """Return every packet that comes before a last message, which the publisher sends now.
+        """Return every packet that comes before a last message, the fence, which the publisher sends now.
 
-        This is how a test shows that something was *not* delivered without waiting for time to pass: the
-        fence follows it through the broker. It goes out at QoS 1 and comes in at QoS 0, so that no receive
-        maximum holds it back.
+        So a test can show that something was *not* delivered without waiting: the fence follows it through
+        the broker. It is published with QoS 1 and delivered with QoS 0, so no receive maximum delays it.
         """
         fence = f"fence/{os.urandom(8).hex()}"
         self.subscribe(fence)

@@ -35,7 +35,7 @@ EXTERNAL_WEBSOCKET = os.environ.get("PYRITE_CONFORMANCE_WEBSOCKET")
 
 
 class Broker:
-    """Where a broker listens and, if this suite started it, its process."""
+    """The addresses of a broker and, if this suite started it, its process."""
 
     def __init__(self, tcp: str, websocket: str | None, process: subprocess.Popen[str] | None = None) -> None:
         self.host, _, port = tcp.rpartition(":")
@@ -46,7 +46,7 @@ class Broker:
 
     @classmethod
     def start(cls, config: str | None, folder: Path, python_path: Path | None = None) -> Broker:
-        """Start `pyrite serve` on free ports and wait until it says that it is ready."""
+        """Start `pyrite serve` on free ports and wait until it is ready."""
         command = [sys.executable, "-m", "pyrite", "serve"]
         command += ["--listen", "mqtt://127.0.0.1:0", "--listen", "ws://127.0.0.1:0/mqtt"]
         if config is not None:
@@ -100,7 +100,7 @@ class Broker:
             raise
 
     def open(self, version: int = 5) -> Client:
-        """Open a network connection, and send nothing."""
+        """Open a network connection without sending anything."""
         client = Client(Tcp(self.host, self.port), version)
         self._clients.append(client)
         return client
@@ -114,7 +114,7 @@ class Broker:
         return client
 
     def connect(self, client_id: str | None = None, *, version: int = 5, **values: Any) -> Client:
-        """Open a network connection and connect, which has to succeed."""
+        """Open a network connection and connect; a refusal fails the test."""
         client = self.open(version)
         connack = client.connect(f"c{uuid.uuid4().hex[:16]}" if client_id is None else client_id, **values)
         assert connack.reason == 0, f"the broker refused the connection: {connack}"

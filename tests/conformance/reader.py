@@ -1,7 +1,7 @@
-"""A strict reader of what a server sends.
+"""A strict decoder of packets from a server.
 
-It accepts only what the specification allows a server to send, so that every test of the suite also checks
-the form of every packet that comes back to it.
+It accepts only what the specification allows a server to send, so every test of the suite also checks the
+form of every packet that it receives.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ALLOWED_REASONS = {
 
 
 class WireError(AssertionError):
-    """The server sent bytes that the specification does not allow it to send."""
+    """The server sent bytes that the specification forbids."""
 
 
 @dataclass(frozen=True)

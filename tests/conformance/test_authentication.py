@@ -31,7 +31,7 @@ from .wire import (
 
 @pytest.fixture(scope="module")
 def guarded(start_broker: StartBroker) -> Broker:
-    """A broker with the gatekeeper at its door."""
+    """A broker with the gatekeeper plug-in."""
     return start_broker(
         '[mqtt]\nauthenticator = "gatekeeper:make_access"\n', Path(__file__).parent / "plugin"
     )
@@ -76,7 +76,7 @@ def test_the_server_asks_with_auth(guarded: Broker) -> None:
     assert auth.properties == {"authentication_method": "password", "authentication_data": b"password?"}
 
 
-def test_the_right_answer_is_let_in(guarded: Broker) -> None:
+def test_the_right_answer_is_accepted(guarded: Broker) -> None:
     """[MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-3.1.4-5] The CONNACK names the method too."""
     client, _ = challenged(guarded)
     client.send(auth_packet(0x18, authentication_method="password", authentication_data=b"right"))
@@ -96,7 +96,7 @@ def test_one_step_can_be_enough(guarded: Broker) -> None:
 
 
 def test_the_wrong_answer_is_refused(guarded: Broker) -> None:
-    """[MQTT-4.12.0-4] At any point: here in the second step, and in the first."""
+    """[MQTT-4.12.0-4] In the first step and in the second."""
     client, _ = challenged(guarded)
     client.send(auth_packet(0x18, authentication_method="password", authentication_data=b"wrong"))
     client.expect_refused(0x87)
@@ -155,7 +155,7 @@ def test_a_client_may_give_up_during_authentication(guarded: Broker) -> None:
 
 
 def test_no_session_is_touched_before_authentication(guarded: Broker, client_id: str) -> None:
-    """[MQTT-3.1.4-6] [MQTT-3.1.4-2] Someone who only claims a name does not take it over."""
+    """[MQTT-3.1.4-6] [MQTT-3.1.4-2] An unauthenticated client does not take over the session."""
     owner = guarded.connect(client_id)
     client, _ = challenged(guarded, client_id)
     owner.ping()
@@ -199,7 +199,7 @@ def test_auth_is_no_larger_than_the_client_takes(guarded: Broker) -> None:
 
 
 def test_a_client_can_authenticate_again(guarded: Broker, topic: str) -> None:
-    """[MQTT-4.12.1-1] [MQTT-4.12.0-5] [MQTT-3.15.2-1] And goes on with its traffic meanwhile."""
+    """[MQTT-4.12.1-1] [MQTT-4.12.0-5] [MQTT-3.15.2-1] Its traffic continues meanwhile."""
     client = admitted(guarded)
     client.subscribe(topic)
     client.send(auth_packet(0x19, authentication_method="password"))
@@ -308,8 +308,8 @@ def test_a_forbidden_will_is_not_published(guarded: Broker, topic: str) -> None:
     assert watcher.received_before_fence(guarded.connect()) == []
 
 
-def test_problems_are_not_explained_to_who_does_not_want_it(guarded: Broker, topic: str) -> None:
-    """[MQTT-3.1.2-29] Not in SUBACK, PUBACK or PUBREC; the gatekeeper gives them reason enough."""
+def test_reason_strings_are_withheld_on_request(guarded: Broker, topic: str) -> None:
+    """[MQTT-3.1.2-29] Not in SUBACK, PUBACK or PUBREC, although the gatekeeper gives a reason."""
     client = guarded.connect(request_problem_information=0)
     answers = [client.publish(f"{topic}/private", qos=qos) for qos in (1, 2)]
     answers.append(client.subscribe(f"{topic}/private"))

@@ -1,4 +1,4 @@
-"""Section 3.2.2.3: what a server says that it cannot or will not do, and how it holds clients to it."""
+"""Section 3.2.2.3: restrictions that a server announces, and how it enforces them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ receive_maximum = 3
 
 @pytest.fixture(scope="module")
 def restricted(start_broker: StartBroker) -> Broker:
-    """A broker that withholds whatever a server may withhold."""
+    """A broker with every optional feature disabled."""
     return start_broker(RESTRICTED)
 
 
@@ -55,7 +55,7 @@ def connack_of(broker: Broker, **values: Any) -> Packet:
     return connack
 
 
-def test_the_connack_tells_every_restriction(restricted: Broker) -> None:
+def test_the_connack_announces_every_restriction(restricted: Broker) -> None:
     """[MQTT-3.2.2-9] [MQTT-3.2.2-1]"""
     offered = connack_of(restricted, session_expiry_interval=3600, keep_alive=60).properties
     assert offered["maximum_qos"] == 1
@@ -132,7 +132,7 @@ def test_without_topic_aliases_an_alias_ends_the_connection(restricted: Broker, 
 
 
 def test_the_servers_keep_alive_counts(restricted: Broker) -> None:
-    """[MQTT-3.1.2-21] [MQTT-3.2.2-21] [MQTT-3.1.2-22] Not the client's minute, but the server's second."""
+    """[MQTT-3.1.2-21] [MQTT-3.2.2-21] [MQTT-3.1.2-22] The server's second replaces the client's minute."""
     client = restricted.connect(keep_alive=60)
     began = time.monotonic()
     client.expect_disconnect(0x8D)
@@ -140,7 +140,7 @@ def test_the_servers_keep_alive_counts(restricted: Broker) -> None:
 
 
 def test_response_information_is_sent_when_asked_for(restricted: Broker) -> None:
-    """[MQTT-3.1.2-28] And only then."""
+    """[MQTT-3.1.2-28] Not otherwise."""
     assert connack_of(restricted, request_response_information=1).properties["response_information"]
     assert "response_information" not in connack_of(restricted, request_response_information=0).properties
     assert "response_information" not in connack_of(restricted).properties
@@ -150,7 +150,7 @@ def test_response_information_is_sent_when_asked_for(restricted: Broker) -> None
     ("topic_filter", "reason"),
     [("a/#", 0xA2), ("a/+/b", 0xA2), ("#", 0xA2), ("$share/group/a", 0x9E)],
 )
-def test_a_subscription_of_a_kind_withheld_is_refused(
+def test_a_subscription_of_a_disabled_kind_is_refused(
     restricted: Broker, topic_filter: str, reason: int
 ) -> None:
     """[MQTT-3.8.4-7] [MQTT-3.9.3-2] In SUBACK, or by ending the connection with the same reason."""
@@ -161,7 +161,7 @@ def test_a_subscription_of_a_kind_withheld_is_refused(
     assert (answer.reasons or (answer.reason,)) == (reason,)
 
 
-def test_a_subscription_identifier_withheld_is_refused(restricted: Broker, topic: str) -> None:
+def test_a_disabled_subscription_identifier_is_refused(restricted: Broker, topic: str) -> None:
     """[MQTT-3.9.3-2] Section 3.2.2.3.12: a protocol error, with the reason of its own."""
     client = restricted.connect()
     client.send(subscribe_packet(1, [(topic, 0)], subscription_identifier=1))
@@ -171,9 +171,7 @@ def test_a_subscription_identifier_withheld_is_refused(restricted: Broker, topic
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_payload_that_is_not_the_text_it_claims_is_refused(
-    restricted: Broker, topic: str, qos: int
-) -> None:
+def test_a_payload_that_is_not_the_declared_text_is_refused(restricted: Broker, topic: str, qos: int) -> None:
     """[MQTT-3.4.2-1] Payload format invalid; nobody receives it."""
     watcher, client = restricted.connect(), restricted.connect()
     watcher.subscribe(topic)

@@ -1,4 +1,4 @@
-"""docs/conformance.md says what this suite shows: nothing missing, nothing made up."""
+"""docs/conformance.md agrees with the citations of this suite."""
 
 from __future__ import annotations
 

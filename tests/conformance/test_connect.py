@@ -33,7 +33,7 @@ def test_an_unknown_protocol_name_is_refused(broker: Broker, name: str) -> None:
         assert client.transport.receive(5) == b""
 
 
-def test_a_good_connect_is_acknowledged_with_success(broker: Broker, client_id: str) -> None:
+def test_a_valid_connect_is_acknowledged_with_success(broker: Broker, client_id: str) -> None:
     """[MQTT-3.1.4-5] [MQTT-3.2.2-1] [MQTT-3.2.2-2]"""
     connack = broker.open().connect(client_id)
     assert connack.reason == 0
@@ -125,7 +125,7 @@ def test_client_identifiers_are_compared_byte_by_byte(broker: Broker, unique: Ca
         client.ping()
 
 
-def test_the_connack_tells_what_the_server_can_do(broker: Broker) -> None:
+def test_the_connack_announces_the_features_of_the_server(broker: Broker) -> None:
     """[MQTT-3.2.2-9] Pyrite has every optional feature, so Maximum QoS is absent and nothing is denied."""
     connack = broker.connect().connack
     assert connack is not None

@@ -110,7 +110,7 @@ def test_a_byte_order_mark_is_a_character_like_any_other(broker: Broker, topic: 
     "text", ["\u0001", "\u007f", "\u0080", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\U0010ffff"]
 )
 def test_the_edges_of_unicode_pass_unchanged(broker: Broker, topic: str, text: str) -> None:
-    """[MQTT-1.5.4-1] What is well-formed UTF-8 travels."""
+    """[MQTT-1.5.4-1] Well-formed UTF-8 is delivered."""
     client = broker.connect()
     client.subscribe(topic)
     client.publish(topic, user_property=[(text, text)], content_type=text)
@@ -184,7 +184,7 @@ def test_a_variable_byte_integer_longer_than_it_need_be_is_malformed(broker: Bro
 
 
 def test_a_packet_may_arrive_byte_by_byte(broker: Broker, client_id: str) -> None:
-    """[MQTT-4.2.0-1] TCP is a stream of bytes: the edges of segments mean nothing."""
+    """[MQTT-4.2.0-1] TCP is a stream of bytes without boundaries."""
     client = broker.open()
     for at in connect_packet(client_id, keep_alive=60, user_property=[("a", "b")]):
         client.send(bytes([at]))

@@ -23,7 +23,7 @@ def test_a_silent_client_is_disconnected(broker: Broker) -> None:
     assert 1.2 <= time.monotonic() - began < TIMEOUT
 
 
-def test_a_client_that_speaks_is_kept(broker: Broker, topic: str) -> None:
+def test_a_client_that_sends_packets_is_kept(broker: Broker, topic: str) -> None:
     """[MQTT-3.1.2-20] [MQTT-3.1.2-22] Any packet will do, PINGREQ if there is no other."""
     client = broker.connect(keep_alive=1)
     for data in (packet(PINGREQ, 0), publish_packet(topic), packet(PINGREQ, 0)):
@@ -70,7 +70,7 @@ def test_disconnect_comes_in_three_lengths(broker: Broker) -> None:
 
 
 def test_nothing_after_disconnect_is_processed(broker: Broker, topic: str) -> None:
-    """[MQTT-3.14.4-1] What a client sends after it, against the rule, is dead."""
+    """[MQTT-3.14.4-1] What a client sends after it is ignored."""
     watcher, client = broker.connect(), broker.connect()
     watcher.subscribe(topic)
     client.send(disconnect_packet() + publish_packet(topic, b"dead"))
@@ -88,7 +88,7 @@ def test_nothing_follows_the_servers_disconnect(broker: Broker, topic: str, clie
     assert "session_expiry_interval" not in older.expect_disconnect(0x8E).properties
 
 
-def test_the_server_says_that_it_shuts_down(start_broker: StartBroker) -> None:
+def test_the_server_announces_its_shutdown(start_broker: StartBroker) -> None:
     """[MQTT-3.14.2-1] [MQTT-3.14.2-2] [MQTT-3.14.4-2] DISCONNECT 0x8B to every client, then the end."""
     broker = start_broker("")
     clients = [broker.connect() for _ in range(3)]

@@ -25,7 +25,7 @@ from .wire import (
 
 
 def flooded(broker: Broker, topic: str, *, maximum: int, messages: int, qos: int) -> tuple[Client, Client]:
-    """Return a subscriber that takes `maximum` at a time, and a publisher that sent it more than that."""
+    """Return a subscriber with this receive maximum, and a publisher that sent it more than that."""
     subscriber, publisher = broker.connect(receive_maximum=maximum), broker.connect()
     subscriber.subscribe(topic, qos=qos)
     for number in range(messages):
@@ -108,7 +108,7 @@ def test_the_default_receive_maximum_is_large(broker: Broker, topic: str) -> Non
     assert subscriber.receive().payload == b"message"
 
 
-def test_a_packet_larger_than_the_client_takes_is_not_sent(broker: Broker, topic: str) -> None:
+def test_a_packet_larger_than_the_clients_maximum_is_not_sent(broker: Broker, topic: str) -> None:
     """[MQTT-3.1.2-24] [MQTT-3.1.2-25] Other subscribers get it."""
     small, large, publisher = broker.connect(maximum_packet_size=200), broker.connect(), broker.connect()
     for subscriber in (small, large):
@@ -120,7 +120,9 @@ def test_a_packet_larger_than_the_client_takes_is_not_sent(broker: Broker, topic
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_too_large_counts_as_delivered(broker: Broker, topic: str, client_id: str, qos: int) -> None:
+def test_a_message_too_large_counts_as_delivered(
+    broker: Broker, topic: str, client_id: str, qos: int
+) -> None:
     """[MQTT-3.1.2-25] It neither holds up the messages behind it nor comes later to a larger connection."""
     subscriber, publisher = broker.connect(client_id, session_expiry_interval=60), broker.connect()
     subscriber.subscribe(topic, qos=qos)
@@ -161,11 +163,11 @@ def test_the_size_of_a_packet_is_the_whole_packet(broker: Broker, topic: str) ->
     assert over.receive().payload == b"1"
 
 
-def test_reason_strings_give_way_to_a_small_packet_size(broker: Broker, topic: str) -> None:
+def test_reason_strings_are_omitted_for_a_small_packet_size(broker: Broker, topic: str) -> None:
     """[MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2] [MQTT-3.6.2-3]
     [MQTT-3.7.2-2] [MQTT-3.7.2-3] [MQTT-3.9.2-1] [MQTT-3.9.2-2] [MQTT-3.11.2-1] [MQTT-3.11.2-2]
     [MQTT-3.14.2-3] [MQTT-3.14.2-4] [MQTT-3.1.2-24]
-    Failures are what a server would explain; but this client takes no packet larger than its CONNACK.
+    A server would explain failures, but this client accepts no packet larger than its CONNACK.
     """
     connack = broker.connect().connack
     assert connack is not None
@@ -182,7 +184,7 @@ def test_reason_strings_give_way_to_a_small_packet_size(broker: Broker, topic: s
 
 
 @pytest.mark.parametrize("size", [5, 10, 20, 40])
-def test_the_reason_of_a_refusal_gives_way_too(broker: Broker, size: int) -> None:
+def test_the_reason_string_of_a_refusal_is_omitted(broker: Broker, size: int) -> None:
     """[MQTT-3.2.2-19] [MQTT-3.2.2-20] A CONNACK without reason string is five bytes."""
     client = broker.open()
     client.send(connect_packet("c", maximum_packet_size=size, authentication_data=b"without a method"))
@@ -190,7 +192,7 @@ def test_the_reason_of_a_refusal_gives_way_too(broker: Broker, size: int) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 5, 8])
-def test_nothing_is_sent_to_a_client_too_small_for_its_connack(broker: Broker, size: int) -> None:
+def test_nothing_is_sent_if_connack_exceeds_the_packet_size(broker: Broker, size: int) -> None:
     """[MQTT-3.2.0-1] [MQTT-3.1.2-24] A CONNACK that fits comes first, or nothing comes at all."""
     client = broker.open()
     client.send(connect_packet("", maximum_packet_size=size) + packet(PINGREQ, 0))

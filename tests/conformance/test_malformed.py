@@ -1,4 +1,4 @@
-"""Every way to say a packet wrongly, and what the server answers (section 4.13).
+"""Malformed packets of every kind, and the server's answer (section 4.13).
 
 Each case ends its own connection with the reason code that the specification gives for it, and no other.
 Where the specification forbids something without giving a code, Malformed Packet (0x81) and Protocol Error
@@ -277,11 +277,11 @@ PACKETS = {
 
 
 @pytest.mark.parametrize(("data", "reasons"), CONNECTS.values(), ids=CONNECTS)
-def test_a_wrong_connect_is_refused(broker: Broker, data: bytes, reasons: tuple[int, ...]) -> None:
+def test_a_malformed_connect_is_refused(broker: Broker, data: bytes, reasons: tuple[int, ...]) -> None:
     """[MQTT-3.1.4-1] [MQTT-2.2.2-1] [MQTT-3.1.2-3] [MQTT-3.1.2-9] [MQTT-3.1.2-11] [MQTT-3.1.2-12]
     [MQTT-3.1.2-13] [MQTT-3.1.2-16] [MQTT-3.1.2-17] [MQTT-3.1.2-18] [MQTT-3.1.2-19] [MQTT-3.1.3-1]
     [MQTT-3.1.3-3] [MQTT-3.2.2-6] [MQTT-3.2.2-7] [MQTT-3.2.2-8] [MQTT-3.14.0-1] [MQTT-4.13.1-1]
-    [MQTT-4.13.2-1] A CONNACK with the reason, then the end; a DISCONNECT never stands in its place.
+    [MQTT-4.13.2-1] A CONNACK with the reason, then the end; never a DISCONNECT.
     """
     bystander, client = broker.connect(), broker.open()
     client.send(data)
@@ -290,13 +290,15 @@ def test_a_wrong_connect_is_refused(broker: Broker, data: bytes, reasons: tuple[
 
 
 @pytest.mark.parametrize(("data", "reasons"), PACKETS.values(), ids=PACKETS)
-def test_a_wrong_packet_ends_the_connection(broker: Broker, data: bytes, reasons: tuple[int, ...]) -> None:
+def test_a_malformed_packet_ends_the_connection(
+    broker: Broker, data: bytes, reasons: tuple[int, ...]
+) -> None:
     """[MQTT-2.1.3-1] [MQTT-2.2.1-3] [MQTT-2.2.2-1] [MQTT-3.3.1-4] [MQTT-3.3.2-1] [MQTT-3.3.2-2]
     [MQTT-3.3.2-8] [MQTT-3.3.2-14] [MQTT-3.3.4-6] [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.1-1]
     [MQTT-3.6.2-1] [MQTT-3.7.2-1] [MQTT-3.8.1-1] [MQTT-3.8.3-2] [MQTT-3.8.3-4] [MQTT-3.8.3-5]
     [MQTT-3.10.1-1] [MQTT-3.10.3-2] [MQTT-3.14.1-1] [MQTT-3.14.2-1] [MQTT-3.15.1-1]
     [MQTT-4.7.0-1] [MQTT-4.12.0-7] [MQTT-4.13.1-1] [MQTT-4.13.2-1]
-    A DISCONNECT with the reason, then the end; other connections notice nothing.
+    A DISCONNECT with the reason, then the end; other connections are not affected.
     """
     client, bystander = broker.connect(), broker.connect()
     client.send(data)
@@ -345,8 +347,8 @@ def test_a_second_connect_is_a_protocol_error(broker: Broker, client_id: str) ->
     client.expect_closed()
 
 
-def test_nothing_after_a_wrong_packet_is_processed(broker: Broker, topic: str) -> None:
-    """[MQTT-4.13.1-1] What comes in the same segment, after the packet that ended the connection, is dead."""
+def test_nothing_after_a_malformed_packet_is_processed(broker: Broker, topic: str) -> None:
+    """[MQTT-4.13.1-1] What follows in the same segment is ignored."""
     client, watcher = broker.connect(), broker.connect()
     watcher.subscribe(topic)
     client.send(packet(0, 0) + publish_packet(topic, b"dead"))

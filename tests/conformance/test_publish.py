@@ -41,7 +41,7 @@ def test_a_qos_0_publish_has_no_answer(broker: Broker, topic: str) -> None:
     assert client.received_before_fence(client) == []
 
 
-def test_dup_of_the_publisher_does_not_travel(broker: Broker, topic: str) -> None:
+def test_dup_of_the_publisher_is_not_forwarded(broker: Broker, topic: str) -> None:
     """[MQTT-3.3.1-3] The subscriber's copy is sent for the first time, whatever the publisher's was."""
     subscriber, publisher = broker.connect(), broker.connect()
     subscriber.subscribe(topic, qos=2)
@@ -63,7 +63,7 @@ def test_dup_never_accompanies_qos_0(broker: Broker, topic: str) -> None:
         assert not message.dup
 
 
-def test_every_property_travels_unaltered(broker: Broker, topic: str) -> None:
+def test_every_property_is_forwarded_unaltered(broker: Broker, topic: str) -> None:
     """[MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]"""
     properties = {
         "payload_format_indicator": 1,
@@ -170,7 +170,7 @@ def test_a_message_expires_before_it_is_delivered(broker: Broker, topic: str, cl
     assert late.received_before_fence(late) == []
 
 
-def test_the_remaining_expiry_is_what_travels(broker: Broker, topic: str, client_id: str) -> None:
+def test_the_remaining_expiry_is_forwarded(broker: Broker, topic: str, client_id: str) -> None:
     """[MQTT-3.3.2-6] The received value minus the seconds spent in the server."""
     subscriber, publisher = broker.connect(client_id, session_expiry_interval=60), broker.connect()
     watcher = broker.connect()

@@ -1,4 +1,4 @@
-"""A browser, brokers for it to look at, and pages that may not complain."""
+"""A browser, brokers, and pages of the dashboard that must not log errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker whom everyone may ask everything."""
+    """A broker without access rules."""
     folder = tmp_path_factory.mktemp("open")
     (folder / "pyrite.toml").write_text(CONFIG)
     with BrokerProcess("--config=pyrite.toml", *LISTEN, "--data=data", cwd=folder) as broker:
@@ -72,7 +72,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with users: ann may do everything, bob little."""
+    """A broker with users: ann has all permissions, bob few."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "pyrite.toml").write_text(CONFIG + ACCESS)
     users = [User("ann", hash_password("one")), User("bob", hash_password("two"))]
@@ -84,7 +84,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 @pytest.fixture(scope="module")
 def window(browser: Browser) -> Iterator[Page]:
-    """A large window, which most tests use one after the other: making one takes longer than a test."""
+    """A large window shared by most tests, since opening one takes longer than a test."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
     yield context.new_page()
     context.close()
@@ -92,10 +92,10 @@ def window(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def open_page(browser: Browser, window: Page) -> OpenPage:
-    """Open the dashboard of a broker; it may write no error, and ask no other host for anything.
+    """Open the dashboard of a broker. It must not log an error or contact another host.
 
-    `refusals` says that the broker refuses something, which browsers count among a page's errors. With
-    options of a window, it is opened in one of its own.
+    `refusals` allows refused requests, which browsers count as errors of the page. With options of a window,
+    the page is opened in a new one.
     """
 
     @contextmanager

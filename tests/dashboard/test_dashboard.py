@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, against a real broker: what it shows is true, and what it does happens."""
+"""The dashboard in a real browser, against a real broker."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 
 def figure(client: BlockingClient, name: str) -> float:
-    """Return a figure as the broker publishes it."""
+    """Return a metric as the broker publishes it."""
     with client.subscribe(f"$SYS/broker/{name}") as messages:
         return float(messages.get(5).payload.split()[0])
 
@@ -61,12 +61,12 @@ def tile(page: Page, name: str) -> str:
 
 
 def number(text: str) -> float:
-    """Read a number; what is none equals none, and is neither more nor less."""
+    """Parse a number; return NaN for anything else, which equals no number."""
     return float(re.sub(r"[^0-9.]", "", text) or "nan")
 
 
 def until(true: Callable[[], bool], page: Page, seconds: float = 10.0) -> None:
-    """Wait until something is so; the page goes on meanwhile."""
+    """Wait until a condition holds, while the page runs."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come true in time"
@@ -89,7 +89,7 @@ def log_in(page: Page, user: str, password: str) -> None:
 # What is there
 
 
-def test_files_come_with_the_package_and_name_no_other_host() -> None:
+def test_the_files_are_packaged_and_name_no_other_host() -> None:
     static = files("pyrite.http") / "static"
     for name in ("index.html", "app.js", "style.css", "vendor/mqtt/LICENSE.md", "vendor/uplot/LICENSE"):
         assert (static / name).is_file(), name
@@ -104,7 +104,7 @@ def test_files_come_with_the_package_and_name_no_other_host() -> None:
 # Figures
 
 
-def test_tiles_show_the_figures_of_the_broker(
+def test_tiles_show_the_metrics_of_the_broker(
     page: Page, client: BlockingClient, broker: BrokerProcess
 ) -> None:
     def agrees(name: str, topic: str) -> bool:
@@ -139,7 +139,7 @@ def test_tiles_show_the_figures_of_the_broker(
     assert re.search(r"up \d+", page.locator("#about").inner_text())
 
 
-def test_what_the_log_has_dropped_is_not_in_the_log(open_page: OpenPage, tmp_path: Path) -> None:
+def test_dropped_messages_are_not_counted_in_the_log(open_page: OpenPage, tmp_path: Path) -> None:
     stream = "[[stream]]\nname = 'default'\nsegment_bytes = 65536\nretention_bytes = 131072\n"
     (tmp_path / "pyrite.toml").write_text(CONFIG + stream)
     with (
@@ -156,12 +156,12 @@ def test_what_the_log_has_dropped_is_not_in_the_log(open_page: OpenPage, tmp_pat
 
 
 def unit_value(text: str) -> float:
-    """Read bytes as people write them."""
+    """Parse a size with a unit."""
     value, _, unit = text.removesuffix("/s").partition(" ")
     return number(value) * {"B": 1.0, "KB": 1e3, "MB": 1e6}.get(unit, math.nan)
 
 
-def test_plots_growth_and_who_is_slow_are_as_the_broker_says(
+def test_plots_and_slow_clients_agree_with_the_broker(
     page: Page, client: BlockingClient, broker: BrokerProcess
 ) -> None:
     slow = Client(Tcp("127.0.0.1", broker.port()))
@@ -242,7 +242,7 @@ WIDEST = """
 """Has the page note over how many seconds a plot went, at the most."""
 
 
-def test_plots_go_over_minutes_from_the_first_sample_on(open_page: OpenPage, broker: BrokerProcess) -> None:
+def test_plots_cover_minutes_from_the_first_sample(open_page: OpenPage, broker: BrokerProcess) -> None:
     with open_page(broker, viewport={"width": 800, "height": 600}) as page:
         page.add_init_script(WIDEST)
         page.reload()
@@ -251,7 +251,7 @@ def test_plots_go_over_minutes_from_the_first_sample_on(open_page: OpenPage, bro
         assert page.evaluate("window.widest") <= 300
 
 
-def test_all_figures_are_in_a_table(page: Page, client: BlockingClient) -> None:
+def test_all_metrics_are_in_a_table(page: Page, client: BlockingClient) -> None:
     page.get_by_role("tab", name="Figures").click()
     row = page.locator("#figures tr", has_text="clients/maximum")
     expect(row.locator("td").nth(1)).to_have_text(str(int(figure(client, "clients/maximum"))), timeout=WAIT)
@@ -262,7 +262,7 @@ def test_all_figures_are_in_a_table(page: Page, client: BlockingClient) -> None:
     assert {name.removeprefix("$SYS/broker/") for name in names} <= set(shown)
 
 
-def test_what_a_broker_without_a_log_has_not_is_hidden(open_page: OpenPage) -> None:
+def test_log_panels_are_hidden_without_a_log(open_page: OpenPage) -> None:
     with BrokerProcess("--ephemeral", *LISTEN) as broker, open_page(broker) as page:
         expect(page.locator("#plot-log")).to_be_hidden()
         expect(page.locator("#plot-commit")).to_be_hidden()
@@ -293,7 +293,7 @@ def test_the_tree_grows_with_last_values_and_counts(page: Page, client: Blocking
     expect(page.get_by_label("Filter")).to_have_value("tree/oven/heat")
 
 
-def test_a_tree_that_is_full_says_what_it_leaves_out(page: Page, client: BlockingClient) -> None:
+def test_a_full_tree_reports_what_it_omits(page: Page, client: BlockingClient) -> None:
     page.get_by_label("Follow").fill("many/#")
     page.get_by_label("Follow").press("Enter")
     client.publish_many([(f"many/{topic:05}", "x") for topic in range(20_200)], qos=1)
@@ -336,7 +336,7 @@ def test_messages_arrive_as_json_text_or_bytes_with_their_properties(
     expect(page.locator("#payload")).to_have_text("two words")
 
 
-def test_json_is_indented_and_nothing_else_about_it_changes(page: Page, client: BlockingClient) -> None:
+def test_json_is_indented_and_otherwise_unchanged(page: Page, client: BlockingClient) -> None:
     show(page, "exact")
     sent = '{"id":1767225600123456789,"price":1.10,"big":1e999,"id":-0,"none":[],"o":{ },"t":"\\u00e9 {,\\""}'
     client.publish("exact", sent, qos=1)
@@ -351,9 +351,7 @@ def test_json_is_indented_and_nothing_else_about_it_changes(page: Page, client: 
     expect(page.locator("#payload-note")).to_contain_text("characters are left out")
 
 
-def test_a_message_of_which_only_the_beginning_is_here_is_not_published_again_unawares(
-    page: Page, client: BlockingClient
-) -> None:
+def test_a_truncated_message_is_not_published_again_by_accident(page: Page, client: BlockingClient) -> None:
     show(page, "cut")
     client.publish("cut", "x" * 200_000, qos=1)
     page.locator("#rows > div").click()
@@ -361,7 +359,7 @@ def test_a_message_of_which_only_the_beginning_is_here_is_not_published_again_un
     expect(page.locator("#publish-note")).to_have_text("This is the first 65.5 KB of 200 KB.")
 
 
-def test_a_pause_freezes_the_list_and_counts_what_comes(page: Page, client: BlockingClient) -> None:
+def test_a_pause_freezes_the_list_and_counts_new_messages(page: Page, client: BlockingClient) -> None:
     show(page, "pause")
     client.publish("pause", "before", qos=1)
     rows = page.locator("#rows > div")
@@ -377,12 +375,12 @@ def test_a_pause_freezes_the_list_and_counts_what_comes(page: Page, client: Bloc
     assert rows.locator(".value").all_inner_texts() == ["after", "before"]
 
 
-def test_a_filter_that_is_none_is_explained(page: Page) -> None:
+def test_an_invalid_filter_is_explained(page: Page) -> None:
     show(page, "a/#/b")
     expect(page.locator("#viewer-note")).to_contain_text("# stands alone, and at the end")
 
 
-def test_what_is_published_here_arrives_everywhere(page: Page, client: BlockingClient) -> None:
+def test_published_messages_arrive_everywhere(page: Page, client: BlockingClient) -> None:
     show(page, "form/#")
     with client.subscribe("form/#", qos=2) as messages:
         page.get_by_role("tab", name="Publish").click()
@@ -403,7 +401,7 @@ def test_what_is_published_here_arrives_everywhere(page: Page, client: BlockingC
     expect(page.get_by_label("Topic", exact=True)).to_have_value("form/a")
 
 
-def test_topics_and_payloads_stay_text(page: Page, client: BlockingClient) -> None:
+def test_topics_and_payloads_are_shown_as_text(page: Page, client: BlockingClient) -> None:
     page.evaluate("() => { window.alert = () => { window.hacked = true; }; }")
     text = "<img src=x onerror=alert(1)><script>alert(1)</script>"
     hostile = f"hostile/{text.replace('/', '|')}"
@@ -422,7 +420,7 @@ def test_topics_and_payloads_stay_text(page: Page, client: BlockingClient) -> No
     assert page.evaluate("window.hacked") is None
 
 
-def test_what_cannot_be_seen_is_shown_and_turns_nothing_around(page: Page, client: BlockingClient) -> None:
+def test_invisible_characters_are_shown_and_do_not_reverse_text(page: Page, client: BlockingClient) -> None:
     show(page, "unseen/#")
     client.publish("unseen/a\nb\t\u202egnp.exe", "\u202egnp.exe", qos=1)
     expect(page.locator("#rows .topic")).to_have_text("unseen/a\u240ab\u2409\u27e8202e\u27e9gnp.exe")
@@ -436,7 +434,7 @@ def test_what_cannot_be_seen_is_shown_and_turns_nothing_around(page: Page, clien
 # The past
 
 
-def test_the_past_is_a_slider_away(page: Page, client: BlockingClient) -> None:
+def test_a_slider_selects_the_start_of_a_replay(page: Page, client: BlockingClient) -> None:
     client.publish_many([(f"past/{number % 2}", f"number {number}") for number in range(250)], qos=1)
     client.publish("past/0", "with a type", qos=1, properties={"content_type": "text/plain"})
     show(page, "past/#")
@@ -471,7 +469,7 @@ def test_the_past_is_a_slider_away(page: Page, client: BlockingClient) -> None:
 # Clients, streams, pipelines
 
 
-def test_clients_are_listed_with_what_they_subscribe_to_and_can_be_disconnected(
+def test_clients_are_listed_with_subscriptions_and_can_be_disconnected(
     page: Page, broker: BrokerProcess
 ) -> None:
     other = paho.Client(CallbackAPIVersion.VERSION2, "listed/client", protocol=paho.MQTTv5)
@@ -506,7 +504,7 @@ def test_clients_are_listed_with_what_they_subscribe_to_and_can_be_disconnected(
         other.loop_stop()
 
 
-def test_streams_are_listed_with_where_they_end(page: Page, client: BlockingClient) -> None:
+def test_streams_are_listed_with_their_ends(page: Page, client: BlockingClient) -> None:
     client.publish("stream", "x", qos=1)
     page.get_by_role("tab", name="Streams").click()
     row = page.locator("#streams tbody tr")
@@ -516,7 +514,7 @@ def test_streams_are_listed_with_where_they_end(page: Page, client: BlockingClie
     expect(row.locator("td").last).to_have_text("healthy")
 
 
-def test_pipelines_show_their_state_when_there_are_some(
+def test_pipelines_show_their_state(
     open_page: OpenPage, client: BlockingClient, broker: BrokerProcess
 ) -> None:
     said = {
@@ -562,7 +560,7 @@ def test_quotas_are_listed_with_a_bar_for_each_limit(open_page: OpenPage, guarde
         expect(page.locator("#quotas tbody tr", has_text="ann")).to_be_visible()
 
 
-def test_who_logs_in_may_do_what_the_rules_say(open_page: OpenPage, guarded: BrokerProcess) -> None:
+def test_a_logged_in_user_may_do_what_the_rules_allow(open_page: OpenPage, guarded: BrokerProcess) -> None:
     with open_page(guarded, refusals=True) as page:
         dialog = page.get_by_role("dialog")
         expect(dialog).to_contain_text("wants to know who you are")
@@ -594,9 +592,7 @@ class Moody(Access):
 """
 
 
-def test_the_reason_of_a_refusal_is_the_brokers_and_who_is_to_come_again_does(
-    open_page: OpenPage, tmp_path: Path
-) -> None:
+def test_a_refusal_shows_the_brokers_reason_and_a_retry_happens(open_page: OpenPage, tmp_path: Path) -> None:
     (tmp_path / "moody.py").write_text(MOODY)
     (tmp_path / "pyrite.toml").write_text(CONFIG + "authenticator = 'moody:Moody'\n")
     arguments = ("--config=pyrite.toml", "--ephemeral", *LISTEN)
@@ -613,7 +609,7 @@ def test_the_reason_of_a_refusal_is_the_brokers_and_who_is_to_come_again_does(
         expect(page.locator("#state")).to_have_text("Connected")
 
 
-def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) -> None:
+def test_a_refused_action_is_reported(open_page: OpenPage, guarded: BrokerProcess) -> None:
     with open_page(guarded, refusals=True) as page:
         log_in(page, "bob", "two")
         expect(page.locator("#state")).to_have_text("Connected")
@@ -645,7 +641,7 @@ def test_what_is_refused_says_so(open_page: OpenPage, guarded: BrokerProcess) ->
         expect(page.get_by_role("tab", name="Pipelines")).to_be_hidden()
 
 
-def test_rights_that_change_are_in_force_in_pages_that_are_open(open_page: OpenPage, tmp_path: Path) -> None:
+def test_changed_permissions_apply_to_open_pages(open_page: OpenPage, tmp_path: Path) -> None:
     config = tmp_path / "pyrite.toml"
     config.write_text(CONFIG + ACCESS)
     write_users(tmp_path / "users", [User("ann", hash_password("one")), User("bob", hash_password("two"))])
@@ -683,7 +679,7 @@ def test_rights_that_change_are_in_force_in_pages_that_are_open(open_page: OpenP
         expect(page.locator("#clients td").first).to_be_visible()
 
 
-def test_the_past_is_there_for_who_may_pull_some_of_it(open_page: OpenPage, guarded: BrokerProcess) -> None:
+def test_replay_is_offered_to_users_who_may_pull(open_page: OpenPage, guarded: BrokerProcess) -> None:
     with BlockingClient(guarded.urls[0], username="ann", password="one") as ann:
         ann.publish("secret", "not for bob", qos=1)
         ann.publish_many([("public/old", f"number {number}") for number in range(3)], qos=1)
@@ -710,7 +706,7 @@ def test_the_past_is_there_for_who_may_pull_some_of_it(open_page: OpenPage, guar
         expect(rows.locator(".value", has_text="not for bob")).to_have_count(1)
 
 
-def test_who_was_let_in_without_a_name_can_log_in(open_page: OpenPage, tmp_path: Path) -> None:
+def test_an_anonymous_user_can_log_in(open_page: OpenPage, tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text(CONFIG + ACCESS.replace("[access]", "[access]\nanonymous = true"))
     write_users(tmp_path / "users", [User("ann", hash_password("one"))])
     arguments = ("--config=pyrite.toml", "--ephemeral", *LISTEN)
@@ -722,7 +718,7 @@ def test_who_was_let_in_without_a_name_can_log_in(open_page: OpenPage, tmp_path:
         expect(page.locator("#tree-note")).to_be_empty()
 
 
-def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
+def test_the_dashboard_works_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
     keys(tmp_path / "keys", "hs")
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
         str(tmp_path / "server.pem")
@@ -745,7 +741,7 @@ def test_over_tls_with_a_token(open_page: OpenPage, tmp_path: Path) -> None:
         assert {url.partition(":")[0] for url in sockets} == {"wss"}
 
 
-def test_behind_a_proxy_with_tls_and_a_path(browser: Browser, tmp_path: Path) -> None:
+def test_the_dashboard_works_behind_a_proxy_with_a_path(browser: Browser, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert(ELSEWHERE).configure_cert(context)
     write_users(tmp_path / "users", [User("ann", hash_password("one"))])
@@ -776,7 +772,7 @@ def test_behind_a_proxy_with_tls_and_a_path(browser: Browser, tmp_path: Path) ->
     assert complaints == []
 
 
-def test_https_without_a_websocket_that_browsers_would_open(browser: Browser, tmp_path: Path) -> None:
+def test_https_without_an_encrypted_websocket_is_explained(browser: Browser, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert(ELSEWHERE).configure_cert(context)
     with (
@@ -794,7 +790,7 @@ def test_https_without_a_websocket_that_browsers_would_open(browser: Browser, tm
 
 
 @pytest.mark.parametrize("width", [390, 320])
-def test_on_a_phone_nothing_goes_over_the_edge(
+def test_the_page_fits_on_a_phone(
     open_page: OpenPage, client: BlockingClient, broker: BrokerProcess, width: int
 ) -> None:
     with open_page(broker, viewport={"width": width, "height": 844}, has_touch=True) as page:
@@ -807,9 +803,7 @@ def test_on_a_phone_nothing_goes_over_the_edge(
         assert max(page.evaluate(edges)) <= width
 
 
-def test_on_a_small_phone_notes_can_be_read_and_the_slider_be_touched(
-    open_page: OpenPage, guarded: BrokerProcess
-) -> None:
+def test_notes_and_slider_are_usable_on_a_small_phone(open_page: OpenPage, guarded: BrokerProcess) -> None:
     options = {"viewport": {"width": 320, "height": 640}, "has_touch": True}
     with open_page(guarded, refusals=True, **options) as page:
         log_in(page, "bob", "two")
@@ -831,9 +825,7 @@ def test_on_a_small_phone_notes_can_be_read_and_the_slider_be_touched(
         assert field["y"] < label["y"] + label["height"] / 2 < field["y"] + field["height"], "side by side"
 
 
-def test_dark_and_light_follow_the_system_and_then_the_choice(
-    open_page: OpenPage, broker: BrokerProcess
-) -> None:
+def test_the_theme_follows_the_system_until_one_is_chosen(open_page: OpenPage, broker: BrokerProcess) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     with open_page(broker, color_scheme="dark") as page:
         root = page.locator("html")
@@ -850,7 +842,7 @@ def test_dark_and_light_follow_the_system_and_then_the_choice(
         expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
 
 
-def test_everything_can_be_reached_with_the_keyboard(page: Page, client: BlockingClient) -> None:
+def test_everything_is_reachable_by_keyboard(page: Page, client: BlockingClient) -> None:
     page.get_by_label("Follow").fill("keys/#")
     page.get_by_label("Follow").press("Enter")
     show(page, "keys/#")
@@ -924,7 +916,7 @@ def test_every_field_and_button_has_a_name(page: Page) -> None:
 
 
 class Load(threading.Thread):
-    """Publishes so many messages a second, until it is stopped."""
+    """Publishes messages at a rate until it is stopped."""
 
     def __init__(self, url: str, rate: int = 5000) -> None:
         super().__init__(daemon=True)
@@ -945,7 +937,7 @@ class Load(threading.Thread):
                 self.sent = due
 
 
-def test_it_stays_smooth_at_five_thousand_messages_a_second(page: Page, broker: BrokerProcess) -> None:
+def test_the_page_stays_smooth_at_five_thousand_messages_a_second(page: Page, broker: BrokerProcess) -> None:
     page.evaluate(
         "window.frames_seen = 0;"
         "(function count() { window.frames_seen += 1; requestAnimationFrame(count); })()"
@@ -983,7 +975,7 @@ def test_it_stays_smooth_at_five_thousand_messages_a_second(page: Page, broker: 
     expect(load_row.locator(".count")).to_have_text(f"{load.sent:,}")
 
 
-def test_a_connection_that_is_cut_comes_back(page: Page) -> None:
+def test_a_lost_connection_is_restored(page: Page) -> None:
     row = page.locator("#clients tr", has_text="dashboard-")
     row.get_by_role("button", name="Disconnect").click()
     row.get_by_role("button", name="Disconnect").click()
@@ -998,7 +990,7 @@ def test_a_connection_that_is_cut_comes_back(page: Page) -> None:
 
 @pytest.fixture
 def factory(broker: BrokerProcess) -> Iterator[None]:
-    """Machines that send their temperature, and a pipeline that says how it does."""
+    """Machines that publish their temperature, and a pipeline that publishes its state."""
     ended = threading.Event()
 
     def work() -> None:
@@ -1034,8 +1026,10 @@ def factory(broker: BrokerProcess) -> Iterator[None]:
     thread.join(10)
 
 
-def test_pictures(open_page: OpenPage, broker: BrokerProcess, factory: None, tmp_path: Path) -> None:
-    """With PYRITE_WRITE_IMAGES=1, those of the documentation are made anew, and take their time."""
+def test_the_pictures_of_the_documentation_can_be_made(
+    open_page: OpenPage, broker: BrokerProcess, factory: None, tmp_path: Path
+) -> None:
+    """With PYRITE_WRITE_IMAGES=1, the pictures of the documentation are made again."""
     written = bool(os.environ.get("PYRITE_WRITE_IMAGES"))
     folder = IMAGES if written else tmp_path
     folder.mkdir(exist_ok=True)

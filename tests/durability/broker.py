@@ -16,13 +16,13 @@ from tests.conformance.reader import Packet
 from tests.support.process import STOP_TIME, BrokerProcess
 
 LONG = 86_400
-"""The session expiry, in seconds, of a session that is to outlive the test."""
+"""The expiry interval of a session that outlives the test."""
 ONE_SEGMENT = """
 [[stream]]
 name = "default"
 segment_bytes = 1000000000000
 """
-"""So that no segment becomes Parquet meanwhile, which takes memory of its own."""
+"""No segment becomes Parquet meanwhile, which would take memory."""
 THREE_STREAMS = """
 [[stream]]
 name = "first"
@@ -32,11 +32,11 @@ topics = ["flow/1"]
 name = "second"
 topics = ["flow/2"]
 """
-"""What is published on flow/# lies in three of them."""
+"""Messages on flow/# are spread over three streams."""
 
 
 class Broker:
-    """`pyrite serve --data FOLDER`, again and again; its clients are closed whenever it ends."""
+    """`pyrite serve --data FOLDER` that can be restarted; its clients are closed whenever it ends."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Broker:
     ) -> None:
         self._data = data or folder / "data"
         self.data = data_seen_from_here or self._data
-        """The data folder; the broker may see it under another name."""
+        """The data folder; the broker may see it under another path."""
         self.log: list[str] = []
         """What all processes so far wrote to standard error."""
         self.found: list[str] = []
-        """What the one that runs now found in the folder."""
+        """What the running process found in the folder."""
         self._config = folder / "pyrite.toml"
         self._config.write_text(config)
         self._before = before
@@ -60,27 +60,27 @@ class Broker:
         self._clients: list[Client] = []
 
     def configure(self, config: str) -> None:
-        """Set what the next start is to read from pyrite.toml."""
+        """Write pyrite.toml for the next start."""
         self._config.write_text(config)
 
     @property
     def process(self) -> BrokerProcess:
-        """The process that runs now."""
+        """The running process."""
         assert self._process is not None, "the broker is down"
         return self._process
 
     @property
     def running(self) -> bool:
-        """Whether there is a process, as far as the test knows."""
+        """Whether the test has started a process and not ended it."""
         return self._process is not None
 
     @property
     def port(self) -> int:
-        """Where it listens; another port after each start."""
+        """The port, which is another one after each start."""
         return self.process.port()
 
     def start(self, wait: bool = True) -> None:
-        """Start it, and return when it serves; or at once, unless told to `wait`."""
+        """Start the broker, and return when it is ready or, without `wait`, at once."""
         assert self._process is None
         arguments = ("--data", str(self._data), "--config", str(self._config))
         self._process = BrokerProcess(
@@ -89,15 +89,15 @@ class Broker:
         self.found = self._process.found
 
     def stop(self) -> None:
-        """Have it end in good order."""
+        """Shut the broker down cleanly."""
         assert self._end(signal.SIGTERM) == 0, self.log
 
     def kill(self) -> None:
-        """End it as a power cut would, but for what the system itself has in memory."""
+        """Kill the broker with SIGKILL."""
         assert self._end(signal.SIGKILL) == -signal.SIGKILL, self.log
 
     def wait_for_the_end(self) -> int:
-        """Return the exit status of a process that ends by itself."""
+        """Wait for a process that ends by itself, and return its exit code."""
         self.process.process.wait(STOP_TIME)
         return self._end(signal.SIGKILL)
 
@@ -179,20 +179,20 @@ class Broker:
         return client
 
     def settle(self) -> None:
-        """Return when all that the broker noted so far is on the disk: a new lasting session waits for it."""
+        """Wait until the state so far is on disk: the CONNACK of a new persistent session waits for it."""
         client = self.client("settle", session_expiry_interval=LONG)
         client.disconnect(0, session_expiry_interval=0)
 
     # The log and the process, seen from outside
 
     def rows(self, first: int = 0, stream: str = "default") -> Iterator[pa.RecordBatch]:
-        """Read the log from an offset on, as another process would; damage is a failure."""
+        """Read the log from an offset as another process would; damage fails the test."""
         for piece in StreamReader(self.data / "streams" / stream).read(first):
             assert not isinstance(piece, Damage), piece
             yield piece
 
     def logged(self, topic: str, stream: str = "default") -> list[bytes]:
-        """Return the payloads of a topic, in the order of the log."""
+        """Return the payloads of a topic in log order."""
         return [
             payload
             for rows in self.rows(0, stream)
@@ -202,19 +202,19 @@ class Broker:
         ]
 
     def memory(self) -> int:
-        """Return the bytes of memory that the process takes (what it maps of files is not its own)."""
+        """Return the private memory of the process in bytes, without mapped files."""
         for line in Path(f"/proc/{self.process.process.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("the system does not tell")
 
     def open_files(self) -> int:
-        """Return how many files and sockets the process has open."""
+        """Return the number of open files and sockets of the process."""
         return len(list(Path(f"/proc/{self.process.process.pid}/fd").iterdir()))
 
 
 def receive_until(client: Client, last: bytes, timeout: float = 10.0, most: int = 1_000_000) -> list[Packet]:
-    """Receive and acknowledge messages up to the one with this payload."""
+    """Acknowledge messages up to the one with this payload, and return them."""
     messages: list[Packet] = []
     for _ in range(most):
         messages.append(client.receive(timeout))

@@ -1,4 +1,4 @@
-"""Clients for very many messages: MQTT 3.1.1, whole windows at a time, nothing looked at twice."""
+"""Fast clients for very many messages: MQTT 3.1.1, a whole window at a time."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NOISE = Random(0).randbytes(4_000_000)
 
 
 def numbers(start: int, stop: int, size: int = 8) -> list[bytes]:
-    """Return payloads of a size, each with its number; they cannot be compressed."""
+    """Return numbered payloads of a size that cannot be compressed."""
     places = [number * 7919 % (len(NOISE) - size) for number in range(start, stop)]
     return [b"%08d" % number + NOISE[at : at + size - 8] for number, at in enumerate(places, start)]
 
 
 class Bulk:
-    """A connection to the broker, of which only the last error matters."""
+    """A connection to the broker."""
 
     def __init__(self, port: int, client_id: str, clean: bool = True) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
@@ -52,7 +52,7 @@ class Bulk:
         return bytes(data)
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
-        """Subscribe, before anything else is asked for."""
+        """Subscribe; this must be the first request."""
         self.socket.sendall(subscribe_packet(1, [(topic_filter, options(qos))], version=4))
         assert self._exactly(5)[4] == qos
 
@@ -70,7 +70,7 @@ class Bulk:
 
 
 def publish(port: int, topic: str, payloads: Iterable[bytes], qos: int = 1, window: int = WINDOW) -> None:
-    """Publish many messages, a window at a time, and return when all are acknowledged."""
+    """Publish messages a window at a time, and return when all are acknowledged."""
     head = string(topic)
     first = bytes([PUBLISH << 4 | qos << 1])
     with Bulk(port, "") as client:
@@ -96,7 +96,7 @@ def publish(port: int, topic: str, payloads: Iterable[bytes], qos: int = 1, wind
 
 
 def leave(port: int, client_ids: Sequence[str], topic_filter: str, qos: int, at_once: int = 100) -> None:
-    """Make many sessions that last, each with a subscription, and go."""
+    """Create persistent sessions with one subscription each, and disconnect."""
     wish = subscribe_packet(1, [(topic_filter, options(qos))], version=4)
     for start in range(0, len(client_ids), at_once):
         with ExitStack() as stack:
@@ -114,14 +114,14 @@ def leave(port: int, client_ids: Sequence[str], topic_filter: str, qos: int, at_
 
 
 class Receiver(Bulk):
-    """Receives the messages of one topic, and finishes their exchanges."""
+    """Receives the messages of one topic and completes their exchanges."""
 
     def __init__(self, port: int, client_id: str, clean: bool = False) -> None:
         super().__init__(port, client_id, clean)
         self._rest = b""
 
     def receive(self, count: int) -> list[bytes]:
-        """Return so many payloads."""
+        """Return this many payloads."""
         return list(islice(self._payloads(), count))
 
     def _payloads(self) -> Iterator[bytes]:
@@ -151,7 +151,7 @@ class Receiver(Bulk):
 
 
 class Stream:
-    """Publishes numbers in a thread of its own, until it is told to stop; then `count` were acknowledged."""
+    """Publishes numbers in a thread until it is stopped; then `count` were acknowledged."""
 
     def __init__(self, port: int, topic: str, qos: int = 1, pause: float = 0.0, size: int = 8) -> None:
         self.count = 0
@@ -178,7 +178,7 @@ class Stream:
         return self
 
     def stop(self) -> int:
-        """Return how many were published, when all are acknowledged."""
+        """Stop, and return the number of acknowledged messages."""
         self._stopped.set()
         self._thread.join(TIMEOUT)
         assert not self._thread.is_alive()

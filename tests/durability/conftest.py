@@ -1,4 +1,4 @@
-"""A broker with a data folder for each test, that may be ended and started again."""
+"""For each test a broker with a data folder, which the test may end and start again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _hang_up() -> Iterator[None]:
 
 @pytest.fixture
 def stopped_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that the test has to start; at the end, it must not have logged an error."""
+    """A broker that the test starts; an error in its log fails the test."""
     broker = Broker(tmp_path)
     try:
         yield broker
@@ -34,14 +34,14 @@ def stopped_broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def broker(stopped_broker: Broker) -> Broker:
-    """A broker that runs."""
+    """A running broker."""
     stopped_broker.start()
     return stopped_broker
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """A disk of its own that is soon full."""
+    """A small disk."""
     try:
         made = SmallDisk(tmp_path)
     except CannotMount as error:

@@ -1,4 +1,4 @@
-"""A disk so small that it can be filled: a tmpfs, mounted as root or in a user namespace of its own."""
+"""A disk small enough to be filled: a tmpfs, mounted as root or in a user namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 4096
 
 
 class CannotMount(Exception):
-    """Neither way to mount a tmpfs works here; the message says why."""
+    """A tmpfs cannot be mounted here; the message says why."""
 
 
 class SmallDisk:
@@ -53,7 +53,7 @@ class SmallDisk:
         return self.here / "ballast"
 
     def fill(self, leave: int = 0) -> None:
-        """Write until nothing more fits, and then leave so many bytes free."""
+        """Fill the disk up to this many free bytes."""
         with self._ballast.open("ab", buffering=0) as file:
             for block in (1 << 20, BLOCK):
                 try:
@@ -65,7 +65,7 @@ class SmallDisk:
             file.truncate(max(0, file.tell() - leave))
 
     def make_room(self) -> None:
-        """Take the ballast away."""
+        """Remove the file that fills the disk."""
         self._ballast.unlink()
 
     def __enter__(self) -> SmallDisk:

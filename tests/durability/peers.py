@@ -1,6 +1,6 @@
-"""Clients that live longer than their connections: they keep their half of a session, as real ones do.
+"""Clients that keep their half of a session across connections, as real ones do.
 
-One thread drives them all. Everything they may do in any order is decided by a seeded source of chance.
+One thread drives them all. A seeded random source makes every choice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ dialled: set[Peer] = set()
 
 
 class Peer:
-    """A client with a session that lasts; it is connected now and then."""
+    """A client with a persistent session that connects and disconnects."""
 
     def __init__(self, client_id: str, version: int = 5, receive_maximum: int = 0) -> None:
         self.client_id = client_id
@@ -54,7 +54,7 @@ class Peer:
         self.out = bytearray()
 
     def dial(self, port: int) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         dialled.add(self)
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,14 +66,14 @@ class Peer:
         self.out = bytearray(connect_packet(self.client_id, version=self.version, clean=False, **properties))
 
     def hang_up(self) -> None:
-        """Lose the connection, after everything has been read that came over it."""
+        """Close the connection after reading everything that came."""
         if self.socket is not None:
             while self.read():
                 pass
         self.drop()
 
     def drop(self) -> None:
-        """Lose the connection, and with it what was not read."""
+        """Close the connection without reading the rest."""
         dialled.discard(self)
         if self.socket is not None:
             self.socket.close()
@@ -81,7 +81,7 @@ class Peer:
         self.connected = False
 
     def read(self) -> bool:
-        """Read what has come, and deal with it; tell whether there may be more."""
+        """Read and handle what came; return whether there may be more."""
         assert self.socket is not None
         try:
             data = self.socket.recv(262_144)
@@ -105,7 +105,7 @@ class Peer:
         return True
 
     def write(self) -> None:
-        """Send as much as the connection takes."""
+        """Send as much as the connection accepts."""
         if self.socket is not None and self.out:
             try:
                 del self.out[: self.socket.send(self.out)]
@@ -133,14 +133,14 @@ class Peer:
     # What kinds of peers differ in
 
     def begin(self, present: bool) -> None:
-        """Do what is to be done first on a connection."""
+        """Start the exchange on a new connection."""
 
     def take(self, packet: Packet) -> None:
-        """Deal with a packet."""
+        """Handle a packet."""
         raise AssertionError(f"{self.client_id!r} was sent {packet}")
 
     def go_on(self) -> None:
-        """Send more, if there is more."""
+        """Send more, if there is any."""
 
 
 class Publisher(Peer):
@@ -219,17 +219,16 @@ class Publisher(Peer):
 
 
 def payload(number: int) -> bytes:
-    """Write a number: for a while all with the same size, then for a while each with another."""
+    """Return a number as a payload: runs of equal sizes alternate with runs of different sizes."""
     return b"%08d" % number + bytes(number % 97 if number // 50 % 2 else 24)
 
 
 def number_of(payload: bytes) -> int:
-    """Read a number."""
     return int(payload[:8])
 
 
 class Subscriber(Peer):
-    """Takes numbers and acknowledges them, some at once and some late."""
+    """Receives numbers and acknowledges them, some at once and some late."""
 
     def __init__(
         self, client_id: str, topic_filter: str, qos: int, source: Random, version: int = 5,
@@ -312,7 +311,7 @@ class Subscriber(Peer):
         numbers[number] = numbers.get(number, 0) + 1
 
     def firsts(self, topic: str) -> list[int]:
-        """Return the numbers of a topic in the order in which they came for the first time."""
+        """Return the distinct numbers of a topic in the order of their first arrival."""
         return list(self.arrived.get(topic, ()))
 
     def repetitions(self, topic: str) -> set[int]:
@@ -320,12 +319,12 @@ class Subscriber(Peer):
         return {number for number, count in self.arrived.get(topic, {}).items() if count > 1}
 
     def count(self, topic: str) -> int:
-        """Return how many different numbers of a topic came."""
+        """Return the count of distinct numbers of a topic."""
         return len(self.arrived.get(topic, ()))
 
 
 def drive(peers: Sequence[Peer], seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-    """Let the peers that have a connection do what they do; tell whether `until` became true in time."""
+    """Run the connected peers; return whether `until` became true in time."""
     end = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         for peer in peers:

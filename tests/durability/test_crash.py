@@ -1,4 +1,4 @@
-"""The broker is killed at random moments, again and again: nothing that was acknowledged may be lost."""
+"""The broker is killed at random moments: no acknowledged message may be lost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .peers import Peer, Publisher, Subscriber, drive, number_of
 
 ROUNDS = examples(12)
 MESSAGES = 600
-"""What each publisher sends at most in a round."""
+"""The maximum that each publisher sends in a round."""
 FINISH = 60.0
-"""Seconds in which all must be there at the end."""
+"""Seconds within which everything must arrive at the end."""
 
 
 class Log:
-    """What is in the log, read a bit further after every crash."""
+    """The contents of the log, read further after every crash."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -41,7 +41,7 @@ class Log:
                 self.numbers.setdefault(topic, []).append(number_of(payload))
 
     def check(self, publisher: Publisher) -> None:
-        """Compare what is in the log with what the publisher knows."""
+        """Compare the log with the publisher's acknowledgements."""
         numbers = self.numbers.get(publisher.topic, [])
         there = set(numbers)
         lost = publisher.acknowledged - there
@@ -56,7 +56,7 @@ class Log:
 
 
 def some(numbers: set[int]) -> str:
-    """Show a few of many numbers."""
+    """Format a few of many numbers."""
     ordered = sorted(numbers)
     return f"{len(ordered)} of them: {ordered[:5]} ... {ordered[-5:]}"
 
@@ -69,7 +69,7 @@ def cut_short(broker: Broker, source: Random) -> None:
 
 
 def run(broker: Broker, peers: list[Peer], seconds: float) -> None:
-    """Let everyone be connected for a while, and kill the broker in the midst of it."""
+    """Let the peers run for a while, and kill the broker meanwhile."""
     for peer in peers:
         peer.dial(broker.port)
     drive(peers, seconds)
@@ -88,7 +88,7 @@ segment_bytes = 65536
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("seed", "config"), [(1, ""), (2, SMALL_SEGMENTS)], ids=["one segment", "many"])
-def test_nothing_acknowledged_is_lost_by_crashes(stopped_broker: Broker, seed: int, config: str) -> None:
+def test_crashes_lose_nothing_acknowledged(stopped_broker: Broker, seed: int, config: str) -> None:
     broker, source = stopped_broker, Random(seed)
     broker.configure(config)
     once = Publisher("at-least-once", "crash/1", 1, 100, source)

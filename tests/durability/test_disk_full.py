@@ -1,4 +1,4 @@
-"""A full disk: nothing is promised that cannot be kept, all else goes on, and with room everything does."""
+"""A full disk: messages are refused, everything else continues, and all recovers once there is room."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def broker(disk: SmallDisk, tmp_path: Path) -> Iterator[Broker]:
 
 
 def refused(client: Client, payload: bytes, qos: int = 1, topic: str = "a") -> Packet:
-    """Publish what is larger than all that a file has already, and require that it is refused."""
+    """Publish more than any file has room for, and require that it is refused."""
     answer = client.publish(topic, payload + os.urandom(MUCH), qos=qos)
     assert answer is not None
     assert answer.reason in REFUSED
@@ -61,7 +61,7 @@ def refused(client: Client, payload: bytes, qos: int = 1, topic: str = "a") -> P
 
 
 def accepted(client: Client, payload: bytes, qos: int = 1, topic: str = "a") -> None:
-    """Publish again and again until it is accepted."""
+    """Publish until it is accepted."""
     end = time.monotonic() + PATIENCE
     while True:
         answer = client.publish(topic, payload, qos=qos)
@@ -72,7 +72,7 @@ def accepted(client: Client, payload: bytes, qos: int = 1, topic: str = "a") -> 
 
 
 def wait_for(client: Client, wanted: Callable[[Packet], bool]) -> Packet:
-    """Return the first message that is wanted; the others are acknowledged and forgotten."""
+    """Return the first wanted message; acknowledge and drop all others."""
     end = time.monotonic() + PATIENCE
     while True:
         assert time.monotonic() < end, "it did not come"
@@ -122,8 +122,8 @@ def test_messages_are_refused_until_there_is_room(disk: SmallDisk, broker: Broke
     assert kept == [b"before", b"after 1", b"after 2"]
 
 
-def test_that_it_is_full_is_said_until_there_is_room(disk: SmallDisk, broker: Broker) -> None:
-    """Though no one publishes any more; and then it is no longer said, though no one does."""
+def test_the_error_is_published_until_there_is_room(disk: SmallDisk, broker: Broker) -> None:
+    """It appears and disappears without any publisher."""
     watcher, publisher = broker.client(), broker.client()
     watcher.subscribe(ERROR)
     assert watcher.receive().payload == b"none"
@@ -139,8 +139,8 @@ def test_that_it_is_full_is_said_until_there_is_room(disk: SmallDisk, broker: Br
     assert broker.logged("a") == [b"before"]
 
 
-def test_retained_messages_do_not_pile_up_without_room(disk: SmallDisk, broker: Broker) -> None:
-    """They are routed as ever; and the last of each topic is kept when there is room."""
+def test_retained_messages_take_no_memory_without_room(disk: SmallDisk, broker: Broker) -> None:
+    """They are delivered as usual, and the last one of each topic is kept once there is room."""
     watcher, publisher = broker.client(), broker.client()
     disk.fill()
     refused(publisher, b"x")
@@ -181,7 +181,7 @@ def test_lost_messages_with_qos_0_are_counted(disk: SmallDisk, broker: Broker) -
     assert wait_for(watcher, lambda one: one.payload == b"10").payload == b"10"
 
 
-def test_mqtt_3_clients_hear_nothing_and_send_again(disk: SmallDisk, broker: Broker) -> None:
+def test_mqtt_3_clients_get_no_acknowledgement_and_send_again(disk: SmallDisk, broker: Broker) -> None:
     old = broker.lasting("old", 4)
     other = broker.client()
     disk.fill()
@@ -210,10 +210,10 @@ def test_mqtt_3_clients_hear_nothing_and_send_again(disk: SmallDisk, broker: Bro
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_refused_qos_2_message_is_not_taken_for_a_repetition(
+def test_a_refused_qos_2_message_does_not_count_as_a_duplicate(
     disk: SmallDisk, broker: Broker, how: str
 ) -> None:
-    """Its id may have been noted before it turned out that the message itself could not be."""
+    """Its packet id may have been written before the write of the message failed."""
     old, other = broker.lasting("old", 4), broker.client()
     old.send(publish_packet("a", b"seven", qos=2, packet_id=7, version=4))
     old.expect(PUBREC)
@@ -231,8 +231,8 @@ def test_a_refused_qos_2_message_is_not_taken_for_a_repetition(
     assert broker.logged("a") == [b"seven", one]
 
 
-def test_it_fills_up_by_itself(disk: SmallDisk, broker: Broker) -> None:
-    """Until nothing fits any more, what fits is taken, and all that was acknowledged is there."""
+def test_a_disk_filled_by_messages_keeps_all_acknowledged_ones(disk: SmallDisk, broker: Broker) -> None:
+    """Messages are accepted until the disk is full."""
     publisher = broker.client()
     kept: list[bytes] = []
     disk.fill(leave=3_000_000)
@@ -257,7 +257,7 @@ def test_it_fills_up_by_itself(disk: SmallDisk, broker: Broker) -> None:
     assert broker.logged("a") == [*kept, b"end"]
 
 
-def test_a_long_time_without_room_uses_nothing_up(disk: SmallDisk, broker: Broker) -> None:
+def test_a_long_time_without_room_leaks_nothing(disk: SmallDisk, broker: Broker) -> None:
     publisher = broker.client()
     accepted(publisher, b"before")
     disk.fill()
@@ -273,8 +273,8 @@ def test_a_long_time_without_room_uses_nothing_up(disk: SmallDisk, broker: Broke
     assert broker.logged("a") == [b"before", b"after"]
 
 
-def test_sessions_are_not_promised_without_room(disk: SmallDisk, broker: Broker) -> None:
-    """A client is told that it has a session that lasts when that is so, not before."""
+def test_persistent_sessions_are_not_acknowledged_without_room(disk: SmallDisk, broker: Broker) -> None:
+    """CONNACK of a persistent session is sent when the session is on disk."""
     publisher = broker.client()
     accepted(publisher, b"before")
     disk.fill()
@@ -301,7 +301,7 @@ def test_sessions_are_not_promised_without_room(disk: SmallDisk, broker: Broker)
     assert len(promised) < len(names), "the disk was not full"
 
 
-def test_sessions_that_waited_are_told_when_there_is_room(disk: SmallDisk, broker: Broker) -> None:
+def test_waiting_sessions_are_acknowledged_once_there_is_room(disk: SmallDisk, broker: Broker) -> None:
     publisher = broker.client()
     disk.fill()
     refused(publisher, b"x")
@@ -322,8 +322,8 @@ def test_sessions_that_waited_are_told_when_there_is_room(disk: SmallDisk, broke
         broker.returning(f"{number}" * 1_000)
 
 
-def test_subscribers_with_sessions_go_on(disk: SmallDisk, broker: Broker) -> None:
-    """What was published before the disk was full is delivered, and acknowledged, while it is."""
+def test_subscribers_with_sessions_continue(disk: SmallDisk, broker: Broker) -> None:
+    """Earlier messages are delivered and acknowledged while the disk is full."""
     names = ("level-1", "level-2")
     for level, name in enumerate(names, 1):
         broker.lasting(name).subscribe("a", qos=level)
@@ -345,7 +345,7 @@ def test_subscribers_with_sessions_go_on(disk: SmallDisk, broker: Broker) -> Non
         assert message.payload == payload
 
 
-def test_a_broker_starts_on_a_full_disk_or_says_why_not(disk: SmallDisk, broker: Broker) -> None:
+def test_a_broker_starts_on_a_full_disk_or_reports_why_not(disk: SmallDisk, broker: Broker) -> None:
     publisher = broker.client()
     accepted(publisher, b"before")
     publisher.publish("kept", b"x", qos=1, retain=True)
@@ -374,10 +374,10 @@ def test_a_broker_starts_on_a_full_disk_or_says_why_not(disk: SmallDisk, broker:
     assert late.receive().payload == b"x"
 
 
-def test_what_is_acknowledged_until_nothing_fits_any_more_reaches_everyone(
+def test_messages_acknowledged_before_the_disk_was_full_reach_everyone(
     disk: SmallDisk, broker: Broker
 ) -> None:
-    """A session that was away, a consumer and a replay: also where the index of the log fills the disk.
+    """They reach a disconnected session, a consumer and a replay, also if the index fills the disk.
 
     A segment has room for more messages where its index needs a block for every 64 of them.
     """

@@ -1,4 +1,4 @@
-"""The process ends in the midst of a write: what it acknowledged is there for sessions, and over Flight."""
+"""The process ends during a write: acknowledged messages reach sessions and Flight."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if "serve" in sys.orig_argv:
 
 
 @pytest.mark.parametrize(("name", "count"), [("segment write", 20), ("index write", 20), ("state commit", 3)])
-def test_what_a_process_acknowledged_before_it_ended_reaches_sessions_and_flight(
+def test_messages_acknowledged_before_the_end_reach_sessions_and_flight(
     stopped_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int
 ) -> None:
     broker = stopped_broker

@@ -1,4 +1,4 @@
-"""The data folder: one broker at a time, and nothing that is not Pyrite's."""
+"""The data folder: one broker at a time, and no folder of other programs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SECONDS = 30
 
 
 def serve(data: Path) -> subprocess.CompletedProcess[str]:
-    """Run a broker that is to end by itself, at once."""
+    """Run a broker that ends at once."""
     command = [sys.executable, "-m", "pyrite", "serve", "--data", str(data), "--listen", "mqtt://127.0.0.1:0"]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
 def refused(data: Path, *words: str) -> None:
-    """Require that a broker does not start there, and says why in one line."""
+    """Require that a broker refuses to start there, with the reason in one line."""
     done = serve(data)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -40,7 +40,7 @@ def refused(data: Path, *words: str) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return every file with what it holds, but for the lock."""
+    """Return the contents of every file except the lock."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -48,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_second_broker_is_refused_and_the_first_goes_on(broker: Broker) -> None:
+def test_a_second_broker_is_refused(broker: Broker) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", qos=1)
     publisher = broker.client()
@@ -69,13 +69,13 @@ def test_the_folder_is_free_after_a_crash(broker: Broker) -> None:
     assert broker.logged("a") == [b"x"]
 
 
-def test_the_folder_is_free_after_the_end(broker: Broker) -> None:
+def test_the_folder_is_free_after_a_shutdown(broker: Broker) -> None:
     broker.stop()
     with (broker.data / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_broker_that_is_stopped_for_a_while_keeps_its_folder(broker: Broker) -> None:
+def test_a_suspended_broker_keeps_its_folder(broker: Broker) -> None:
     process = broker.process.process
     process.send_signal(signal.SIGSTOP)
     try:
@@ -90,7 +90,7 @@ def test_a_broker_that_is_stopped_for_a_while_keeps_its_folder(broker: Broker) -
     ["pyrite data, format 1\n", "\xff\xfe", FORMAT.strip()],
     ids=["older", "other bytes", "cut short"],
 )
-def test_another_format_is_refused_and_left_alone(broker: Broker, found: str) -> None:
+def test_another_format_is_refused_and_unchanged(broker: Broker, found: str) -> None:
     broker.client().publish("a", b"x", qos=1)
     broker.stop()
     (broker.data / "format").write_text(found, encoding="latin-1")
@@ -102,7 +102,7 @@ def test_another_format_is_refused_and_left_alone(broker: Broker, found: str) ->
     assert broker.logged("a") == [b"x"]
 
 
-def test_a_folder_of_someone_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-bob.txt").write_text("Dear Bob")
     before = contents(tmp_path)
@@ -110,19 +110,19 @@ def test_a_folder_of_someone_else_is_refused_and_left_alone(tmp_path: Path) -> N
     assert contents(tmp_path) == before
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_text("a file")
     refused(path)
     assert path.read_text() == "a file"
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(tmp_path / "file" / "data", "cannot be used")
 
 
-def test_an_empty_folder_and_a_missing_one_are_taken(stopped_broker: Broker) -> None:
+def test_an_empty_or_missing_folder_is_used(stopped_broker: Broker) -> None:
     broker = stopped_broker
     assert not broker.data.exists()
     broker.start()
@@ -133,8 +133,8 @@ def test_an_empty_folder_and_a_missing_one_are_taken(stopped_broker: Broker) -> 
     assert broker.found == ["stream default: no messages in 0 segments, 0.0 MB"]
 
 
-def test_a_broker_that_was_killed_while_it_made_the_folder_is_forgiven(stopped_broker: Broker) -> None:
-    """It can have come as far as the lock, or a part of the file that says which format it is."""
+def test_a_folder_of_a_broker_killed_at_its_first_start_is_used(stopped_broker: Broker) -> None:
+    """The folder may contain the lock and a part of the format file."""
     broker = stopped_broker
     broker.data.mkdir()
     (broker.data / "lock").write_text("4711\n")
@@ -143,7 +143,7 @@ def test_a_broker_that_was_killed_while_it_made_the_folder_is_forgiven(stopped_b
     broker.client().publish("a", b"x", qos=1)
 
 
-def test_the_start_says_what_was_found(broker: Broker) -> None:
+def test_the_start_reports_the_contents(broker: Broker) -> None:
     bulk.publish(broker.port, "a", [b"x"] * 1_234)
     broker.restart("stop")
     (line,) = broker.found
@@ -152,7 +152,7 @@ def test_the_start_says_what_was_found(broker: Broker) -> None:
     assert broker.found == [line]
 
 
-def test_the_unfinished_end_of_a_segment_is_dropped_and_told(broker: Broker) -> None:
+def test_the_unfinished_end_of_a_segment_is_dropped_and_reported(broker: Broker) -> None:
     publisher = broker.client()
     publisher.publish("a", b"one", qos=1)
     publisher.publish("a", b"two", qos=1)
@@ -170,10 +170,10 @@ def test_the_unfinished_end_of_a_segment_is_dropped_and_told(broker: Broker) -> 
     assert broker.logged("a") == [b"one", b"two", b"three"]
 
 
-def test_which_start_of_the_machine_it_is_is_safe_before_anything_is_written(
+def test_the_boot_id_is_durable_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is cut short, or missing, would hide that the power has failed."""
+    """A truncated or missing file would hide a power loss."""
     data = tmp_path / "data"
     (data / "streams").mkdir(parents=True)
     (data / "format").write_text(FORMAT)

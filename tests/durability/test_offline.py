@@ -1,4 +1,4 @@
-"""Sessions that are away, or slow: what they missed waits for them in the log, and not in memory."""
+"""Disconnected and slow sessions: their messages wait in the log, not in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MB = 1_000_000
 
 
 def leave(broker: Broker, client_id: str, topic_filter: str, qos: int, version: int = 5) -> None:
-    """Make a session with a subscription, and go."""
+    """Create a session with a subscription, and disconnect."""
     client = broker.lasting(client_id, version)
     client.subscribe(topic_filter, qos=qos)
     client.close()
@@ -29,7 +29,7 @@ def leave(broker: Broker, client_id: str, topic_filter: str, qos: int, version: 
 
 
 @pytest.mark.parametrize(("qos", "version"), [(1, 4), (2, 5)])
-def test_what_was_missed_comes_in_order(broker: Broker, qos: int, version: int) -> None:
+def test_missed_messages_arrive_in_order(broker: Broker, qos: int, version: int) -> None:
     leave(broker, "ann", "a/#", qos, version)
     for level in (1, 2, 0):
         bulk.publish(broker.port, f"a/{level}", numbers(0, 1_500), level)
@@ -45,7 +45,7 @@ def test_what_was_missed_comes_in_order(broker: Broker, qos: int, version: int) 
     assert found == {"a/1": numbers(0, 1_500), "a/2": numbers(0, 1_500), "a/end": [b"end"]}
 
 
-def test_what_waits_keeps_its_properties(broker: Broker) -> None:
+def test_missed_messages_keep_their_properties(broker: Broker) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", qos=2, subscription_identifier=8, retain_as_published=True)
     client.close()
@@ -66,7 +66,7 @@ def test_what_waits_keeps_its_properties(broker: Broker) -> None:
     assert (second.payload, second.retain) == (b"", False)
 
 
-def test_expired_messages_do_not_come(broker: Broker) -> None:
+def test_expired_messages_are_not_delivered(broker: Broker) -> None:
     leave(broker, "ann", "a", 1)
     publisher = broker.client()
     for number in range(100):
@@ -85,7 +85,7 @@ def test_a_session_without_a_subscription_that_matches_gets_nothing(broker: Brok
     assert client.received_before_fence(broker.client()) == []
 
 
-def test_no_local_counts_for_what_was_missed(broker: Broker) -> None:
+def test_no_local_applies_to_missed_messages(broker: Broker) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", qos=1, no_local=True)
     client.close()
@@ -99,8 +99,8 @@ def test_no_local_counts_for_what_was_missed(broker: Broker) -> None:
     assert client.received_before_fence(broker.client()) == []
 
 
-def test_a_subscription_made_while_behind_begins_with_the_present(broker: Broker) -> None:
-    """The session is still being sent what it missed, when it subscribes to more."""
+def test_a_subscription_made_while_behind_starts_with_new_messages(broker: Broker) -> None:
+    """The session subscribes to more while it is still catching up."""
     leave(broker, "ann", "a", 1)
     bulk.publish(broker.port, "b", numbers(0, 100))
     bulk.publish(broker.port, "a", numbers(0, 5_000))
@@ -116,7 +116,7 @@ def test_a_subscription_made_while_behind_begins_with_the_present(broker: Broker
     assert found == {"a": [*numbers(0, 5_000), b"end"], "b": numbers(100, 500)}
 
 
-def test_what_another_subscription_missed_is_not_lost_by_unsubscribing(broker: Broker) -> None:
+def test_unsubscribing_keeps_the_missed_messages_of_other_subscriptions(broker: Broker) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", "b", qos=1)
     client.close()
@@ -141,7 +141,7 @@ def test_what_another_subscription_missed_is_not_lost_by_unsubscribing(broker: B
 
 
 @pytest.mark.parametrize(("seed", "config"), [(0, ""), (1, THREE_STREAMS)], ids=["one stream", "three"])
-def test_no_gap_and_no_double_while_coming_and_going(stopped_broker: Broker, seed: int, config: str) -> None:
+def test_no_gap_and_no_duplicate_while_reconnecting(stopped_broker: Broker, seed: int, config: str) -> None:
     broker, source = stopped_broker, Random(seed)
     broker.configure(config)
     broker.start()
@@ -200,7 +200,7 @@ def test_no_gap_and_no_double_while_coming_and_going(stopped_broker: Broker, see
 
 
 def test_nothing_comes_before_connack(broker: Broker) -> None:
-    """Messages with QoS 0, and those that no stream captures, are not held back by anything else."""
+    """This includes QoS 0 messages and those that no stream captures."""
     client = broker.lasting("ann")
     client.subscribe("a", "$own/a", qos=0)
     client.subscribe("b", "$own/b", qos=2)
@@ -220,7 +220,7 @@ def test_nothing_comes_before_connack(broker: Broker) -> None:
             client.close()
 
 
-def test_a_session_taken_over_while_it_catches_up_misses_nothing(broker: Broker) -> None:
+def test_a_takeover_during_catch_up_loses_nothing(broker: Broker) -> None:
     leave(broker, "ann", "a", 2)
     bulk.publish(broker.port, "a", numbers(0, 20_000), 1)
     broker.client().publish("a", b"end", qos=1)
@@ -242,7 +242,7 @@ def test_a_session_taken_over_while_it_catches_up_misses_nothing(broker: Broker)
 # Shared subscriptions
 
 
-def test_what_a_shared_subscription_missed_is_dealt_once(broker: Broker) -> None:
+def test_missed_messages_of_a_shared_subscription_are_delivered_once(broker: Broker) -> None:
     for name in ("ann", "bob"):
         leave(broker, name, "$share/g/a", 1)
     bulk.publish(broker.port, "a", numbers(0, 5_000))
@@ -280,7 +280,7 @@ def test_a_shared_message_with_qos_2_stays_with_its_member(broker: Broker) -> No
 
 
 def test_fewer_messages_come_together_than_there_are_members(broker: Broker) -> None:
-    """Of two topics, so that they are one batch of messages that are not alike."""
+    """On two topics, so one batch has messages with different headers."""
     members = [broker.lasting(f"member-{number}") for number in range(3)]
     for member in members:
         member.subscribe("$share/g/x/#", qos=1)
@@ -301,7 +301,7 @@ def test_fewer_messages_come_together_than_there_are_members(broker: Broker) -> 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("qos", "size"), [(2, 10_000), (1, 1_000_000)])
-def test_a_slow_subscriber_costs_little_memory_and_misses_nothing(
+def test_a_slow_subscriber_takes_little_memory_and_misses_nothing(
     stopped_broker: Broker, qos: int, size: int
 ) -> None:
     """150 MB wait for a client that reads nothing for a while; before, it has caught up with 60 MB."""
@@ -325,7 +325,7 @@ def test_a_slow_subscriber_costs_little_memory_and_misses_nothing(
 
 
 @pytest.mark.timeout(180)
-def test_thousands_of_sessions_that_are_away_cost_little(stopped_broker: Broker) -> None:
+def test_thousands_of_disconnected_sessions_take_little_memory(stopped_broker: Broker) -> None:
     broker = stopped_broker
     broker.configure(ONE_SEGMENT)
     broker.start()

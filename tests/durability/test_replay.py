@@ -1,4 +1,4 @@
-"""The past, then the present: SUBSCRIBE with `pyrite-from`, and QoS 0 without loss, `pyrite-lossless`."""
+"""Replay: SUBSCRIBE with `pyrite-from`, and QoS 0 without loss with `pyrite-lossless`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MB = 1_000_000
 
 
 def since(position: str) -> dict[str, Any]:
-    """Return the property that asks for the past."""
+    """Return the property that requests a replay."""
     return {"user_property": [("pyrite-from", position)]}
 
 
@@ -40,7 +40,7 @@ def client(broker: Broker) -> Client:
 
 
 def fill(broker: Broker) -> None:
-    """Publish 300 numbers on `a`, of all levels of QoS, and as many on `b`."""
+    """Publish 300 numbers on `a` with every QoS, and as many on `b`."""
     for qos in (0, 1, 2):
         bulk.publish(broker.port, "a", numbers(100 * qos, 100 * qos + 100), qos)
         bulk.publish(broker.port, "b", numbers(100 * qos, 100 * qos + 100), qos)
@@ -50,7 +50,7 @@ def fill(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_earliest_is_everything(broker: Broker, client: Client, qos: int) -> None:
+def test_replay_from_earliest_is_everything(broker: Broker, client: Client, qos: int) -> None:
     fill(broker)
     suback = client.subscribe("a", qos=qos, **since("earliest"))
     assert suback.reasons == (qos,)
@@ -62,7 +62,7 @@ def test_earliest_is_everything(broker: Broker, client: Client, qos: int) -> Non
     assert client.receive().payload == b"live"
 
 
-def test_an_offset(broker: Broker, client: Client) -> None:
+def test_replay_from_an_offset(broker: Broker, client: Client) -> None:
     fill(broker)
     offsets = [
         offset.as_py()
@@ -78,7 +78,7 @@ def test_an_offset(broker: Broker, client: Client) -> None:
     assert client.receive().payload == b"live"
 
 
-def test_latest_is_nothing_of_the_past(broker: Broker, client: Client) -> None:
+def test_replay_from_latest_is_nothing(broker: Broker, client: Client) -> None:
     fill(broker)
     broker.client().publish("a", b"kept", qos=1, retain=True)
     client.subscribe("a", qos=1, **since("latest"))
@@ -86,7 +86,7 @@ def test_latest_is_nothing_of_the_past(broker: Broker, client: Client) -> None:
     assert client.receive().payload == b"live"
 
 
-def test_a_time_and_a_time_ago(broker: Broker, client: Client) -> None:
+def test_replay_from_a_time_and_from_an_age(broker: Broker, client: Client) -> None:
     publisher = broker.client()
     publisher.publish("a", b"long ago", qos=1)
     let_pass(2.1, "the first message is older than two seconds")
@@ -114,7 +114,7 @@ def test_a_time_and_a_time_ago(broker: Broker, client: Client) -> None:
         ([("pyrite-lossless", "perhaps")], "pyrite-lossless: expected true or false"),
     ],
 )
-def test_what_is_not_clear_is_refused_and_said(
+def test_an_ambiguous_replay_is_refused_with_the_reason(
     broker: Broker, client: Client, asked: list[tuple[str, str]], said: str
 ) -> None:
     fill(broker)
@@ -127,7 +127,9 @@ def test_what_is_not_clear_is_refused_and_said(
 @pytest.mark.parametrize(
     "position", ["", "yesterday", "-1", "-5x", "1.5", "99999999999999999999", "2026-13-01"]
 )
-def test_a_wrong_position_is_refused_and_said(broker: Broker, client: Client, position: str) -> None:
+def test_an_invalid_position_is_refused_with_the_reason(
+    broker: Broker, client: Client, position: str
+) -> None:
     fill(broker)
     suback = client.subscribe("a", "b", qos=1, **since(position))
     assert suback.reasons == (0x83, 0x83)
@@ -137,14 +139,14 @@ def test_a_wrong_position_is_refused_and_said(broker: Broker, client: Client, po
     assert client.received_before_fence(broker.client()) == []
 
 
-def test_a_shared_subscription_has_no_past(broker: Broker, client: Client) -> None:
+def test_a_shared_subscription_has_no_replay(broker: Broker, client: Client) -> None:
     fill(broker)
     suback = client.subscribe("$share/team/a", qos=1, **since("earliest"))
     assert suback.reasons == (0x83,)
     assert "shared subscription" in suback.properties["reason_string"]
 
 
-def test_the_past_of_a_wildcard_keeps_properties(broker: Broker, client: Client) -> None:
+def test_replay_of_a_wildcard_keeps_properties(broker: Broker, client: Client) -> None:
     values = {"content_type": "text/plain", "user_property": [("a", "1"), ("a", "2")]}
     publisher = broker.client("bob")
     publisher.publish("x/1", b"one", qos=1, **values)
@@ -159,7 +161,7 @@ def test_the_past_of_a_wildcard_keeps_properties(broker: Broker, client: Client)
     assert client.received_before_fence(publisher) == []  # not once more as a retained message
 
 
-def test_expired_messages_and_ones_own_are_left_out(broker: Broker) -> None:
+def test_replay_skips_expired_and_own_messages(broker: Broker) -> None:
     client = broker.client("reader")
     publisher = broker.client("bob")
     for number in range(10):
@@ -171,7 +173,7 @@ def test_expired_messages_and_ones_own_are_left_out(broker: Broker) -> None:
     assert client.received_before_fence(publisher) == []
 
 
-def test_several_filters_at_once(broker: Broker, client: Client) -> None:
+def test_several_filters_are_replayed_at_once(broker: Broker, client: Client) -> None:
     fill(broker)
     client.subscribe("a", "b", qos=1, **since("earliest"))
     found: dict[str, list[bytes]] = {"a": [], "b": []}
@@ -182,7 +184,7 @@ def test_several_filters_at_once(broker: Broker, client: Client) -> None:
     assert client.received_before_fence(broker.client()) == []
 
 
-def test_the_past_of_before_a_restart(broker: Broker) -> None:
+def test_replay_includes_messages_from_before_a_restart(broker: Broker) -> None:
     fill(broker)
     broker.client().publish("a", b"end", qos=1)
     for how in ("stop", "kill"):
@@ -192,7 +194,7 @@ def test_the_past_of_before_a_restart(broker: Broker) -> None:
         assert payloads(receive_until(client, b"end")) == [*numbers(0, 300), b"end"]
 
 
-def test_mqtt_3_has_no_such_thing_and_other_properties_mean_nothing(broker: Broker, client: Client) -> None:
+def test_mqtt_3_has_no_replay_and_other_properties_are_ignored(broker: Broker, client: Client) -> None:
     fill(broker)
     suback = client.subscribe("a", qos=1, user_property=[("pyrite", "earliest"), ("x", "pyrite-from")])
     assert suback.reasons == (1,)
@@ -207,8 +209,8 @@ def test_mqtt_3_has_no_such_thing_and_other_properties_mean_nothing(broker: Brok
     [(0, ""), (1, THREE_STREAMS), (2, "")],
     ids=["QoS 0, one stream", "QoS 1, three streams", "QoS 2, one stream"],
 )
-def test_no_gap_and_no_double_while_others_publish(stopped_broker: Broker, qos: int, config: str) -> None:
-    """Readers begin at the beginning, again and again, while publishers of all levels go on."""
+def test_no_gap_and_no_duplicate_while_others_publish(stopped_broker: Broker, qos: int, config: str) -> None:
+    """Readers replay from the beginning while publishers of every QoS continue."""
     broker, source = stopped_broker, Random(qos)
     broker.configure(config)
     broker.start()
@@ -236,8 +238,8 @@ def test_no_gap_and_no_double_while_others_publish(stopped_broker: Broker, qos: 
 
 
 @pytest.mark.timeout(180)
-def test_coming_and_going_while_the_past_is_sent(broker: Broker) -> None:
-    """A session that lasts goes on with the past where it was, through lost connections and crashes."""
+def test_replay_continues_across_reconnects_and_crashes(broker: Broker) -> None:
+    """A persistent session resumes its replay where it was."""
     source = Random(5)
     publishers = [
         Publisher("one", "flow/1", 1, 50, source),
@@ -290,8 +292,8 @@ def test_coming_and_going_while_the_past_is_sent(broker: Broker) -> None:
         peer.drop()
 
 
-def test_the_past_does_not_hold_up_the_rest_of_the_session(broker: Broker) -> None:
-    """Another subscription of the session is served while the past is sent, and each message once."""
+def test_replay_does_not_delay_other_subscriptions(broker: Broker) -> None:
+    """Another subscription of the session is served during the replay, and each message arrives once."""
     bulk.publish(broker.port, "a", numbers(0, 20_000))
     client = broker.client("reader", receive_maximum=50)
     client.subscribe("b", qos=1)
@@ -305,8 +307,8 @@ def test_the_past_does_not_hold_up_the_rest_of_the_session(broker: Broker) -> No
     assert found == {"a": numbers(0, 20_000), "b": [b"in between"]}
 
 
-def test_a_session_behind_and_a_replay_do_not_double(broker: Broker) -> None:
-    """The session reads what it missed, and a subscription of it the past: they meet the present apart."""
+def test_catch_up_and_replay_cause_no_duplicates(broker: Broker) -> None:
+    """A session catches up while one of its subscriptions is replayed; they reach the end separately."""
     client = broker.lasting("ann")
     client.subscribe("missed", qos=2)
     client.close()
@@ -326,8 +328,8 @@ def test_a_session_behind_and_a_replay_do_not_double(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("how", ["drop", "kill"])
-def test_the_past_of_one_subscription_does_not_take_back_another(broker: Broker, how: str) -> None:
-    """What another subscription of the session has had is not sent again when the past is interrupted."""
+def test_an_interrupted_replay_does_not_repeat_other_subscriptions(broker: Broker, how: str) -> None:
+    """Messages that another subscription delivered are not sent again."""
     client = broker.lasting("ann")
     client.subscribe("b", qos=2)
     for start in range(0, 1_000, 100):
@@ -352,7 +354,7 @@ def test_the_past_of_one_subscription_does_not_take_back_another(broker: Broker,
     assert reader.arrived == {"a": dict.fromkeys(range(1_000), 1)}
 
 
-def test_unsubscribing_ends_the_past(broker: Broker) -> None:
+def test_unsubscribe_ends_a_replay(broker: Broker) -> None:
     bulk.publish(broker.port, "a", numbers(0, 50_000))
     client = broker.client("reader", receive_maximum=10)
     client.subscribe("a", qos=1, **since("earliest"))
@@ -365,7 +367,7 @@ def test_unsubscribing_ends_the_past(broker: Broker) -> None:
     assert came < 20_000
 
 
-def test_subscribing_again_asks_for_the_past_again(broker: Broker, client: Client) -> None:
+def test_subscribing_again_replays_again(broker: Broker, client: Client) -> None:
     fill(broker)
     for _ in range(3):
         client.subscribe("a", qos=1, **since("earliest"))
@@ -374,8 +376,8 @@ def test_subscribing_again_asks_for_the_past_again(broker: Broker, client: Clien
     assert client.received_before_fence(broker.client()) == []
 
 
-def test_subscribing_again_goes_on_with_the_past(broker: Broker) -> None:
-    """What was asked for before, and what came since then, is still its due: once, in order."""
+def test_subscribing_again_without_a_position_continues_the_replay(broker: Broker) -> None:
+    """The requested messages and those since then arrive once, in order."""
     bulk.publish(broker.port, "a", numbers(0, 2_000), 1)
     client = broker.client("reader", receive_maximum=10)
     client.subscribe("a", qos=1, **since("earliest"))
@@ -387,8 +389,8 @@ def test_subscribing_again_goes_on_with_the_past(broker: Broker) -> None:
     assert payloads(came) == [*numbers(0, 2_100), b"end"]
 
 
-def test_the_past_costs_little_memory(stopped_broker: Broker) -> None:
-    """Ten readers of 100 MB who take their time."""
+def test_replay_takes_little_memory(stopped_broker: Broker) -> None:
+    """Ten slow readers of 100 MB."""
     broker = stopped_broker
     broker.configure(ONE_SEGMENT)
     broker.start()
@@ -419,7 +421,7 @@ def test_a_slow_reader_of_qos_0_loses_nothing(broker: Broker) -> None:
 
 
 def test_a_slow_reader_of_qos_0_falls_behind_again_and_again(stopped_broker: Broker) -> None:
-    """It catches up in between, while others publish; what each of them sent comes in order, and once."""
+    """It catches up in between while others publish; the messages of each publisher arrive once, in order."""
     broker = stopped_broker
     broker.configure("[limits]\nmax_waiting_bytes = 20000\n")
     broker.start()
@@ -444,7 +446,7 @@ def test_a_slow_reader_of_qos_0_falls_behind_again_and_again(stopped_broker: Bro
 
 
 def test_a_slow_reader_of_several_topics_loses_nothing(stopped_broker: Broker) -> None:
-    """Its messages come in one piece, which there is room for in part."""
+    """Its messages arrive in one piece that only partly fits."""
     broker = stopped_broker
     broker.configure("[limits]\nmax_waiting_bytes = 20000\n")
     broker.start()
@@ -467,7 +469,7 @@ def test_a_slow_reader_of_several_topics_loses_nothing(stopped_broker: Broker) -
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_what_was_sent_of_the_past_and_not_acknowledged_comes_again(broker: Broker, how: str) -> None:
+def test_unacknowledged_replayed_messages_are_redelivered(broker: Broker, how: str) -> None:
     bulk.publish(broker.port, "a", numbers(0, 100), 2)
     client = broker.lasting("ann", receive_maximum=10)
     client.subscribe("a", qos=2, **since("earliest"))

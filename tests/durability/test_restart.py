@@ -1,4 +1,4 @@
-"""What a broker knows of its clients, it knows after its end, in good order or not, too."""
+"""The state of clients survives a shutdown and a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("how", ["stop", "kill"])
 
 
 def nothing_came(client: Client) -> None:
-    """Require that nothing was sent before the answer to a ping: what waits is sent before."""
+    """Require that nothing precedes the answer to a ping; waiting messages would."""
     client.ping()
     assert not client._inbox, list(client._inbox)
 
@@ -37,7 +37,7 @@ def nothing_came(client: Client) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 4])
-def test_a_session_is_there_again(broker: Broker, how: str, version: int) -> None:
+def test_a_persistent_session_survives(broker: Broker, how: str, version: int) -> None:
     broker.lasting("ann", version).subscribe("a/#", qos=1)
     broker.restart(how)
     client = broker.returning("ann", version)
@@ -45,7 +45,7 @@ def test_a_session_is_there_again(broker: Broker, how: str, version: int) -> Non
     assert client.receive().payload == b"hello"
 
 
-def test_a_session_that_was_not_to_last_is_gone(broker: Broker, how: str) -> None:
+def test_a_session_without_expiry_interval_is_gone(broker: Broker, how: str) -> None:
     broker.client("ann").subscribe("a/#", qos=1)
     broker.client("old", 4, clean=True).subscribe("a/#", qos=1)
     broker.restart(how)
@@ -55,8 +55,8 @@ def test_a_session_that_was_not_to_last_is_gone(broker: Broker, how: str) -> Non
         assert not connack.session_present
 
 
-def test_a_session_that_lasts_no_longer_is_gone(broker: Broker, how: str) -> None:
-    """A client that returns with an expiry of 0 wants its session to end with the connection."""
+def test_a_session_whose_expiry_was_set_to_0_is_gone(broker: Broker, how: str) -> None:
+    """A client that reconnects with an expiry of 0 ends its session with the connection."""
     broker.lasting("ann").subscribe("a", qos=1)
     broker.returning("ann", session_expiry_interval=0)
     broker.settle()
@@ -66,7 +66,7 @@ def test_a_session_that_lasts_no_longer_is_gone(broker: Broker, how: str) -> Non
     assert not connack.session_present
 
 
-def test_clean_start_removes_everything_for_good(broker: Broker, how: str) -> None:
+def test_clean_start_removes_everything(broker: Broker, how: str) -> None:
     publisher = broker.lasting("bob")
     client = broker.lasting("ann")
     client.subscribe("a", qos=2)
@@ -93,7 +93,7 @@ def test_clean_start_removes_everything_for_good(broker: Broker, how: str) -> No
     assert broker.logged("b") == [b"half"]
 
 
-def test_clean_start_is_not_undone_by_a_crash_at_once(broker: Broker, how: str) -> None:
+def test_clean_start_is_not_undone_by_an_immediate_crash(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", qos=1)
     broker.client("ann", clean=True)
@@ -103,7 +103,7 @@ def test_clean_start_is_not_undone_by_a_crash_at_once(broker: Broker, how: str) 
     assert not connack.session_present
 
 
-def test_session_expiry_goes_on_while_the_broker_is_down(broker: Broker, how: str) -> None:
+def test_session_expiry_continues_while_the_broker_is_down(broker: Broker, how: str) -> None:
     broker.lasting("short", session_expiry_interval=1).disconnect()
     broker.lasting("long", session_expiry_interval=3600).disconnect()
     broker.lasting("longer than it said", session_expiry_interval=1).disconnect(0, session_expiry_interval=60)
@@ -130,8 +130,8 @@ def test_the_rest_of_the_session_expiry_is_counted_after_a_restart(broker: Broke
     assert not connack.session_present
 
 
-def test_session_expiry_begins_anew_with_each_connection(broker: Broker, how: str) -> None:
-    """A session that was away once, and is connected when the broker ends, is not away since then."""
+def test_session_expiry_restarts_with_each_connection(broker: Broker, how: str) -> None:
+    """A session connected when the broker ends was not disconnected before."""
     broker.lasting("ann", session_expiry_interval=2).disconnect()
     broker.returning("ann", session_expiry_interval=2)
     let_pass(2.2, "the session is connected for longer than its expiry")
@@ -139,7 +139,7 @@ def test_session_expiry_begins_anew_with_each_connection(broker: Broker, how: st
     broker.returning("ann", session_expiry_interval=2)
 
 
-def test_a_session_taken_over_is_still_one(broker: Broker, how: str) -> None:
+def test_a_taken_over_session_survives(broker: Broker, how: str) -> None:
     first = broker.lasting("ann")
     first.subscribe("a", qos=1)
     broker.returning("ann")
@@ -188,13 +188,13 @@ def test_subscriptions_keep_their_options(broker: Broker, how: str) -> None:
 
 
 def fence(publisher: Client, client: Client) -> None:
-    """Have a last message follow all others, with QoS 1 and on a topic of its own."""
+    """Publish a last message with QoS 1 on a topic of its own."""
     client.subscribe("fence", qos=2, retain_handling=2)
     publisher.publish("fence", b"", qos=2)
 
 
 def received(client: Client) -> list[Packet]:
-    """Return the messages before the fence, finished."""
+    """Return the messages before the fence, with their exchanges completed."""
     messages: list[Packet] = []
     for _ in range(10_000):
         message = client.wait_for(PUBLISH)
@@ -205,7 +205,7 @@ def received(client: Client) -> list[Packet]:
     raise AssertionError("there is no end")
 
 
-def test_overlapping_subscriptions_are_still_one_copy(broker: Broker, how: str) -> None:
+def test_overlapping_subscriptions_still_deliver_one_copy(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     client.subscribe("a/#", qos=0, subscription_identifier=1)
     client.subscribe("a/+", qos=1, subscription_identifier=2)
@@ -220,8 +220,8 @@ def test_overlapping_subscriptions_are_still_one_copy(broker: Broker, how: str) 
     nothing_came(client)
 
 
-def test_a_subscription_begins_when_it_began(broker: Broker, how: str) -> None:
-    """What came before a subscription is not for it, though the session is older."""
+def test_a_subscription_keeps_its_start(broker: Broker, how: str) -> None:
+    """Messages before a subscription are not delivered to it, though the session is older."""
     publisher = broker.client("bob")
     client = broker.lasting("ann")
     publisher.publish("a", b"before", qos=1)
@@ -233,7 +233,7 @@ def test_a_subscription_begins_when_it_began(broker: Broker, how: str) -> None:
     nothing_came(client)
 
 
-def test_what_was_unsubscribed_from_stays_so(broker: Broker, how: str) -> None:
+def test_unsubscribing_survives(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", "b", qos=1)
     client.unsubscribe("a")
@@ -247,8 +247,8 @@ def test_what_was_unsubscribed_from_stays_so(broker: Broker, how: str) -> None:
     nothing_came(client)
 
 
-def test_subscribing_again_loses_nothing_that_waits(broker: Broker, how: str) -> None:
-    """Clients mostly subscribe whenever they connect, whether their session was there or not."""
+def test_subscribing_again_loses_no_waiting_message(broker: Broker, how: str) -> None:
+    """Many clients subscribe at every connect, whether their session is present or not."""
     broker.lasting("ann").subscribe("a", qos=1)
     broker.restart(how)
     publisher = broker.client()
@@ -266,7 +266,7 @@ def test_subscribing_again_loses_nothing_that_waits(broker: Broker, how: str) ->
 
 
 def _messages(client: Client, count: int) -> list[Packet]:
-    """Receive and acknowledge so many messages, whatever else comes between them."""
+    """Receive and acknowledge this many messages, ignoring other packets."""
     found = []
     for _ in range(count):
         message = client.wait_for(PUBLISH)
@@ -307,7 +307,7 @@ def test_retained_messages_keep_their_properties(broker: Broker, how: str) -> No
         assert not found["kept/binary"].properties
 
 
-def test_an_acknowledged_retained_message_survives_at_once(broker: Broker, how: str) -> None:
+def test_an_acknowledged_retained_message_survives_an_immediate_crash(broker: Broker, how: str) -> None:
     publisher = broker.client("bob")
     for number in range(20):
         publisher.publish("kept", b"%d" % number, qos=1, retain=True)
@@ -339,8 +339,8 @@ def test_retained_messages_expire_while_the_broker_is_down(broker: Broker, how: 
     assert 1000 - (time.time() - start) - 1.5 <= left <= 999
 
 
-def test_retained_messages_that_came_last_expire_too(broker: Broker, how: str) -> None:
-    """As above, but the broker has no time to note them but in the log."""
+def test_retained_messages_known_only_from_the_log_expire(broker: Broker, how: str) -> None:
+    """As above, but the broker ends before it writes them to the state."""
     publisher = broker.client()
     publisher.publish("kept/short", b"x", qos=1, retain=True, message_expiry_interval=1)
     publisher.publish("kept/long", b"x", qos=1, retain=True, message_expiry_interval=1000)
@@ -358,7 +358,7 @@ def test_retained_messages_that_came_last_expire_too(broker: Broker, how: str) -
 # QoS 1 to the client
 
 
-def test_unacknowledged_messages_come_again_under_their_ids(broker: Broker, how: str) -> None:
+def test_unacknowledged_messages_are_redelivered_under_their_packet_ids(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", qos=1, subscription_identifier=5)
     publisher = broker.client()
@@ -390,7 +390,7 @@ def test_unacknowledged_messages_come_again_under_their_ids(broker: Broker, how:
     nothing_came(broker.returning("ann"))
 
 
-def test_unacknowledged_retained_messages_come_again_as_such(broker: Broker, how: str) -> None:
+def test_unacknowledged_retained_messages_are_redelivered_as_retained(broker: Broker, how: str) -> None:
     publisher = broker.client()
     publisher.publish("kept", b"x", qos=1, retain=True)
     client = broker.lasting("ann")
@@ -405,7 +405,7 @@ def test_unacknowledged_retained_messages_come_again_as_such(broker: Broker, how
     assert again.retain
 
 
-def test_unacknowledged_shared_messages_come_again(broker: Broker, how: str) -> None:
+def test_unacknowledged_shared_messages_are_redelivered(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     client.subscribe("$share/g/a", qos=1, subscription_identifier=9)
     broker.client().publish("a", b"x", qos=1)
@@ -419,8 +419,8 @@ def test_unacknowledged_shared_messages_come_again(broker: Broker, how: str) -> 
     nothing_came(client)
 
 
-def test_what_was_published_for_a_shared_subscription_without_members_waits(broker: Broker, how: str) -> None:
-    """The very first message of a shared subscription, whose only member is away."""
+def test_messages_for_a_shared_subscription_without_members_wait(broker: Broker, how: str) -> None:
+    """The first message of a shared subscription whose only member is disconnected."""
     client = broker.lasting("ann")
     client.subscribe("$share/g/a", qos=1)
     client.disconnect()
@@ -431,7 +431,7 @@ def test_what_was_published_for_a_shared_subscription_without_members_waits(brok
     nothing_came(client)
 
 
-def test_a_member_that_never_returns_keeps_nothing_from_the_others(broker: Broker, how: str) -> None:
+def test_a_member_that_never_returns_blocks_no_other(broker: Broker, how: str) -> None:
     ann = broker.lasting("ann", session_expiry_interval=2)
     ann.subscribe("$share/g/a", qos=1)
     broker.client().publish("a", b"x", qos=1)
@@ -448,8 +448,8 @@ def test_a_member_that_never_returns_keeps_nothing_from_the_others(broker: Broke
 # QoS 2 to the client
 
 
-def test_qos_2_to_the_client_goes_on_at_every_step(broker: Broker, how: str) -> None:
-    """Four messages, each at another step: sent, received by the client, released by it, finished."""
+def test_qos_2_to_the_client_resumes_at_every_step(broker: Broker, how: str) -> None:
+    """Four messages at different steps: sent, received, released, completed."""
     client = broker.lasting("ann")
     client.subscribe("a", qos=2)
     publisher = broker.client()
@@ -492,8 +492,8 @@ def test_qos_2_to_the_client_goes_on_at_every_step(broker: Broker, how: str) -> 
     nothing_came(broker.returning("ann"))
 
 
-def test_qos_2_to_the_client_is_known_before_it_is_sent(broker: Broker, how: str) -> None:
-    """A crash right after the client has a message: it comes again under its id, so it can be told."""
+def test_the_packet_id_of_a_qos_2_message_is_durable_before_it_is_sent(broker: Broker, how: str) -> None:
+    """After a crash right after delivery, it is redelivered under its packet id, so the client detects it."""
     client = broker.lasting("ann")
     client.subscribe("a", qos=2)
     broker.client().publish("a", b"x", qos=2)
@@ -510,7 +510,7 @@ def test_qos_2_to_the_client_is_known_before_it_is_sent(broker: Broker, how: str
     nothing_came(client)
 
 
-def test_a_message_the_client_refused_does_not_come_again(broker: Broker, how: str) -> None:
+def test_a_refused_message_is_not_redelivered(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", qos=2)
     publisher = broker.client()
@@ -524,7 +524,7 @@ def test_a_message_the_client_refused_does_not_come_again(broker: Broker, how: s
     nothing_came(broker.returning("ann"))
 
 
-def test_ids_in_use_are_not_given_again(broker: Broker, how: str) -> None:
+def test_packet_ids_in_use_are_not_assigned_again(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     client.subscribe("a", qos=2)
     publisher = broker.client()
@@ -548,7 +548,7 @@ def test_ids_in_use_are_not_given_again(broker: Broker, how: str) -> None:
 # QoS 2 from the client
 
 
-def test_qos_2_from_the_client_goes_on_at_every_step(broker: Broker, how: str) -> None:
+def test_qos_2_from_the_client_resumes_at_every_step(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     for packet_id in (1, 2, 3):
         client.send(publish_packet("a", b"%d" % packet_id, qos=2, packet_id=packet_id))
@@ -583,8 +583,10 @@ def test_qos_2_from_the_client_goes_on_at_every_step(broker: Broker, how: str) -
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_an_id_is_known_though_another_step_came_with_it(broker: Broker, how: str, together: bool) -> None:
-    """The state is written with the message itself, and again when the message is past."""
+def test_a_packet_id_is_known_though_another_step_came_with_it(
+    broker: Broker, how: str, together: bool
+) -> None:
+    """The state is written with the message, and again when its exchange is over."""
     client = broker.lasting("ann")
     client.send(publish_packet("a", b"seven", qos=2, packet_id=7))
     client.expect(PUBREC)
@@ -603,7 +605,7 @@ def test_an_id_is_known_though_another_step_came_with_it(broker: Broker, how: st
     assert broker.logged("a") == [b"seven", b"one"]
 
 
-def test_many_unfinished_qos_2_messages_are_told_apart(broker: Broker, how: str) -> None:
+def test_many_unfinished_qos_2_messages_are_distinguished(broker: Broker, how: str) -> None:
     client = broker.lasting("ann")
     ids = list(range(1, 1_001))
     client.send(b"".join(publish_packet("a", b"%d" % one, qos=2, packet_id=one) for one in ids))
@@ -619,7 +621,7 @@ def test_many_unfinished_qos_2_messages_are_told_apart(broker: Broker, how: str)
     assert broker.logged("a") == [b"%d" % one for one in ids] + [b"%d" % one for one in done]
 
 
-def test_qos_2_of_a_session_that_does_not_last_is_forgotten(broker: Broker, how: str) -> None:
+def test_qos_2_state_of_a_session_without_expiry_is_dropped(broker: Broker, how: str) -> None:
     client = broker.client("ann")
     client.send(publish_packet("a", b"1", qos=2, packet_id=1))
     client.expect(PUBREC)
@@ -633,7 +635,7 @@ def test_qos_2_of_a_session_that_does_not_last_is_forgotten(broker: Broker, how:
 # Many at once
 
 
-def test_many_sessions_come_back(broker: Broker, how: str) -> None:
+def test_many_sessions_are_restored(broker: Broker, how: str) -> None:
     for number in range(100):
         client = broker.lasting(f"client-{number}", 4 if number % 2 else 5)
         client.subscribe(f"to/{number}", "to/all", qos=1 + number % 2)

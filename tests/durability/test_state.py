@@ -1,4 +1,4 @@
-"""The state of sessions when a broker starts: damage is said, and what cannot be used now is left alone."""
+"""The session state at the start: damage is reported, and an unusable state is left unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = [f"client-{number}" for number in range(6)]
 
 
 def fill(broker: Broker) -> None:
-    """Leave sessions, each with a message that waits for it."""
+    """Create sessions with one waiting message each."""
     for name in NAMES:
         client = broker.lasting(name)
         client.subscribe("a", qos=1)
@@ -27,7 +27,7 @@ def fill(broker: Broker) -> None:
 
 
 def kept(broker: Broker) -> list[str]:
-    """Return whose sessions are there, each with what waits for it."""
+    """Return the present sessions with their waiting messages."""
     names = []
     for name in NAMES:
         client = broker.lasting(name)
@@ -39,7 +39,7 @@ def kept(broker: Broker) -> list[str]:
 
 
 def refused(data: Path, port: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a broker that is to end by itself, and to say why in one line."""
+    """Run a broker that ends at once, and return the line that gives the reason."""
     where = ("--data", str(data), "--listen", f"mqtt://127.0.0.1:{port}")
     command = [sys.executable, "-m", "pyrite", "serve", *where]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
@@ -55,7 +55,7 @@ def damages(broker: Broker) -> list[str]:
 # What cannot be used now
 
 
-def test_sessions_outlive_starts_on_a_full_disk(disk: SmallDisk, tmp_path: Path) -> None:
+def test_sessions_survive_starts_on_a_full_disk(disk: SmallDisk, tmp_path: Path) -> None:
     broker = Broker(tmp_path, "", disk.before, disk.path / "data", disk.here / "data")
     try:
         broker.start()
@@ -83,7 +83,7 @@ def test_sessions_outlive_starts_on_a_full_disk(disk: SmallDisk, tmp_path: Path)
         broker.close()
 
 
-def test_sessions_outlive_a_start_while_someone_else_has_the_state(broker: Broker) -> None:
+def test_sessions_survive_a_start_while_the_state_is_locked(broker: Broker) -> None:
     fill(broker)
     broker.stop()
     other = sqlite3.connect(broker.data / "state.sqlite", isolation_level=None)
@@ -100,7 +100,7 @@ def test_sessions_outlive_a_start_while_someone_else_has_the_state(broker: Broke
 
 
 @pytest.mark.parametrize("name", ["state.sqlite", "boot", "format", "lock", "streams/default"])
-def test_what_stands_in_the_way_is_named(broker: Broker, name: str) -> None:
+def test_an_unusable_state_is_reported(broker: Broker, name: str) -> None:
     broker.stop()
     path = broker.data / name
     if path.exists():
@@ -115,7 +115,7 @@ def test_what_stands_in_the_way_is_named(broker: Broker, name: str) -> None:
 # What is damaged
 
 
-def test_a_state_that_is_none_is_said(broker: Broker) -> None:
+def test_a_state_that_is_no_database_is_reported(broker: Broker) -> None:
     fill(broker)
     broker.stop()
     (broker.data / "state.sqlite").write_bytes(b"nonsense" * 1_000)
@@ -126,7 +126,7 @@ def test_a_state_that_is_none_is_said(broker: Broker) -> None:
     assert kept(broker) == []
 
 
-def test_a_damaged_row_is_said(broker: Broker) -> None:
+def test_a_damaged_row_is_reported(broker: Broker) -> None:
     fill(broker)
     broker.stop()
     with sqlite3.connect(broker.data / "state.sqlite") as database:
@@ -137,7 +137,7 @@ def test_a_damaged_row_is_said(broker: Broker) -> None:
     assert kept(broker) == [name for name in NAMES if name != "client-2"]
 
 
-def test_a_damaged_write_ahead_log_is_said(broker: Broker) -> None:
+def test_a_damaged_write_ahead_log_is_reported(broker: Broker) -> None:
     fill(broker)
     broker.kill()
     log = broker.data / "state.sqlite-wal"
@@ -149,8 +149,8 @@ def test_a_damaged_write_ahead_log_is_said(broker: Broker) -> None:
     assert damages(broker) == ["damaged: state.sqlite-wal: damaged; the last changes of sessions may be lost"]
 
 
-def test_damage_is_said_also_if_the_broker_cannot_listen(broker: Broker) -> None:
-    """It is mended by then, and no later start would find it."""
+def test_damage_is_reported_even_if_the_broker_cannot_listen(broker: Broker) -> None:
+    """The state is repaired by then, so no later start would report it."""
     fill(broker)
     broker.stop()
     (broker.data / "state.sqlite").write_bytes(b"nonsense" * 1_000)

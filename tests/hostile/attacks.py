@@ -1,8 +1,8 @@
 """Attacks on a broker: `python -m tests.hostile.attacks NAME SECONDS PORTS`, PORTS being JSON.
 
 PORTS maps each scheme to a port, or to the path of a Unix socket. An attack prints `ready` when its
-preparations are done and the harm begins. At the end it prints, as JSON, counts of what it did, so that a
-test can tell that the attack took place.
+preparations are done and the attack begins. At the end it prints counts of its actions as JSON, so that a
+test can check that the attack took place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ IDLE = 10_000
 
 
 async def slow_loris(ports: Ports, until: float, done: Done) -> None:
-    """Begin on every port, and go on byte by byte."""
+    """Start a request on every port, and send it byte by byte."""
     beginnings = {
         "mqtt": connect_packet("loris" * 50),
         "ws": b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n" + b"X-Slow: loris\r\n" * 50,
@@ -74,7 +74,7 @@ async def slow_loris(ports: Ports, until: float, done: Done) -> None:
 
 
 async def half_open(ports: Ports, until: float, done: Done) -> None:
-    """Connect on any port and say nothing; or subscribe to everything and read nothing."""
+    """Connect on any port and send nothing; or subscribe to everything and read nothing."""
     schemes = [scheme for scheme in ports if scheme != "udp"]
 
     async def silent(which: int) -> None:
@@ -95,7 +95,7 @@ async def half_open(ports: Ports, until: float, done: Done) -> None:
 
 @prepares
 async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
-    """Ten thousand clients that do nothing, of which some go and come."""
+    """Ten thousand idle clients, some of which disconnect and reconnect."""
     streams: dict[int, Stream] = {}
     began = time.monotonic()
 
@@ -118,7 +118,7 @@ async def idle_with_churn(ports: Ports, until: float, done: Done) -> None:
 
 
 async def connection_flood(ports: Ports, until: float, done: Done) -> None:
-    """Come and go as fast as it can be done, on every port; where there is TLS, half of it shakes hands."""
+    """Connect and disconnect as fast as possible on every port; half of the TLS ports get a handshake."""
     schemes = list(ports)
 
     async def flood(which: int) -> None:
@@ -141,7 +141,7 @@ async def connection_flood(ports: Ports, until: float, done: Done) -> None:
 
 
 async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
-    """Subscribe with deep wildcards, publish what they might match, leave with thousands, and come again."""
+    """Subscribe with deep wildcards, publish matching topics, disconnect with thousands, and reconnect."""
 
     async def bomb(which: int) -> None:
         chosen = random.Random(which)
@@ -182,7 +182,7 @@ async def subscription_bomb(ports: Ports, until: float, done: Done) -> None:
 
 
 async def retained_bomb(ports: Ports, until: float, done: Done) -> None:
-    """Retain something on ever more topics, and take it all back at once; again and again."""
+    """Retain messages on ever more topics, and remove them all at once; repeat."""
     reader, writer = await client(ports["mqtt"], "keeper")
     phase = (until - time.monotonic()) / 4
     while time.monotonic() < until:
@@ -207,7 +207,7 @@ async def retained_bomb(ports: Ports, until: float, done: Done) -> None:
 
 
 async def huge_topics(ports: Ports, until: float, done: Done) -> None:
-    """Publish and subscribe with topics as long as they can be, each another one."""
+    """Publish and subscribe with different topics of the maximum length."""
 
     async def huge(which: int) -> None:
         line = which % 2 == 1
@@ -232,7 +232,7 @@ async def huge_topics(ports: Ports, until: float, done: Done) -> None:
 
 
 async def collisions(ports: Ports, until: float, done: Done) -> None:
-    """Many clients that all say they are the same, over several protocols."""
+    """Many clients with the same client id, over several protocols."""
     schemes = ("mqtt", "line", "unix")
 
     async def collide(which: int) -> None:
@@ -248,7 +248,7 @@ async def collisions(ports: Ports, until: float, done: Done) -> None:
 
 
 async def api_requests(ports: Ports, until: float, done: Done) -> None:
-    """Ask the HTTP API for all it has, again and again, in pages as large as they may be."""
+    """Request every resource of the HTTP API in pages of the maximum size; repeat."""
     paths = [
         "/api/v1/topics?limit=1000",
         "/api/v1/clients?limit=1000",
@@ -272,7 +272,7 @@ async def api_requests(ports: Ports, until: float, done: Done) -> None:
 
 
 async def random_bytes(ports: Ports, until: float, done: Done) -> None:
-    """Say anything, on every port; where there is TLS, before it and inside."""
+    """Send random bytes to every port; with TLS, instead of it and inside it."""
     chosen = random.Random(7)
     endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     endpoint.setblocking(False)
@@ -322,7 +322,6 @@ ATTACKS: dict[str, Attack] = {
 
 
 def main() -> None:
-    """Do what is asked for."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # connections that the broker ends are expected

@@ -1,6 +1,6 @@
-"""Attacks on what all users share: sessions, consumers, retained messages, the reading of the log.
+"""Attacks on shared resources: sessions, consumers, retained messages, and reads of the log.
 
-They run on the guarded broker. `greedy` and `reader` attack; `other` is a user who wants his share meanwhile.
+They run on the guarded broker. `greedy` and `reader` attack; `other` is a user who needs a share meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LARGE = 1_000_000
 
 @asynccontextmanager
 async def timed(done: Done, what: str) -> AsyncIterator[None]:
-    """Count what the block does, and keep the longest time that it took, in milliseconds."""
+    """Count the block, and keep its longest duration in milliseconds."""
     began = time.monotonic()
     yield
     done[what] += 1
@@ -101,7 +101,7 @@ async def requests_without_rights(ports: Ports, until: float, done: Done) -> Non
 
 
 async def all_sessions_and_consumers(ports: Ports, until: float, done: Done) -> None:
-    """Have one user make sessions and consumers up to the quota and beyond, while another user logs in."""
+    """Let one user create sessions and consumers beyond the quota, while another user logs in."""
     hoard: list[Wire] = []
 
     async def come(which: int) -> None:
@@ -146,7 +146,7 @@ async def all_sessions_and_consumers(ports: Ports, until: float, done: Done) -> 
 
 @prepares
 async def resuming_sessions(ports: Ports, until: float, done: Done) -> None:
-    """Resume 300 sessions that have messages waiting in the log, next to another user's catch-up."""
+    """Resume 300 sessions with messages waiting in the log, beside another user's catch-up."""
     began = time.monotonic()
     stays = {"session_expiry_interval": 3_600, "clean": False}
 
@@ -207,7 +207,7 @@ async def resuming_sessions(ports: Ports, until: float, done: Done) -> None:
 
 
 async def long_polls(ports: Ports, until: float, done: Done) -> None:
-    """Have 900 pulls of one user wait over HTTP, next to a catch-up by reads of another user."""
+    """Let 900 pulls of one user wait over HTTP, beside a catch-up by reads of another user."""
     waits = json.dumps({"filter": "mine/nothing", "wait": 30}).encode()
     reads = json.dumps({"filter": "mine/other", "wait": 0}).encode()
 

@@ -1,4 +1,4 @@
-"""Attacks with packets and lines that are expensive to process: long lists, many properties, many ids."""
+"""Attacks with packets and lines that are expensive to handle: long lists, many properties, many ids."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def line_ack_ranges(ports: Ports, until: float, done: Done) -> None:
 
 
 async def huge_connects(ports: Ports, until: float, done: Done) -> None:
-    """Three strangers: CONNECT full of properties, as large as is taken before the log-in, and 16 MiB."""
+    """Send CONNECT with the maximum of properties allowed before the login, and one of 16 MiB."""
     connects = [
         connect_packet("full", raw=empty_user_properties(12_000)),
         connect_packet("full", raw=b"\x26\0\1k" + string(b"x" * 60_000)),
@@ -123,7 +123,7 @@ async def huge_connects(ports: Ports, until: float, done: Done) -> None:
 
 
 async def full_packets(ports: Ports, until: float, done: Done) -> None:
-    """PUBLISH, SUBSCRIBE and UNSUBSCRIBE with as many properties and filters as may be, over each scheme."""
+    """Send PUBLISH, SUBSCRIBE and UNSUBSCRIBE with the most properties and filters, over each scheme."""
     full = (b"\x26\0\1k" + string(b"x" * 120)) * MAX_PROPERTIES
     empty = empty_user_properties(MAX_PROPERTIES)
     deep = "a/" * 60
@@ -169,7 +169,7 @@ async def alternating_acknowledgements(ports: Ports, until: float, done: Done) -
 
 
 async def unknown_ids(ports: Ports, until: float, done: Done) -> None:
-    """PUBREC, PUBREL, PUBCOMP and PUBACK with ids that no message has, as long as the largest read."""
+    """Send PUBREC, PUBREL, PUBCOMP and PUBACK with unknown packet ids, up to the largest read."""
 
     def run(kind: int) -> bytes:
         return counted(LARGEST_READ, lambda number: ack_packet(kind, number % 40_000 + 1))
@@ -178,7 +178,7 @@ async def unknown_ids(ports: Ports, until: float, done: Done) -> None:
 
 
 async def repeated_ids(ports: Ports, until: float, done: Done) -> None:
-    """QoS 2 messages with the same few ids again and again, never released."""
+    """Repeat QoS 2 messages with a few packet ids, never releasing them."""
 
     def repeated(number: int) -> bytes:
         return publish_packet("repeated", b"x", qos=2, packet_id=number % 10 + 1, dup=number > 10)
@@ -187,7 +187,7 @@ async def repeated_ids(ports: Ports, until: float, done: Done) -> None:
 
 
 async def refused_messages(ports: Ports, until: float, done: Done) -> None:
-    """QoS 1 and 2 messages, each on another topic, that a rule refuses; over MQTT and as lines."""
+    """Publish QoS 1 and 2 messages on different forbidden topics, over MQTT and the line protocol."""
 
     def refused(number: int) -> bytes:
         return publish_packet(f"refused/{number}", b"x", qos=1 + number % 2, packet_id=number % 40_000 + 1)
@@ -213,7 +213,7 @@ async def refused_messages(ports: Ports, until: float, done: Done) -> None:
 async def _send_repeatedly(
     ports: Ports, until: float, done: Done, reads: list[bytes], user: str | None = None
 ) -> None:
-    """Send the same bytes again and again over TCP, WebSocket and a Unix socket, at most two at a time."""
+    """Send the same bytes repeatedly over TCP, WebSocket and a Unix socket, at most two at a time."""
 
     async def send(which: int) -> None:
         scheme = [one for one in ("mqtt", "ws", "unix") if one in ports][which]
@@ -273,7 +273,7 @@ async def lists_of_topics(ports: Ports, until: float, done: Done) -> None:
 
 
 async def _retain(keeper: Wire, payload: bytes) -> None:
-    """Set the retained messages that are listed, or with an empty payload take them back."""
+    """Set the retained messages to be listed or, with an empty payload, remove them."""
     for first in range(0, RETAINED, 1_000):
         topics = range(first, first + 1_000)
         await keeper.round_trip(
@@ -282,7 +282,7 @@ async def _retain(keeper: Wire, payload: bytes) -> None:
 
 
 class _Subscriber(asyncio.Protocol):
-    """Subscribes to one topic, and counts the bytes that come."""
+    """Subscribes to one topic and counts the received bytes."""
 
     def __init__(self, number: int, qos: int, done: Done) -> None:
         self._number, self._qos, self._done = number, qos, done
@@ -302,7 +302,7 @@ class _Subscriber(asyncio.Protocol):
 async def runs_to_many(ports: Ports, until: float, done: Done) -> None:
     """Publish runs of small messages to 100 subscribers, some of which acknowledge nothing.
 
-    A run is as long as the largest read, and the next one begins when it was acknowledged.
+    A run is as long as the largest read; the next one starts when it is acknowledged.
     """
     began = time.monotonic()
     loop = asyncio.get_running_loop()
@@ -338,7 +338,7 @@ async def runs_to_many(ports: Ports, until: float, done: Done) -> None:
 
 
 async def shared_subscriptions(ports: Ports, until: float, done: Done) -> None:
-    """Make 10,000 shared subscriptions, leave with all of them at once, and come again."""
+    """Create 10,000 shared subscriptions, disconnect with all of them at once, and reconnect."""
     packets = [
         subscribe_packet(
             1,

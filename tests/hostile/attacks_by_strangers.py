@@ -1,4 +1,4 @@
-"""Attacks that take no log-in: unfinished packets and bodies, large bodies, pages of other sites, Ping."""
+"""Attacks without a login: unfinished packets and bodies, large bodies, pages of other sites, Ping."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _large_body() -> bytes:
 
 @prepares
 async def large_bodies(ports: Ports, until: float, done: Done) -> None:
-    """POST 21 MB of user properties without a log-in, where everyone may publish."""
+    """POST 21 MB of user properties without a login, where everyone may publish."""
     await _post_repeatedly(ports, until, done)
 
 
 @prepares
 async def unauthenticated_bodies(ports: Ports, until: float, done: Done) -> None:
-    """POST 21 MB without a log-in, where a log-in is needed."""
+    """POST 21 MB without a login, where one is required."""
     await _post_repeatedly(ports, until, done)
 
 
@@ -74,7 +74,7 @@ async def _post_repeatedly(ports: Ports, until: float, done: Done) -> None:
 
 
 async def unfinished_bodies(ports: Ports, until: float, done: Done) -> None:
-    """Begin 1,000 bodies and heads and finish none, while /ready and /metrics are asked."""
+    """Start 1,000 requests and finish none, while /ready and /metrics are requested."""
     head = (
         "POST /api/v1/publish HTTP/1.1\r\nHost: localhost\r\n"
         "Content-Type: application/json\r\nContent-Length: 1000\r\n"
@@ -103,7 +103,7 @@ async def unfinished_bodies(ports: Ports, until: float, done: Done) -> None:
 
 
 async def unfinished_connects(ports: Ports, until: float, done: Done) -> None:
-    """Hold 700 connections with all of a CONNECT but its last byte, of 64 KiB and of 1 MiB."""
+    """Hold 700 connections with a CONNECT of 64 KiB or 1 MiB that lacks its last byte."""
     sizes = (60_000, MIB)
 
     async def begin(which: int) -> None:
@@ -123,7 +123,7 @@ async def unfinished_connects(ports: Ports, until: float, done: Done) -> None:
 
 @prepares
 async def compressed_batches(ports: Ports, until: float, done: Done) -> None:
-    """Send Flight a batch that is 1,000 times as large unpacked; as users with and without rights."""
+    """Send Flight a batch that decompresses to 1,000 times its size, as users with and without permission."""
     began = time.monotonic()
     payload = pa.array([bytes(BOMB)], pa.binary())
     batch = pa.record_batch({"topic": pa.array(["mine/sink"], pa.string()), "payload": payload})
@@ -152,7 +152,7 @@ async def compressed_batches(ports: Ports, until: float, done: Done) -> None:
 
 
 async def foreign_pages(ports: Ports, until: float, done: Done) -> None:
-    """Ask for a WebSocket as the page of another site does, in a browser that has a client certificate."""
+    """Request a WebSocket as a page of another site in a browser with a client certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -170,7 +170,7 @@ async def foreign_pages(ports: Ports, until: float, done: Done) -> None:
 
 
 async def pings_instead_of_a_log_in(ports: Ports, until: float, done: Done) -> None:
-    """Keep line connections that have not logged in busy with Ping, until the broker ends each."""
+    """Keep line connections busy with Ping before the login, until the broker closes them."""
 
     async def ping(_: int) -> None:
         reader, writer = await dial(ports["line"])

@@ -1,4 +1,4 @@
-"""Every attack in words: what it does, what bounds it, and how a test can tell that it took place."""
+"""Every attack: what it does, what bounds it, and the counts that prove that it took place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TURNS = "turns of 2 ms"
 
 @dataclass(frozen=True)
 class About:
-    """One attack; the two texts are a row of docs/security.md."""
+    """One attack. The two texts are a row of docs/security.md."""
 
     attack: str
     bound: str

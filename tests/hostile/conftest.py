@@ -1,4 +1,4 @@
-"""`--write-figures` has the table of `make soak` written to docs/security.md."""
+"""The option `--write-figures`, which writes the table of `make soak` to docs/security.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How attackers connect: MQTT on every listener, the line protocol, HTTP; as strangers or with a name."""
+"""Connections of attackers: MQTT on every listener, the line protocol and HTTP, with and without a user."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ PREPARING: set[Attack] = set()
 
 
 def prepares(attack: Attack) -> Attack:
-    """Mark an attack that has something to prepare, and then calls `ready_after`."""
+    """Mark an attack that prepares something and then calls `ready_after`."""
     PREPARING.add(attack)
     return attack
 
 
 def ready() -> None:
-    """Report that the harm begins, and leave the machine to the broker and the clients that behave."""
+    """Report that the attack begins, and lower its priority below the broker and the regular clients."""
     print("ready", flush=True)
     os.nice(5)
 
 
 def ready_after(began: float, until: float) -> float:
-    """Report that the preparations are done; return the end of the attack, later by what they took."""
+    """Report that the preparations are done; return the end of the attack, postponed by their duration."""
     ready()
     return until + time.monotonic() - began
 
 
 async def dial(port: int | str, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> Stream:
-    """Connect from an address of this machine."""
+    """Connect from a local address."""
     if isinstance(port, str):
         return await asyncio.open_unix_connection(port)
     return await asyncio.open_connection("127.0.0.1", port, ssl=tls, local_addr=(address, 0))
@@ -68,7 +68,7 @@ async def hang_up(stream: Stream) -> None:
 
 
 async def client(port: int | str, client_id: str, line: bool = False) -> Stream:
-    """Log in with MQTT or the line protocol, without a name."""
+    """Connect with MQTT or the line protocol, without a user name."""
     reader, writer = await dial(port)
     writer.write(f"Connect {client_id}\n".encode() if line else connect_packet(client_id))
     answer = await asyncio.wait_for(reader.read(1_000), 30)
@@ -78,7 +78,7 @@ async def client(port: int | str, client_id: str, line: bool = False) -> Stream:
 
 
 async def in_parallel(number: int, work: Callable[[int], Awaitable[object]]) -> None:
-    """Do something `number` times at one time; one that is refused or disconnected gives up."""
+    """Run `work` this many times concurrently; each ends when it is refused or disconnected."""
 
     async def quietly(which: int) -> None:
         with contextlib.suppress(OSError, EOFError, TimeoutError):
@@ -88,7 +88,7 @@ async def in_parallel(number: int, work: Callable[[int], Awaitable[object]]) -> 
 
 
 async def again_and_again(number: int, until: float, work: Callable[[int], Awaitable[object]]) -> None:
-    """Do something `number` times at one time, and again until the attack is over, whatever comes of it."""
+    """Run `work` this many times concurrently, repeatedly until the attack is over."""
 
     async def repeat(which: int) -> None:
         while time.monotonic() < until:
@@ -109,7 +109,7 @@ def credentials(user: str | None) -> dict[str, str | bytes]:
 
 
 def authorization(user: str | None) -> str:
-    """Return the line of a request's head that logs a user in."""
+    """Return the Authorization header of a user."""
     if user is None:
         return ""
     return f"Authorization: Basic {base64.b64encode(f'{user}:{PASSWORD}'.encode()).decode()}\r\n"
@@ -134,9 +134,9 @@ class Wire:
             self.writer.write(b"\x82" + length + bytes(4) + piece)
 
     async def round_trip(self, data: bytes, answer: bytes = PINGRESP) -> None:
-        """Send bytes and a PINGREQ, and read until that or another packet is answered.
+        """Send bytes and a PINGREQ, and read until PINGRESP.
 
-        Acknowledgements may come before the answer and after it; ids below 0xD000 do not look like it.
+        Acknowledgements may precede it or follow it; packet ids below 0xD000 do not look like it.
         """
         self.write(data + PINGREQ)
         read = last = b""
@@ -157,12 +157,12 @@ class Wire:
 
 
 def address_of(user: str | None) -> str:
-    """Return the address of a user's machine: attackers share one, and the others have another."""
+    """Return the source address of a user: attackers share one, and regular users have another."""
     return "127.0.0.3" if user == "other" else "127.0.0.1"
 
 
 async def open_wire(ports: Ports, scheme: str, user: str | None = None) -> Wire:
-    """Connect, up to where an MQTT client sends CONNECT."""
+    """Connect up to the start of MQTT."""
     stream = await dial(ports[scheme], TLS if scheme in SECURE else None, address_of(user))
     if scheme in ("ws", "wss"):
         stream[1].write(upgrade())
@@ -173,7 +173,7 @@ async def open_wire(ports: Ports, scheme: str, user: str | None = None) -> Wire:
 
 
 def upgrade(host: str = "localhost", origin: str = "") -> bytes:
-    """Return the request for a WebSocket; `origin` is a whole line of its head."""
+    """Return the request for a WebSocket; `origin` is a complete header line."""
     return (
         f"GET /mqtt HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
@@ -200,7 +200,7 @@ async def log_in(
 async def request(
     ports: Ports, path: str, user: str | None = None, method: str = "GET", body: bytes = b""
 ) -> int:
-    """Send an HTTP request on a connection of its own; return the status, or 0 if there was none."""
+    """Send an HTTP request on a new connection; return the status, or 0 without a response."""
     reader, writer = await dial(ports["http"], address=address_of(user))
     kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
     head = (
@@ -217,7 +217,7 @@ async def request(
 
 
 def counted(length: int, make: Callable[[int], bytes]) -> bytes:
-    """Return packets, numbered from 0, until they have `length` bytes."""
+    """Return numbered packets of `length` bytes in total."""
     parts: list[bytes] = []
     size = 0
     while size < length:

@@ -1,4 +1,4 @@
-"""The table of what attacks cost the clients that behave, for the terminal and for docs/security.md."""
+"""The table of delays that attacks cause for regular clients, for the terminal and docs/security.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUSY = 0.5
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured while one attack lasted; times are in seconds, memory is in MiB."""
+    """Measurements during one attack; times are in seconds, memory is in MiB."""
 
     p50: float
     p99: float
@@ -28,7 +28,7 @@ class Row:
 
 
 class Figures:
-    """What one run measured."""
+    """The measurements of one run."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -1,6 +1,6 @@
-"""A publisher and a subscriber that behave: `python -m tests.hostile.pair URL SECONDS`.
+"""A regular publisher and subscriber: `python -m tests.hostile.pair URL SECONDS`.
 
-Prints, as JSON, how many messages were sent with QoS 1, how many of them came, and how long they took.
+Prints as JSON the numbers of QoS 1 messages sent and received, and their latencies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BODY = struct.Struct(">Qd")
 
 
 async def measure(url: str, seconds: float) -> dict[str, float]:
-    """Send messages for some seconds, and return what became of them."""
+    """Send messages for some seconds, and return the counts and latencies."""
     delays: dict[int, float] = {}
     came: list[int] = []
     async with (

@@ -1,4 +1,4 @@
-"""Whatever the HTTP process asks, the broker answers in short turns, however much there is of everything."""
+"""Requests of the HTTP process are answered in short turns, however much the broker holds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHO = Given(None, None, None, "192.0.2.1")
 
 
 class Turns:
-    """A broker with 100,000 of everything, and what its turns took."""
+    """A broker with 100,000 of everything, and the durations of its turns."""
 
     def __init__(self) -> None:
         self.core = Core(Limits(max_subscriptions_per_client=2 * MANY), clock=time.monotonic)
@@ -88,12 +88,12 @@ class Turns:
         self._timed(lambda: call.attempt(lambda: self.handlers[type(request)](call)))
 
     def finish(self) -> None:
-        """Let everyone have all turns."""
+        """Run all turns."""
         while self.core.broker.has_interrupted:
             self._timed(self.core.broker.take_turns)
 
     def longest_of(self, work: Callable[[], object]) -> float:
-        """Return what the longest turn took; of three tries, as what is long of itself is so each time."""
+        """Return the longest turn, the minimum of three tries, since a long turn is long each time."""
         longest = []
         for _ in range(3):
             self.longest = 0.0

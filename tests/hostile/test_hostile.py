@@ -1,8 +1,8 @@
-"""Whatever some clients do, the others' messages all arrive, soon, and memory is given back.
+"""Under every attack, messages of regular clients arrive soon, and memory is freed afterwards.
 
-The attacks and the two clients that behave are processes of their own: what is measured is the broker. With
-PYRITE_SOAK set to a number, each attack goes on for so many seconds (`make soak`). A table of what was
-measured is printed at the end; `--write-figures` puts it into docs/security.md.
+The attacks and the two regular clients are separate processes, so the broker alone is measured. With
+PYRITE_SOAK set to a number, each attack takes this many seconds (`make soak`). A table of the measurements is
+printed at the end; `--write-figures` writes it to docs/security.md.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def start(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def result(process: subprocess.Popen[str], sample: Callable[[], object] = lambda: None) -> dict[str, float]:
-    """Return what a process prints when it is done; look at something while it is not."""
+    """Return what a process prints at its end; call `sample` until then."""
     until = time.monotonic() + 150 + 3 * SECONDS
     while True:
         sample()
@@ -120,13 +120,13 @@ Memory = dict[int, int]
 
 
 class Target:
-    """A broker that is attacked, and what it was like before."""
+    """A broker under attack, with its measurements from before."""
 
     def __init__(self, broker: BrokerProcess, ports: dict[str, int | str], url: str) -> None:
         self.broker = broker
         self.ports = ports
         self.url = url
-        """Where the clients that behave connect."""
+        """The URL of the regular clients."""
         found = result(start("pair", url, "3"))
         assert found["received"] == found["sent"] > 0
         self.idle = found
@@ -135,12 +135,12 @@ class Target:
         """What each process has before the first attack."""
 
     def memory(self) -> Memory:
-        """Return what the broker and each process beside it have in memory."""
+        """Return the memory of the broker and each of its children."""
         process = psutil.Process(self.broker.process.pid)
         return {one.pid: one.memory_info().rss for one in (process, *process.children())}
 
     def name_of(self, pid: int) -> str:
-        """Return what a process is: the broker, or one beside it."""
+        """Return the name of a process: the broker, or one of its children."""
         module: str = psutil.Process(pid).cmdline()[2]
         return {"pyrite": "broker"}.get(module, module.removeprefix("pyrite."))
 
@@ -157,7 +157,7 @@ def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[Callable[[bool], Target]]:
-    """Start each broker when the first attack needs it, so that its idle figures are of an idle machine."""
+    """Start each broker when the first attack needs it, so that it is measured idle on an idle machine."""
     started: dict[bool, Target] = {}
     with ExitStack() as brokers:
 
@@ -197,7 +197,7 @@ def begin(folder: Path, guarded: bool, brokers: ExitStack) -> Target:
 
 
 def grown(now: Memory, before: Memory, by: int) -> bool:
-    """Tell whether a process has more than before by so much; they must be the same ones."""
+    """Whether a process has grown by more than this; the processes must be the same."""
     assert now.keys() == before.keys(), "a process beside the broker has ended"
     return any(now[pid] > before[pid] + by for pid in before)
 
@@ -207,7 +207,9 @@ def test_every_attack_is_in_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_others_do_not_notice(targets: Callable[[bool], Target], figures: Figures, attack: str) -> None:
+def test_an_attack_does_not_delay_regular_clients(
+    targets: Callable[[bool], Target], figures: Figures, attack: str
+) -> None:
     about = CATALOGUE[attack]
     target = targets(about.guarded)
     broker, idle, at_first = target.broker, target.idle["p99"], target.at_first

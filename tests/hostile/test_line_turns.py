@@ -1,4 +1,4 @@
-"""Whatever a client says in the line protocol, in the largest read or in datagrams, no turn takes long."""
+"""Commands of the line protocol, in the largest read or in datagrams, are handled in short turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Says = Callable[[int], bytes]
 
 
 def line(text: str) -> Says:
-    """Say the same thing each time, with the number in place of {n}."""
+    """Return commands of one kind, with the number in place of {n}."""
     return lambda number: text.format(n=number).encode() + b"\n"
 
 
@@ -86,7 +86,7 @@ COMMANDS: dict[str, Says] = {
 
 
 def run_of(*names: str, size: int = READ_SIZE) -> bytes:
-    """Return commands, in turn, until there is as much as the largest read takes."""
+    """Return commands up to the size of the largest read."""
     parts: list[bytes] = []
     length = number = 0
     while True:
@@ -122,7 +122,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def over_tcp(world: World, names: tuple[str, ...]) -> LineConnection:
-    """Have a client send commands as one read."""
+    """Send commands as one read."""
     client = LineConnection(world.broker, LineOptions(), RecordingTransport(), "192.0.2.1", "192.0.2.1:1")
     world.feed(client, b"Connect attacker ttl=60\n")
     world.run(lambda: client.session is not None)
@@ -131,7 +131,7 @@ def over_tcp(world: World, names: tuple[str, ...]) -> LineConnection:
 
 
 def over_udp(world: World, names: tuple[str, ...]) -> LineConnection:
-    """Have a client send commands in datagrams, as many as fit into each, and as one datagram each."""
+    """Send commands in datagrams, as many as fit into each, and one in each."""
     sent: list[bytes] = []
     datagrams = Datagrams(world.broker, LineOptions(), lambda data, address: sent.append(data))
     datagrams.received(b"Subscribe nothing\n", HERE)

@@ -1,4 +1,4 @@
-"""Passwords guessed from many addresses at once: who knows his is let in, and the broker can be stopped."""
+"""Passwords guessed from many addresses at once: known users are let in, and the broker can be stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def log_in(port: int, address: str, name: str, word: str) -> int | None:
-    """Log in, and return the reason code of the answer; None if there was none."""
+    """Log in, and return the reason code, or None without an answer."""
     with socket.create_connection(("127.0.0.1", port), 30, (address, 0)) as connection:
         connection.sendall(encode(Connect("", version=V5, username=name, password=word.encode()), V5))
         answer = connection.recv(64)
@@ -40,13 +40,13 @@ def log_in(port: int, address: str, name: str, word: str) -> int | None:
 
 
 def time_to_log_in(port: int) -> float:
-    """Log in as one may, and return how many seconds it took."""
+    """Log in successfully, and return the seconds that it took."""
     began = time.monotonic()
     assert log_in(port, "127.0.0.1", "ann", "the word of ann") == 0
     return time.monotonic() - began
 
 
-def test_a_flood_of_guesses(broker: BrokerProcess) -> None:
+def test_a_flood_of_guesses_does_not_block_known_users(broker: BrokerProcess) -> None:
     port = broker.port()
     alone = median(time_to_log_in(port) for _ in range(3))
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""What one MQTT client may cost: properties, filters and requests are bounded; rights come before work."""
+"""Bounds for one MQTT client: properties, filters and requests; permissions are checked before work."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pairs(count: int, size: int = 0) -> dict[str, Any]:
 
 
 def reason_of(client: Client) -> int:
-    """Return why a client was disconnected."""
+    """Return the reason of a DISCONNECT."""
     last = client.received()[-1]
     assert isinstance(last, Disconnect | Connack)
     assert client.closed
@@ -70,7 +70,7 @@ def test_a_packet_with_too_many_properties_ends_the_connection(kind: str, proper
     assert reason_of(client) == Reason.QUOTA_EXCEEDED
 
 
-def test_as_many_properties_as_there_may_be_reach_the_subscriber() -> None:
+def test_the_maximum_of_properties_reaches_the_subscriber() -> None:
     core = Core()
     reader = core.connect("reader")
     reader.subscribe("t")
@@ -91,14 +91,14 @@ def test_a_packet_with_too_many_filters_ends_the_connection(kind: type) -> None:
     assert reason_of(client) == Reason.QUOTA_EXCEEDED
 
 
-def test_a_packet_other_than_publish_has_at_most_a_mebibyte() -> None:
+def test_packets_other_than_publish_are_limited_to_a_mebibyte() -> None:
     client = Core().connect("c")
     client.send(b"\x82" + fields.varint(1024 * 1024 + 1))
     assert reason_of(client) == Reason.QUOTA_EXCEEDED
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-def test_before_the_log_in_a_packet_is_small(version: int) -> None:
+def test_packets_before_the_login_are_small(version: int) -> None:
     limits = Limits(before_login=2_000)
     good = Core(limits).wire(version)
     assert good.connect("c", will=WillMessage(b"t", b"x" * 1_900)).reason == 0
@@ -143,7 +143,7 @@ def test_requests_are_acknowledged_once_and_handled_once() -> None:
     assert sum(isinstance(one, Publish) for one in found) == 1
 
 
-def test_a_will_is_no_request() -> None:
+def test_a_will_is_not_handled_as_a_request() -> None:
     client = Core().wire()
     connack = client.connect("c", will=WillMessage(b"$pyrite/topics/delete", b"x", retain=True))
     assert connack.reason == Reason.TOPIC_NAME_INVALID
@@ -154,7 +154,7 @@ def ask(client: Client, topic: str, payload: bytes) -> dict[str, str]:
     return dict(client.messages()[-1].properties["user_property"])
 
 
-def test_a_request_has_a_bounded_size() -> None:
+def test_the_size_of_a_request_is_limited() -> None:
     client = Core().connect("c")
     assert str(MAX_REQUEST) in ask(client, "topics/list", b"x" * (MAX_REQUEST + 1))["pyrite-error"]
 
@@ -167,7 +167,7 @@ RULES = [
 
 
 class Named(Guard):
-    """Lets everyone in under the name that he gives."""
+    """Accepts every user name."""
 
     def __init__(self) -> None:
         super().__init__({}, RULES, True)
@@ -179,7 +179,7 @@ class Named(Guard):
         return Accept(username=credentials.username)
 
 
-def test_nothing_is_listed_for_a_client_that_may_not_ask() -> None:
+def test_nothing_is_listed_without_permission() -> None:
     core = Core(access=Named())
     client = core.connect("c", username="bob")
     core.broker.create_topic(b"a secret")
@@ -201,7 +201,7 @@ def logged(tmp_path: Path) -> Iterator[Core]:
 
 
 @pytest.mark.parametrize("action", ["create", "fetch", "ack", "delete"])
-def test_rights_come_before_a_request_about_a_consumer_is_decoded(logged: Core, action: str) -> None:
+def test_permissions_are_checked_before_a_consumer_request_is_decoded(logged: Core, action: str) -> None:
     client = logged.connect("c", username="bob")
     answers = {
         ask(client, f"consumers/{name}/{action}", b"{ this is no JSON")["pyrite-error"].replace(name, "NAME")
@@ -238,7 +238,7 @@ def test_decoding_the_largest_request_is_one_short_turn(logged: Core, action: st
 # Taking over
 
 
-def test_whoever_takes_over_a_session_is_not_sent_the_answers_of_another_user() -> None:
+def test_a_takeover_by_another_user_gets_no_earlier_answers() -> None:
     core = Core(access=Named())
     core.broker.create_topic(b"a secret")
     ann = core.connect("shared id", username="ann", clean_start=False, session_expiry=100)
@@ -250,7 +250,7 @@ def test_whoever_takes_over_a_session_is_not_sent_the_answers_of_another_user() 
     assert thief.messages() == []
 
 
-def test_the_same_user_is_sent_his_answers_again() -> None:
+def test_a_takeover_by_the_same_user_gets_earlier_answers() -> None:
     core = Core(access=Named())
     ann = core.connect("c", username="ann", clean_start=False, session_expiry=100)
     ann.publish("$pyrite/topics/list", b"#", qos=1, response_topic="answers")
@@ -264,7 +264,7 @@ def test_the_same_user_is_sent_his_answers_again() -> None:
 
 
 class Passwords(Access):
-    """Lets everyone in who knows one word."""
+    """Accepts one password."""
 
     def authenticate(self, credentials: Credentials) -> Accept | Refuse:
         if credentials.password == b"right":
@@ -272,7 +272,7 @@ class Passwords(Access):
         return Refuse(BAD_USER_NAME_OR_PASSWORD, "wrong")
 
 
-def test_while_an_address_is_locked_a_known_name_is_answered_like_any_other() -> None:
+def test_a_locked_address_gets_the_same_answer_for_every_name() -> None:
     core = Core(access=Passwords())
 
     def log_in(name: str, password: bytes) -> tuple[int, object]:
@@ -300,7 +300,7 @@ class Thing:
 
 
 @pytest.mark.parametrize("when", [1e308, math.inf, math.nan, 1e20, LATEST * 2])
-def test_what_is_due_at_no_time_that_can_be_is_not_due(when: float) -> None:
+def test_a_timer_at_an_infinite_time_is_never_due(when: float) -> None:
     timers, thing = Timers(), Thing()
     timers.advance(1_000.0)
     timers.set(thing, when)
@@ -310,7 +310,7 @@ def test_what_is_due_at_no_time_that_can_be_is_not_due(when: float) -> None:
 
 
 @pytest.mark.parametrize("when", [-math.inf, -1e308, -1.0, 0.0])
-def test_what_was_due_before_is_due_next(when: float) -> None:
+def test_a_timer_left_over_is_due_next(when: float) -> None:
     timers, thing = Timers(), Thing()
     timers.advance(1_000.0)
     timers.set(thing, when)
@@ -319,7 +319,7 @@ def test_what_was_due_before_is_due_next(when: float) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1e308, math.inf, 0.5])
-def test_a_client_is_let_in_for_any_time(seconds: float) -> None:
+def test_a_login_may_last_for_any_time(seconds: float) -> None:
     class Timed(Access):
         def authenticate(self, credentials: Credentials) -> Accept:
             return Accept(seconds=seconds)
@@ -333,7 +333,7 @@ def test_a_client_is_let_in_for_any_time(seconds: float) -> None:
 # Turns
 
 
-def test_many_clients_that_send_much_have_one_turn_together() -> None:
+def test_many_busy_clients_share_one_turn() -> None:
     core = Core(clock=time.monotonic)
     clients = [core.connect(f"c{number}") for number in range(20)]
     for client in clients:

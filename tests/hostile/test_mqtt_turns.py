@@ -1,4 +1,4 @@
-"""Whatever MQTT clients send, no turn of the broker takes long: 100,000 of everything are there already."""
+"""MQTT packets are handled in short turns, in a broker that holds 100,000 of everything."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ACCESS = {
 
 
 class Crowd(Core):
-    """A broker with 100,000 of everything, and a hundred subscribers that take what they are sent."""
+    """A broker with 100,000 of everything, and a hundred subscribers that read."""
 
     def __init__(self) -> None:
         super().__init__(clock=time.thread_time)
@@ -87,7 +87,7 @@ class Crowd(Core):
         self.settle()
 
     def settle(self) -> None:
-        """Have all that is under way done, and what was sent forgotten."""
+        """Finish all pending work, and drop what was sent."""
         Turns().finish(self.broker, "settle")
 
 
@@ -103,14 +103,14 @@ def crowd() -> Iterator[Crowd]:
 
 
 def read(turns: Turns, client: Client, data: bytes, what: str) -> None:
-    """Have one read handled to the end."""
+    """Handle one read completely."""
     turns.take(f"{what}, read", lambda: client.connection.receive(data))
     turns.finish(client.core.broker, what, ENOUGH)
     client.transport.written.clear()
 
 
 def filled(make: Callable[[int], bytes], size: int = LARGEST_READ) -> bytes:
-    """Return as many packets as a read brings, made by their number; after so many, the same again."""
+    """Return numbered packets up to the size of a read; the numbers repeat after a while."""
     parts: list[bytes] = []
     total = 0
     while total < size and len(parts) < DIFFERENT:
@@ -129,7 +129,7 @@ def properties(size: int) -> dict[str, object]:
 
 
 def kinds(version: int) -> dict[str, Callable[[int], bytes]]:
-    """Return what makes the packets of every kind, each by a number."""
+    """Return functions that make packets of every kind by number."""
 
     def publish(topic: bytes, qos: int = 0, payload: bytes = b"", **more: object) -> Callable[[int], bytes]:
         def make(number: int) -> bytes:
@@ -211,7 +211,7 @@ KINDS = {version: sorted(kinds(version)) for version in (V5, V311)}
 
 @contextmanager
 def attacker(crowd: Crowd, version: int) -> Iterator[Client]:
-    """A client that is connected for a while; at the end its session is, too."""
+    """A connected client, whose session ends with the block."""
     crowd.broker.access = ACCESS[version]
     name = f"attacker-{next(fresh)}"
     wishes = {"receive_maximum": 65_535} if version == V5 else {}
@@ -224,7 +224,7 @@ def attacker(crowd: Crowd, version: int) -> Iterator[Client]:
 
 
 def attack(crowd: Crowd, version: int, what: str, data: bytes) -> None:
-    """Send one read; fail if a turn is too long, each time it is tried."""
+    """Send one read; fail if a turn is too long at every try."""
 
     def once(turns: Turns) -> None:
         with attacker(crowd, version) as client:
@@ -236,13 +236,13 @@ def attack(crowd: Crowd, version: int, what: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-def test_no_run_of_one_kind_of_packet_holds_the_others_up(crowd: Crowd, version: int) -> None:
+def test_runs_of_one_kind_of_packet_do_not_delay_others(crowd: Crowd, version: int) -> None:
     for what, make in kinds(version).items():
         attack(crowd, version, what, filled(make))
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-def test_no_packets_of_several_kinds_hold_the_others_up(crowd: Crowd, version: int) -> None:
+def test_packets_of_several_kinds_do_not_delay_others(crowd: Crowd, version: int) -> None:
     every = kinds(version)
     chance = random.Random(SEED + version)
     for _ in range(8):
@@ -258,7 +258,7 @@ def test_no_packets_of_several_kinds_hold_the_others_up(crowd: Crowd, version: i
 
 @pytest.mark.parametrize("known", ["known", "unknown"])
 @pytest.mark.parametrize("kind", [fields.PUBACK, fields.PUBREC, fields.PUBREL, fields.PUBCOMP])
-def test_no_acknowledgements_hold_the_others_up(crowd: Crowd, kind: int, known: str) -> None:
+def test_acknowledgements_do_not_delay_others(crowd: Crowd, kind: int, known: str) -> None:
     def once(turns: Turns) -> None:
         with attacker(crowd, V5) as client:
             client.subscribe("mine", qos=1 if kind == fields.PUBACK else 2)
@@ -284,7 +284,7 @@ def test_no_acknowledgements_hold_the_others_up(crowd: Crowd, kind: int, known: 
 
 
 @pytest.mark.parametrize("form", ["mine/%d", "+/%d/#", "$share/g/%d"])
-def test_a_client_that_leaves_with_all_its_subscriptions_holds_no_one_up(crowd: Crowd, form: str) -> None:
+def test_disconnecting_with_many_subscriptions_does_not_delay_others(crowd: Crowd, form: str) -> None:
     def once(turns: Turns) -> None:
         with attacker(crowd, V5) as client:
             for first in range(0, SUBSCRIPTIONS, MAX_FILTERS):
@@ -298,7 +298,7 @@ def test_a_client_that_leaves_with_all_its_subscriptions_holds_no_one_up(crowd: 
     check(form, once)
 
 
-def test_taking_over_a_session_with_all_that_one_may_have_holds_no_one_up(crowd: Crowd) -> None:
+def test_a_takeover_of_a_large_session_does_not_delay_others(crowd: Crowd) -> None:
     crowd.broker.access = ACCESS[V5]
     name = f"taken-{next(fresh)}"
     first = crowd.connect(name, clean_start=False, session_expiry=100, receive_maximum=65_535)
@@ -329,7 +329,7 @@ def test_taking_over_a_session_with_all_that_one_may_have_holds_no_one_up(crowd:
     crowd.settle()
 
 
-def test_sessions_that_expire_together_hold_no_one_up(crowd: Crowd) -> None:
+def test_sessions_that_expire_together_do_not_delay_others(crowd: Crowd) -> None:
     def once(turns: Turns) -> None:
         for number in range(2_000):
             will = WillMessage(b"crowd", b"gone", 1)
@@ -349,7 +349,7 @@ def test_sessions_that_expire_together_hold_no_one_up(crowd: Crowd) -> None:
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-def test_no_log_in_holds_the_others_up(crowd: Crowd, version: int) -> None:
+def test_logins_do_not_delay_others(crowd: Crowd, version: int) -> None:
     will = WillMessage(b"crowd", b"x" * 60_000, 1)
     extra = properties(500) if version == V5 else {}
     connect = encode(Connect("stranger", version, will=will, properties=extra), version)
@@ -360,9 +360,9 @@ def test_no_log_in_holds_the_others_up(crowd: Crowd, version: int) -> None:
 
 
 def loaded(crowd: Crowd, name: str, form: str) -> tuple[Client, list[Client]]:
-    """Connect a client with many subscriptions and messages in flight and queued.
+    """Connect a client with many subscriptions, and messages in flight and queued.
 
-    Shared subscriptions have a second member, which is returned too.
+    Also return the second member of its shared subscriptions.
     """
     crowd.broker.access = ACCESS[V311]
     clients = []
@@ -390,9 +390,7 @@ def loaded(crowd: Crowd, name: str, form: str) -> tuple[Client, list[Client]]:
 
 @pytest.mark.parametrize("form", ["loaded/%d", "$share/group/loaded/%d"])
 @pytest.mark.parametrize("end", ["lost", "taken over", "begun anew", "expired", "ended"])
-def test_the_end_of_a_client_with_all_that_waits_for_it_holds_no_one_up(
-    crowd: Crowd, end: str, form: str
-) -> None:
+def test_the_end_of_a_large_session_does_not_delay_others(crowd: Crowd, end: str, form: str) -> None:
     def once(turns: Turns) -> None:
         name = f"loaded-{next(fresh)}"
         client, others = loaded(crowd, name, form)

@@ -1,7 +1,7 @@
-"""Measures the turns of a broker that is driven without sockets, in CPU time, so that noise matters little.
+"""Measures the turns of a broker without sockets in CPU time, which other processes hardly affect.
 
-The broker must have `time.thread_time` as its clock: then it looks at what is measured. A turn is one call
-into the broker: a read, `take_turns`, `flush` or `tick`.
+The broker must use `time.thread_time` as its clock, so that it sees the same time. A turn is one call into
+the broker: a read, `take_turns`, `flush` or `tick`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GC_THRESHOLD = (5_000, 200, 50)
 
 @contextmanager
 def collector_of_the_server() -> Iterator[None]:
-    """Have garbage collected as in the server: what there is at the start is never looked at again."""
+    """Collect garbage as the server does: objects from the start are frozen."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -39,7 +39,7 @@ def collector_of_the_server() -> Iterator[None]:
 
 @dataclass
 class Turns:
-    """Measures turns, and keeps the longest."""
+    """Measures turns and keeps the longest."""
 
     longest: float = 0.0
     where: str = ""
@@ -48,7 +48,7 @@ class Turns:
     slow: list[str] = field(default_factory=list)
 
     def take(self, what: str, call: Callable[[], object]) -> None:
-        """Make a call, and note how long it took."""
+        """Run a call and record its duration."""
         began = time.thread_time()
         call()
         took = time.thread_time() - began
@@ -60,7 +60,7 @@ class Turns:
             self.slow.append(f"{took * 1e3:.1f} ms, {what[-60:]}")
 
     def finish(self, broker: Broker, what: str, enough: int = 0) -> None:
-        """Give turns, and send what there is to send, until all is done, or after turns that are `enough`."""
+        """Run turns and flush until all work is done, or until `enough` turns."""
         for number in range(MAX_TURNS):
             self.take(f"{what}, flush", broker.flush)
             if not broker.has_interrupted or (enough and number >= enough):
@@ -70,9 +70,9 @@ class Turns:
 
 
 def check(what: str, attack: Callable[[Turns], object], attempts: int = 3) -> Turns:
-    """Make an attack; fail if turns of it are too long, each time.
+    """Run an attack; fail if its turns are too long at every try.
 
-    A turn may be long by accident: the machine is shared, and caches are cold. A cause shows each time.
+    A turn may be long by accident, on a shared machine with cold caches. A defect shows each time.
     """
     turns = Turns()
     for _ in range(attempts):

@@ -1,7 +1,7 @@
-"""A broker with very much in it, whose event loop is the test: it measures the CPU time of every turn.
+"""A broker that holds very much, with the test as its event loop, which measures the CPU time of every turn.
 
-The log is on disk, and read and written by threads as in the server: what is measured is the event loop's
-thread. A turn is what one client, or one piece of work, does before others have theirs.
+The log is on disk, read and written by threads as in the server. Only the event loop's thread is measured.
+A turn is what one client, or one piece of work, does before others have theirs.
 """
 
 from __future__ import annotations
@@ -41,22 +41,21 @@ class _Timed:
         return hash(id(self._turn))
 
     def go_on(self) -> None:
-        """Have the turn."""
         self._world.measure(self._turn.go_on, self._turn)
 
 
 class _TimedBroker(Broker):
-    """Tells apart the turns of those who were interrupted."""
+    """A broker that measures the turns of interrupted work separately."""
 
     world: World
 
     def interrupted(self, turn: Turn) -> None:
-        """Note that someone has more to do."""
+        """Wrap interrupted work so that its turns are measured."""
         super().interrupted(_Timed(self.world, turn))
 
 
 class World:
-    """A broker in which there is MANY of everything."""
+    """A broker that holds MANY of everything."""
 
     def __init__(self, folder: Path) -> None:
         gc.disable()
@@ -97,12 +96,12 @@ class World:
         self.cache_routes()
 
     def cache_routes(self) -> None:
-        """Have the routes of many topics cached, as after messages on them."""
+        """Fill the route cache, as messages on many topics do."""
         for number in range(MANY):
             self.broker.subscriptions.route(b"kept/%d/%d" % (number % 300, number))
 
     def measure(self, call: Callable[[], object], what: object) -> None:
-        """Do something, and note how long it took."""
+        """Run a call and record its duration."""
         began = time.thread_time()
         call()
         took = time.thread_time() - began
@@ -110,18 +109,18 @@ class World:
             self.longest, self.culprit = took, repr(what)
 
     def watch(self) -> None:
-        """Begin to measure anew."""
+        """Reset the measurements."""
         self.longest, self.culprit = 0.0, ""
 
     def feed(self, connection: Conversation, data: bytes) -> None:
-        """Give a connection what was read from it."""
+        """Feed bytes to a connection, as a turn."""
         self.measure(lambda: connection.feed(data), connection)
         self.measure(self.broker.flush, "flush")
 
     def run(self, until: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-        """Be the event loop until something holds and no one waits for a turn.
+        """Run the event loop until a condition holds and no work is left.
 
-        Return False if it has not come to that after so many seconds of this thread's CPU time.
+        Return False if that takes more than this CPU time of the thread.
         """
         end, end_of_cpu = time.monotonic() + PATIENCE, time.thread_time() + seconds
         while not until() or self.broker.has_interrupted:
