@@ -49,11 +49,7 @@ HANDSHAKE = (
 
 
 class Place:
-<<<<<<< HEAD
     """A broker on one kind of listener, and the strangers that come to it."""
-=======
-    """A broker, and connections to it."""
->>>>>>> k
 
     def __init__(self, folder: Path, scheme: str, stack: ExitStack) -> None:
         authority = trustme.CA()
@@ -81,7 +77,6 @@ class Place:
             return plain
         return self.context.wrap_socket(plain, server_hostname="127.0.0.1")
 
-<<<<<<< HEAD
     def peak(self) -> int:
         """Return the most bytes of memory that the broker ever had."""
         text = Path(f"/proc/{self.broker.process.pid}/status").read_text()
@@ -123,12 +118,6 @@ class Place:
             return True
         except OSError:
             return False
-=======
-    def resident(self) -> int:
-        """Return the resident memory of the broker in bytes."""
-        text = Path(f"/proc/{self.broker.process.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
->>>>>>> k
 
 
 def frame(data: bytes) -> bytes:
@@ -145,7 +134,6 @@ def fragments(data: bytes, size: int = 1_000) -> bytes:
     )
 
 
-<<<<<<< HEAD
 UNFINISHED = packet(1, 0, b"\0\4MQTT\5\2\0\0" + bytes(1_000_000))[:-1]
 """A CONNECT that is smaller than what a packet of someone who has logged in may be."""
 LONG_HANDSHAKE = HANDSHAKE + b"".join(b"X-%d: %s\r\n" % (number, b"x" * 8_000) for number in range(100))
@@ -175,17 +163,6 @@ WAITING = {
 }
 EMPTY_FRAMES = OPEN + b"\x82\x80\0\0\0\0" * 300_000
 """More than the broker can take apart while the test lasts."""
-=======
-def opening(scheme: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the start of a connection, and data that a client could send then, by name."""
-    connect = UNFINISHED + bytes(MEBIBYTE - 20)
-    if scheme in ("mqtt", "mqtts"):
-        return b"", {"packet": connect}
-    return HANDSHAKE + b"\r\n", {
-        "frame": frames(connect, MEBIBYTE)[:-100],
-        "fragments": frames(connect, 1_000),
-    }
->>>>>>> k
 
 
 def check_memory(place: Place) -> None:
@@ -193,15 +170,8 @@ def check_memory(place: Place) -> None:
     assert grown < (TLS_BOUND if place.tls else PLAIN_BOUND), f"{grown:.0f} bytes for each"
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(("scheme", "kind"), TOO_LARGE)
 def test_strangers_that_send_too_much_are_closed(tmp_path: Path, scheme: str, kind: str) -> None:
-=======
-@pytest.mark.parametrize(("scheme", "kind"), CASES)
-def test_unfinished_input_before_login_takes_little_memory(place: Place, scheme: str, kind: str) -> None:
-    first, kinds = opening(scheme)
-    data = first + kinds[kind] if kind in kinds else HANDSHAKE + b"X: " + b"x" * (MEBIBYTE - 1_000)
->>>>>>> k
     with ExitStack() as stack:
         place = Place(tmp_path, scheme, stack)
         left_open = place.send(TOO_LARGE[scheme, kind])
