@@ -1,1 +1,1 @@
-"""The classic programs, run as a person would."""
+"""The classic programs, run as a user would."""

@@ -1,4 +1,4 @@
-"""Programs, started as a person would."""
+"""Programs, started as a user would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.classic.programs import CHECKOUT, CLASSIC, Program, Start
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start programs that end with the test; the first argument is a path below classic/, or a whole one."""
+    """Start programs that end with the test; the first argument is a path below classic/, or an absolute
+    one.
+    """
     started: list[Program] = []
 
     def make(path: str, *arguments: str | bytes, **how: Any) -> Program:

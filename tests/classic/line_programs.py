@@ -1,4 +1,4 @@
-"""Dallal and the message broker: their servers, a server that is the test itself, and what both share."""
+"""Shared by the tests of Dallal and the message broker: servers, and a server controlled by the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClassicServer:
         arguments = [f"{program}/server.py", "--port", str(ports[0]), *udp, *options]
         self.program: Program = start(*arguments, merged=True)
         self.ports: list[int] = []
-        """For TCP, and of Dallal for UDP."""
+        """The TCP port and, for Dallal, the UDP port."""
         for _ in ("tcp", "udp") if udp else ("tcp",):
             line = self.program.line()
             assert line.startswith("listening on "), line
@@ -28,7 +28,7 @@ class ClassicServer:
 
 
 class Peer:
-    """A server that takes connections and does what the test says: it reads and writes lines."""
+    """A server that accepts connections and reads and writes lines as the test says."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -38,13 +38,13 @@ class Peer:
         self._received = b""
 
     def accept(self) -> None:
-        """Take the next connection."""
+        """Accept the next connection."""
         connected = self._listening.accept()[0]
         connected.settimeout(20)
         self._connections.append(connected)
 
     def line(self) -> str:
-        """Return the next line of the client that connected last."""
+        """Return the next line from the client that connected last."""
         while b"\n" not in self._received:
             data = self._connections[-1].recv(65_536)
             assert data, "the client closed the connection"
@@ -67,7 +67,7 @@ class Peer:
 
 
 def client_answers_pings(start: Start, program: str) -> None:
-    """Assert that a client answers Ping with Pong while it publishes, and while it is subscribed."""
+    """Assert that a client answers Ping with Pong while publishing and while subscribed."""
     with Peer() as server:
         publisher = start(f"{program}/client.py", "127.0.0.1", server.port, "publish", "news", "hello")
         server.accept()
@@ -88,7 +88,7 @@ def client_answers_pings(start: Start, program: str) -> None:
 
 
 def client_pings(start: Start, program: str) -> None:
-    """Assert that a client sends Ping at its intervals, and reports when no Pong comes."""
+    """Assert that a client sends Ping at its interval, and reports a missing Pong."""
     with Peer() as server:
         where = ["--ping-interval", "0.3", "127.0.0.1", server.port]
         subscriber = start(f"{program}/client.py", *where, "subscribe", "news", merged=True)
@@ -107,7 +107,7 @@ def client_pings(start: Start, program: str) -> None:
 
 
 def failures_are_one_sentence(start: Start, program: str) -> None:
-    """Assert what is printed, and the exit codes, when something is wrong."""
+    """Assert output and exit codes of failing commands."""
     with socket.socket() as nobody, Peer() as server:
         nobody.bind(("127.0.0.1", 0))
         closed = str(nobody.getsockname()[1])
@@ -127,7 +127,7 @@ def failures_are_one_sentence(start: Start, program: str) -> None:
 
 
 def a_port_in_use_is_one_sentence(start: Start, program: str) -> None:
-    """Assert what a server prints if its port is in use, and its exit code."""
+    """Assert output and exit code of a server whose port is in use."""
     with Peer() as other:
         code, printed, errors = start(f"{program}/server.py", "--port", other.port).end()
         assert (code, printed) == (1, "")
@@ -136,7 +136,7 @@ def a_port_in_use_is_one_sentence(start: Start, program: str) -> None:
 
 
 def unused_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on, and that no program gets that asks for any free port."""
+    """Return ports that nothing listens on, outside the range of automatically assigned ports."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(20_000, 30_000)

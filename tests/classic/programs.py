@@ -1,4 +1,4 @@
-"""A program in a process of its own, and what it prints."""
+"""A program in a separate process, and its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAMS = sorted(
 
 
 class Program:
-    """A classic program, started in a process of its own; `merged`: with its errors among its output."""
+    """A classic program in a separate process; `merged` adds stderr to its output."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Program:
             self.process.stdin.write(typed)
             self.process.stdin.close()
         self.ended = False
-        """Whether its end was waited for, and its files closed."""
+        """True once its end was awaited and its files are closed."""
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -56,11 +56,11 @@ class Program:
             self._lines.put(line)
 
     def line(self, seconds: float = 20) -> str:
-        """Return the next line that it prints."""
+        """Return its next line of output."""
         return self._lines.get(timeout=seconds)
 
     def end(self, number: int | None = None) -> tuple[int, str, str]:
-        """Wait for its end, after a signal if there is one; return its exit code and what it printed."""
+        """Wait for its end, after an optional signal; returns exit code and remaining output."""
         if number is not None:
             self.process.send_signal(number)
         code = self.process.wait(60)

@@ -1,4 +1,4 @@
-"""The at-sign broker: the example of its page, line by line, and what must not break it."""
+"""The at-sign broker: the example of its page, line by line, and robustness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"\('127\.0\.0\.1', \d+\)")
 
 
 class Server:
-    """The server, and what it has printed."""
+    """The server and its output so far."""
 
     def __init__(self) -> None:
         self.program = Program(str(CLASSIC / "at_sign/server_host.py"), "--port", "0")
@@ -42,18 +42,18 @@ class Server:
         self.port = int(said.rpartition(":")[2])
 
     def dial(self) -> socket.socket:
-        """Connect."""
+        """Connect to the server."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
 
     def lines(self, *expected: str) -> None:
-        """See that these are the next lines that it prints, addresses aside."""
+        """Assert the next lines of its output, apart from addresses."""
         for line in expected:
             assert ADDRESS.sub("ADDRESS", self.program.line()) == line + "\n"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """One for all tests that do not mind what others published."""
+    """A shared server, for tests that tolerate other tests' messages."""
     started = Server()
     yield started
     assert started.program.end(signal.SIGINT)[0] == 0
@@ -61,7 +61,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def fresh() -> Iterator[Server]:
-    """One that no one has used yet."""
+    """A server that no test has used yet."""
     started = Server()
     yield started
     code, _, errors = started.program.end(signal.SIGINT)
@@ -69,7 +69,7 @@ def fresh() -> Iterator[Server]:
 
 
 class Terminal:
-    """A program in a terminal of 200 columns, and what is on its screen."""
+    """A program in a terminal of 200 columns, and its screen."""
 
     def __init__(self, *arguments: str) -> None:
         self._screen = pyte.Screen(200, 40)
@@ -88,7 +88,7 @@ class Terminal:
         os.close(inner)
 
     def type(self, text: str) -> None:
-        """Type on the keyboard."""
+        """Type text."""
         os.write(self._end, text.encode())
 
     def lines(self) -> list[str]:
@@ -107,13 +107,13 @@ class Terminal:
                     break
 
     def close(self) -> int:
-        """Wait for the end of the program, and return its exit code."""
+        """Wait for the end of the program; returns its exit code."""
         until = time.monotonic() + 30
         while time.monotonic() < until:
             if select.select([self._end], [], [], 0.1)[0]:
                 try:
                     self._stream.feed(os.read(self._end, 65_536))
-                except OSError:  # no one has the terminal open any more, and all is read
+                except OSError:  # the terminal is closed and everything is read
                     break
         code = self.process.wait(10)
         os.close(self._end)
@@ -150,7 +150,9 @@ def terminal() -> Iterator[Callable[[Server], Terminal]]:
             one.process.wait()
 
 
-def test_the_example_of_the_page_line_by_line(fresh: Server, terminal: Callable[[Server], Terminal]) -> None:
+def test_the_example_of_the_page_runs_line_by_line(
+    fresh: Server, terminal: Callable[[Server], Terminal]
+) -> None:
     one = terminal(fresh)
     fresh.lines("Connected by ADDRESS", "alternatively,  ADDRESS")
     two = terminal(fresh)
@@ -217,7 +219,7 @@ def test_the_example_of_the_page_line_by_line(fresh: Server, terminal: Callable[
     ]
 
 
-def test_a_push_does_not_garble_what_is_being_typed(
+def test_a_pushed_message_does_not_garble_the_line_being_typed(
     server: Server, terminal: Callable[[Server], Terminal]
 ) -> None:
     one = terminal(server)
@@ -247,7 +249,7 @@ def three(server: Server) -> tuple[socket.socket, socket.socket, socket.socket]:
     return first, second, third
 
 
-def test_two_connections_take_requests_and_the_third_takes_pushes(fresh: Server) -> None:
+def test_two_connections_carry_requests_and_the_third_carries_pushes(fresh: Server) -> None:
     first, second, third = three(fresh)
     with first, second, third, fresh.dial() as other:
         ask(first, "connect", "CONNACK\n")
@@ -260,7 +262,7 @@ def test_two_connections_take_requests_and_the_third_takes_pushes(fresh: Server)
             assert one.recv(1) == b""
 
 
-def test_what_is_pushed_comes_before_the_answer(server: Server) -> None:
+def test_pushed_messages_come_before_the_answer(server: Server) -> None:
     first, second, third = three(server)
     with first, second, third:
         ask(first, "connect\npublish@before@1", "CONNACK\nPUBACK\n")
@@ -268,7 +270,7 @@ def test_what_is_pushed_comes_before_the_answer(server: Server) -> None:
         expect(third, "1\n")
 
 
-def test_a_client_that_is_gone_has_no_connection_left(server: Server) -> None:
+def test_a_disconnected_client_has_no_connection_left(server: Server) -> None:
     first, second, third = three(server)
     with first, second, third:
         ask(first, "connect", "CONNACK\n")
@@ -276,8 +278,8 @@ def test_a_client_that_is_gone_has_no_connection_left(server: Server) -> None:
         assert (first.recv(1), third.recv(1)) == (b"", b"")
 
 
-def test_clients_that_connect_at_once_are_not_mixed_up(server: Server) -> None:
-    with server.dial(), server.dial() as stranger:  # these two say nothing
+def test_clients_that_connect_at_the_same_time_are_kept_apart(server: Server) -> None:
+    with server.dial(), server.dial() as stranger:  # these two print nothing
         first, second, third = three(server)
         with first, second, third:
             ask(first, "subscribe@u1", "SUBACK\n")
@@ -288,7 +290,7 @@ def test_clients_that_connect_at_once_are_not_mixed_up(server: Server) -> None:
             assert liar.recv(1) == b""
 
 
-def test_requests_in_either_case_and_without_what_they_do_not_need(fresh: Server) -> None:
+def test_requests_may_be_in_either_case_and_omit_optional_fields(fresh: Server) -> None:
     with fresh.dial() as one:
         ask(one, "connect", "CONNACK\n")
         ask(one, "CONNECT", "CONNACK\n")
@@ -305,7 +307,7 @@ def test_requests_in_either_case_and_without_what_they_do_not_need(fresh: Server
         assert one.recv(1) == b""
 
 
-def test_what_a_client_wants_is_decided_by_its_own_subscriptions(server: Server) -> None:
+def test_a_client_receives_only_messages_it_subscribed_to(server: Server) -> None:
     with server.dial() as publisher, server.dial() as one, server.dial() as two, server.dial() as three:
         ask(one, "subscribe@a/*/c", "SUBACK\n")
         ask(two, "subscribe@a/*", "SUBACK\n")
@@ -319,7 +321,7 @@ def test_what_a_client_wants_is_decided_by_its_own_subscriptions(server: Server)
         expect(three, "a/b/c\nCONNACK\n")
 
 
-def test_who_published_on_a_topic_is_sent_what_others_publish_there(server: Server) -> None:
+def test_a_publisher_receives_what_others_publish_on_its_topic(server: Server) -> None:
     with server.dial() as one, server.dial() as two:
         ask(one, "publish@t0@1", "1\nPUBACK\n")
         ask(two, "publish@t0@2", "2\nPUBACK\n")
@@ -329,7 +331,7 @@ def test_who_published_on_a_topic_is_sent_what_others_publish_there(server: Serv
 @pytest.mark.parametrize(
     "wrong", ["dance", "publish", "publish@news", "publish@a@b@c", "publish@a@b@retain@d", "@"]
 )
-def test_what_is_wrong_is_told(server: Server, wrong: str) -> None:
+def test_wrong_requests_are_answered_with_an_error(server: Server, wrong: str) -> None:
     with server.dial() as one:
         expected = "expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
         ask(one, wrong, f"ERROR@{expected}\n")
@@ -340,7 +342,7 @@ def test_what_is_wrong_is_told(server: Server, wrong: str) -> None:
         ask(one, "connect", "CONNACK\n")
 
 
-def test_lines_in_pieces_and_lines_together(server: Server) -> None:
+def test_lines_may_arrive_in_pieces_or_together(server: Server) -> None:
     with server.dial() as one:
         for piece in (b"conn", b"ect\r", b"\nCONNECT"):
             one.sendall(piece)
@@ -352,12 +354,12 @@ def test_lines_in_pieces_and_lines_together(server: Server) -> None:
 
 
 def peak_memory(program: Program) -> int:
-    """Return the most memory that a program has had, in KiB."""
+    """Return the peak memory of a program in KiB."""
     status = Path(f"/proc/{program.process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
-def test_a_line_that_is_too_long_is_passed_over(server: Server) -> None:
+def test_an_overlong_line_is_skipped(server: Server) -> None:
     before = peak_memory(server.program)
     with server.dial() as one:
         one.sendall(b"publish@news@")
@@ -379,7 +381,7 @@ def run_client(server: Server, typed: bytes) -> subprocess.CompletedProcess[byte
     )
 
 
-def test_text_that_is_not_ascii_and_long_messages_in_the_client(server: Server) -> None:
+def test_the_client_handles_non_ascii_text_and_long_messages(server: Server) -> None:
     long = "x" * 200_000
     done = run_client(server, b"publish@t1@20 \xc2\xb0C\npublish@t1@\xff\n" + f"publish@t1@{long}\n".encode())
     sent, acknowledged = PROMPT + "client message sent", "server: PUBACK"
@@ -392,20 +394,20 @@ def test_text_that_is_not_ascii_and_long_messages_in_the_client(server: Server) 
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_line_that_is_too_long_for_the_client(server: Server) -> None:
+def test_the_client_reports_an_overlong_line(server: Server) -> None:
     done = run_client(server, b"publish@t2@" + b"x" * 1_100_000 + b"\n")
     assert b"server: ERROR@a line has at most 1048576 bytes\n" in done.stdout
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_control_c_ends_the_client(server: Server, terminal: Callable[[Server], Terminal]) -> None:
+def test_ctrl_c_ends_the_client(server: Server, terminal: Callable[[Server], Terminal]) -> None:
     one = terminal(server)
     one.type("\x03")
     assert one.close() == 130
     assert one.lines()[-3:] == ["stopped", "client message sent", "server: DISCONNACK"]
 
 
-def test_control_c_ends_the_server_and_then_the_client() -> None:
+def test_ctrl_c_ends_the_server_and_then_the_client() -> None:
     server = Server()
     one = Terminal(str(CLASSIC / "at_sign/client_host.py"), "--port", str(server.port))
     try:
@@ -420,7 +422,7 @@ def test_control_c_ends_the_server_and_then_the_client() -> None:
             one.process.wait()
 
 
-def test_no_server() -> None:
+def test_a_missing_server_is_reported() -> None:
     done = subprocess.run(
         [sys.executable, str(CLASSIC / "at_sign/client_host.py"), "--port", "1"],
         capture_output=True,
@@ -432,7 +434,7 @@ def test_no_server() -> None:
     assert done.stderr == "client_host.py: cannot connect to 127.0.0.1:1: Connection refused\n"
 
 
-def test_a_port_in_use(server: Server) -> None:
+def test_a_port_in_use_is_reported(server: Server) -> None:
     second = subprocess.run(
         [sys.executable, str(CLASSIC / "at_sign/server_host.py"), "--port", str(server.port)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Dallal: the sessions of its page, and what the page says, through its own programs."""
+"""Dallal: the sessions and statements of its page, through its own programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def address(broker: BrokerProcess, udp: bool) -> list[str]:
 
 
 def lines_until(program: Program, last: str) -> list[str]:
-    """Return what a program prints up to a line that begins so."""
+    """Return the output up to a line that starts with this text."""
     lines = [program.line(60)]
     while not lines[-1].startswith(last):
         lines.append(program.line(60))
@@ -51,11 +51,11 @@ def lines_until(program: Program, last: str) -> list[str]:
 
 
 def played(line: str) -> str:
-    """Return a line that the server printed, without its port, which differs each time."""
+    """Return a line of the server's output without the port."""
     return re.sub(r"(by \('127\.0\.0\.1', )\d+\)$", r"\g<1>40226)", line.rstrip("\n"))
 
 
-def test_the_session_of_the_page(start: Start) -> None:
+def test_the_session_of_the_page_runs_as_shown(start: Start) -> None:
     server = ClassicServer(start, "dallal")
     where = ["127.0.0.1", str(server.ports[0])]
     subscriber = start("dallal/client.py", *where, "subscribe", "topic-1", "topic-2")
@@ -76,7 +76,7 @@ def test_the_session_of_the_page(start: Start) -> None:
     assert server.program.end(signal.SIGINT) == (0, "stopped\n", "")
 
 
-def test_the_server_prints_clients_that_come_and_go_and_nothing_else(start: Start) -> None:
+def test_the_server_prints_connections_and_disconnections_only(start: Start) -> None:
     port, udp_port = unused_ports(2)
     server = start(
         "dallal/server.py", "--port", str(port), "--udp-port", str(udp_port), "--ping-interval", "0.2"
@@ -90,7 +90,7 @@ def test_the_server_prints_clients_that_come_and_go_and_nothing_else(start: Star
     assert server.end(signal.SIGINT) == (0, "", "stopped\n")
 
 
-def test_the_session_of_the_page_over_udp(start: Start) -> None:
+def test_the_session_of_the_page_runs_over_udp(start: Start) -> None:
     server = ClassicServer(start, "dallal")
     where = ["--udp", "127.0.0.1", str(server.ports[1])]
     subscriber = start("dallal/client.py", *where, "subscribe", "topic-1", "topic-2", merged=True)
@@ -115,7 +115,7 @@ def test_a_message_is_published_and_printed(broker: BrokerProcess, start: Start,
     assert subscriber.end(signal.SIGINT) == (130, "", "stopped\n")
 
 
-def test_one_connection_a_topic(broker: BrokerProcess, start: Start) -> None:
+def test_each_topic_has_its_own_connection(broker: BrokerProcess, start: Start) -> None:
     subscriber = start("dallal/client.py", *address(broker, False), "subscribe", "a", "b", "c")
     subscriber.line()
     established = Path(f"/proc/{subscriber.process.pid}/net/tcp").read_text()
@@ -129,8 +129,8 @@ def test_one_connection_a_topic(broker: BrokerProcess, start: Start) -> None:
     assert sum(f"socket:[{inode}]" in sockets for inode in ends) == 3
 
 
-def test_no_acknowledgement_comes(start: Start) -> None:
-    """Within 10 s, from a server that accepts and says nothing."""
+def test_a_missing_acknowledgement_is_reported(start: Start) -> None:
+    """Within 10 s, from a server that accepts and sends nothing."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -154,8 +154,8 @@ def test_a_server_that_ends_ends_its_subscribers(start: Start) -> None:
 
 
 @pytest.mark.parametrize("program", ["dallal", "message_broker"])
-def test_server_and_client(start: Start, program: str) -> None:
-    """With the server that belongs to it, and a client that any Python starts."""
+def test_server_and_client_take_the_arguments_of_the_page(start: Start, program: str) -> None:
+    """With its own server, and a client started by any Python."""
     ports = ["--port", "0"] + (["--udp-port", "0"] if program == "dallal" else [])
     server = start(f"{program}/server.py", *ports)
     port = server.line().rstrip().rpartition(":")[2]
@@ -175,7 +175,7 @@ def test_wrong_arguments_are_explained(start: Start, arguments: list[str]) -> No
     assert errors.startswith("usage: client.py")
 
 
-# What the server does
+# The server
 
 
 def test_a_client_that_answers_no_ping_is_printed_and_closed_after_three_periods(start: Start) -> None:
@@ -215,7 +215,7 @@ def test_the_client_sends_ping_every_10_s(start: Start) -> None:
     assert DEFAULT_PING_INTERVAL == 10
 
 
-def test_over_udp_a_client_says_that_pong_stays_away_and_recovers(start: Start) -> None:
+def test_over_udp_a_client_reports_a_missing_pong_and_recovers(start: Start) -> None:
     server = ClassicServer(start, "dallal")
     port = server.ports[1]
     where = ["--udp", "--ping-interval", "1", "127.0.0.1", str(port)]
@@ -251,16 +251,16 @@ def test_over_udp_a_client_recovers_from_a_restart_between_two_pings(start: Star
         assert message.payload == b"hello"
 
 
-# What may go wrong
+# Errors
 
 
-def test_what_is_wrong_is_one_sentence(start: Start) -> None:
+def test_errors_are_one_sentence(start: Start) -> None:
     failures_are_one_sentence(start, "dallal")
     a_port_in_use_is_one_sentence(start, "dallal")
 
 
 @BOTH
-def test_an_empty_topic_is_an_error_that_says_so(broker: BrokerProcess, start: Start, udp: bool) -> None:
+def test_an_empty_topic_is_refused(broker: BrokerProcess, start: Start, udp: bool) -> None:
     for command, failed in (
         (["publish", "", "hello"], "your message publishing failed\n"),
         (["subscribe", "news", ""], "subscribing failed\n"),
@@ -269,9 +269,7 @@ def test_an_empty_topic_is_an_error_that_says_so(broker: BrokerProcess, start: S
         assert client.end() == (1, failed, "a topic must not be empty\n")
 
 
-def test_a_message_too_long_for_a_datagram_is_an_error_that_says_so(
-    broker: BrokerProcess, start: Start
-) -> None:
+def test_a_message_too_long_for_a_datagram_is_refused(broker: BrokerProcess, start: Start) -> None:
     client = start("dallal/client.py", *address(broker, True), "publish", "news", "x" * 70_000)
     code, printed, errors = client.end()
     assert (code, printed) == (1, "your message publishing failed\n")

@@ -1,4 +1,4 @@
-"""The distributed broker: its page's session, its functions, its benchmarks."""
+"""The distributed broker: the session, functions and benchmarks of its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.classic.programs import CLASSIC, Program, Start
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run the server, and return its port."""
+    """Run the server; returns its port."""
     data = tmp_path_factory.mktemp("server") / "data"
     program = Program(str(CLASSIC / "distributed/server.py"), "--port", "0", "--data", str(data))
     try:
@@ -47,7 +47,7 @@ def publish(start: Start, server: str) -> Publish:
 
 @pytest.fixture
 def functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Forget who is registered in this process, before and after."""
+    """Reset the registered publisher and subscriber of this process."""
     monkeypatch.setattr(publishing, "_registered", [])
     monkeypatch.setattr(subscribing, "_registered", [])
     yield
@@ -56,7 +56,7 @@ def functions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         one.close()
 
 
-def test_the_session_of_the_page(start: Start, publish: Publish, server: str) -> None:
+def test_the_session_of_the_page_runs_as_shown(start: Start, publish: Publish, server: str) -> None:
     """Start, create, publish twice, subscribe, delete: the page's commands, and each line that they print.
 
     The server's own line is compared where it is started.
@@ -89,7 +89,7 @@ def test_the_defaults_are_localhost_and_port_5555(capsys: pytest.CaptureFixture[
 def test_host_and_port_in_the_server_file_are_the_defaults_of_all_programs(
     start: Start, checkout: Path, tmp_path: Path
 ) -> None:
-    """The page has one modify them there."""
+    """The page tells users to modify them there."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -150,7 +150,7 @@ def test_a_subscriber_receives_only_the_topics_that_it_subscribed_to(server: str
     publisher.close()
 
 
-def test_a_named_subscriber_receives_what_came_while_it_was_away(
+def test_a_named_subscriber_receives_messages_sent_while_it_was_away(
     start: Start, publish: Publish, server: str
 ) -> None:
     publish("--create", "away")
@@ -166,10 +166,8 @@ def test_a_named_subscriber_receives_what_came_while_it_was_away(
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
-def test_the_server_keeps_nothing_of_a_subscriber_without_a_name_that_ended(
-    server: str, number: int | None
-) -> None:
-    """Neither of the program after a signal, nor of a script at its end."""
+def test_the_server_keeps_nothing_of_an_unnamed_subscriber(server: str, number: int | None) -> None:
+    """Neither from the program after a signal, nor from a script at its end."""
     topic = f"ended-{number}"
     program = f'sys.exit(subscriber.main(["--port", "{server}", "--subscribe", "{topic}"]))'
     script = f'subscriber.registerSubscriber(port={server}); subscriber.subscribe("{topic}")'
@@ -185,7 +183,7 @@ def test_the_server_keeps_nothing_of_a_subscriber_without_a_name_that_ended(
             client.pull(f"{7:032x}/{topic}")
 
 
-def test_a_topic_that_was_deleted_and_created_again_goes_on(server: str) -> None:
+def test_a_topic_can_be_deleted_and_created_again(server: str) -> None:
     publisher, subscriber = Publisher(port=int(server)), Subscriber(port=int(server))
     publisher.createTopic("again")
     subscriber.subscribe("again")
@@ -297,7 +295,7 @@ def test_every_subscriber_gets_every_message_of_many_publishers(server: str) -> 
 
 
 @pytest.mark.parametrize("topic", ["long-" + "x" * 1_000, "größe", "with space", "tab\there"])
-def test_topics_of_any_length_and_letters(functions: None, server: str, topic: str) -> None:
+def test_topics_can_have_any_length_and_characters(functions: None, server: str, topic: str) -> None:
     publishing.registerPublisher(port=int(server))
     subscribing.registerSubscriber(port=int(server))
     publishing.createTopic(topic)
@@ -347,7 +345,7 @@ def test_a_benchmark_leaves_no_topics_behind(start: Start, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["createTopic", "send"])
-def test_a_benchmark_without_a_server_ends(start: Start, name: str) -> None:
+def test_a_benchmark_without_a_server_fails(start: Start, name: str) -> None:
     program = start(f"distributed/benchmark_{name}.py", "--port", "1", "--clients", "2", "--count", "10")
     code, _, errors = program.end()
     assert code == 1

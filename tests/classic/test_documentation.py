@@ -1,4 +1,4 @@
-"""docs/classics.md: every row of its tables names tests that exist."""
+"""Every row in the tables of docs/classics.md names existing tests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DOCUMENT = CHECKOUT / "docs/classics.md"
 COLUMNS = 3
 """What the page says, what Pyrite does, and the tests."""
 SYSTEMS = {"000", "001", "002", "003", "004"}
-"""Systems that have a section, by the number in its heading."""
+"""Systems with a section, by the number in the heading."""
 NAME = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 @cache
 def names_in(path: str) -> frozenset[str]:
-    """Return the names of the tests of a file, none if it does not exist."""
+    """Return the test names in a file, none if it does not exist."""
     file = CHECKOUT / path
     if not file.is_file():
         return frozenset()
@@ -33,7 +33,7 @@ def names_in(path: str) -> frozenset[str]:
 
 
 def problems(text: str) -> list[str]:
-    """Return what is wrong with the tables of a section, each with its row."""
+    """Return the errors in the tables of a section, each with its row."""
     rows = [line for line in text.splitlines() if line.startswith("|")]
     if not rows:
         return ["no table"]
@@ -54,7 +54,7 @@ def problems(text: str) -> list[str]:
 
 
 def sections() -> dict[str, str]:
-    """Return the document's sections on a system, by its number."""
+    """Return the document's sections on a system, by number."""
     parts = re.split(r"^## ", DOCUMENT.read_text(), flags=re.MULTILINE)
     return {part[:3]: part for part in parts if re.match(r"\d{3} ", part)}
 
@@ -69,7 +69,7 @@ def test_every_row_names_tests_that_exist(system: str) -> None:
 
 
 HEAD = "| the page | what Pyrite does | test |\n|---|---|---|\n"
-GOOD = "`tests/classic/test_documentation.py::test_a_wrong_row_is_found`"
+GOOD = "`tests/classic/test_documentation.py::test_a_wrong_row_is_detected`"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ GOOD = "`tests/classic/test_documentation.py::test_a_wrong_row_is_found`"
         (HEAD + f"| a |  | {GOOD} |", "expected 3 columns"),
         (HEAD + "| a | b |  |", "expected 3 columns"),
         (HEAD + "| a | b | see above |", "one or more, and nothing else"),
-        (HEAD + "| a | b | `test_documentation.py::test_a_wrong_row_is_found` |", "one or more"),
+        (HEAD + "| a | b | `test_documentation.py::test_a_wrong_row_is_detected` |", "one or more"),
         (HEAD + f"| a | b | {GOOD}, `test_shortened` |", "nothing else"),
         (
             HEAD + "| a | b | `tests/classic/test_documentation.py::test_nothing` |",
@@ -91,7 +91,7 @@ GOOD = "`tests/classic/test_documentation.py::test_a_wrong_row_is_found`"
         (HEAD + "| a | b | `tests/classic/test_missing.py::test_it` |", "has no test test_it"),
     ],
 )
-def test_a_wrong_row_is_found(text: str, problem: str) -> None:
+def test_a_wrong_row_is_detected(text: str, problem: str) -> None:
     assert problem in "\n".join(problems(text))
 
 

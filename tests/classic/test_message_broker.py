@@ -1,4 +1,4 @@
-"""The message broker: the session of its page, and what the page says, through its own programs."""
+"""The message broker: the session and statements of its page, through its own programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLIENT = "message_broker/client.py"
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[str]:
-    """The port of a server with its usual settings."""
+    """The port of a server with default settings."""
     started: list[Program] = []
 
     def start(program: str, *arguments: str, **options: bool) -> Program:
@@ -42,7 +42,7 @@ def port() -> Iterator[str]:
             program.process.kill()
 
 
-def test_the_session_of_the_page(start: Start, port: str) -> None:
+def test_the_session_of_the_page_runs_as_shown(start: Start, port: str) -> None:
     subscriber = start(CLIENT, "127.0.0.1", port, "subscribe", "topic-1", "topic-2")
     assert subscriber.line() == "subscribing on topic-1 topic-2\n"
     for topic in ("topic-1", "topic-2", "topic-1"):
@@ -52,8 +52,8 @@ def test_the_session_of_the_page(start: Start, port: str) -> None:
     assert subscriber.end(signal.SIGINT) == (130, "", "stopped\n")
 
 
-def test_failures_of_the_page(start: Start) -> None:
-    """No acknowledgement comes within 10 s, neither PubAck nor SubAck."""
+def test_failures_are_printed_as_on_the_page(start: Start) -> None:
+    """Neither PubAck nor SubAck arrives within 10 s."""
     with Peer() as server:
         publisher = start(CLIENT, "127.0.0.1", server.port, "publish", "topic", "message")
         subscriber = start(CLIENT, "127.0.0.1", server.port, "subscribe", "topic-1", "topic-2")
@@ -73,7 +73,7 @@ def test_every_subscriber_gets_every_message_of_a_burst_in_order(start: Start, p
 
 
 def test_a_subscriber_that_reads_slowly_gets_every_message(start: Start, port: str) -> None:
-    """More of them than may be under way to a client or wait for it in memory."""
+    """More messages than may be in flight to a client or wait in memory for it."""
     payload, small = b"x" * 1_000_000, 5_000
     subscriber = start(CLIENT, "127.0.0.1", port, "subscribe", "slow")
     assert subscriber.line() == "subscribing on slow\n"
@@ -97,7 +97,7 @@ def test_messages_are_ascii_strings_of_any_length(start: Start, port: str) -> No
         assert subscriber.line() == f"length: {message}\n"
 
 
-def test_one_connection_a_topic(start: Start) -> None:
+def test_each_topic_has_its_own_connection(start: Start) -> None:
     with Peer() as server:
         subscriber = start(CLIENT, "127.0.0.1", server.port, "subscribe", "a", "b", "c")
         for topic in "abc":
@@ -119,7 +119,7 @@ def test_the_server_pings_and_closes_no_connection(start: Start) -> None:
 
 
 def test_the_server_prints_nothing(start: Start) -> None:
-    """Neither at its start nor of clients, not even of a silent one."""
+    """Neither at its start nor about clients, not even silent ones."""
     (port,) = unused_ports(1)
     server = start("message_broker/server.py", "--port", str(port), "--ping-interval", "0.1")
     with dial_when_open(port, server) as silent:
@@ -146,6 +146,6 @@ def test_the_client_sends_ping(start: Start) -> None:
     client_pings(start, "message_broker")
 
 
-def test_what_is_wrong_is_one_sentence(start: Start) -> None:
+def test_errors_are_one_sentence(start: Start) -> None:
     failures_are_one_sentence(start, "message_broker")
     a_port_in_use_is_one_sentence(start, "message_broker")

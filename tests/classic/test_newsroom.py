@@ -29,7 +29,7 @@ the machine is."""
 
 
 class Running:
-    """A server that serves in a thread of its own."""
+    """A server that serves in another thread."""
 
     def __init__(self, max_age: float = AGE) -> None:
         self.server = Server(port=0, max_age=max_age)
@@ -45,7 +45,7 @@ class Running:
         return self._clients[-1]
 
     def stop(self) -> None:
-        """End it."""
+        """Stop it."""
         self.server.stop()
         self.serving.join(30)
         assert not self.serving.is_alive()
@@ -53,7 +53,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def newsroom() -> Iterator[Running]:
-    """A server for all tests that do not mind what others published."""
+    """A shared server, for tests that tolerate other tests' messages."""
     running = Running()
     yield running
     running.stop()
@@ -61,14 +61,14 @@ def newsroom() -> Iterator[Running]:
 
 @pytest.fixture
 def fresh() -> Iterator[Running]:
-    """A server that no one has used yet, where nothing grows too old."""
+    """A server that no test has used yet, where messages never become too old."""
     running = Running(max_age=600)
     yield running
     running.stop()
 
 
 def lines(connected: socket.socket, *expected: str) -> None:
-    """See that these are the next lines that the server sends."""
+    """Assert the next lines from the server."""
     for line in expected:
         data = b""
         while not data.endswith(b"\n"):
@@ -78,9 +78,9 @@ def lines(connected: socket.socket, *expected: str) -> None:
         assert data.decode() == line + "\n"
 
 
-def test_the_words_on_the_wire(newsroom: Running) -> None:
+def test_messages_on_the_wire_are_those_of_the_page(newsroom: Running) -> None:
     with socket.create_connection(("127.0.0.1", newsroom.port), timeout=30) as one:
-        lines(one, "CONN_ACK")  # before a word of the client's
+        lines(one, "CONN_ACK")  # before the client has sent anything
         one.sendall(b"Publisher w|PUB|WEATHER|wind | rain\n")
         lines(one, "Publisher w|PUB|WEATHER|wind | rain")
     with socket.create_connection(("127.0.0.1", newsroom.port), timeout=30) as one:
@@ -95,7 +95,7 @@ def test_the_words_on_the_wire(newsroom: Running) -> None:
         lines(one, "CONN_ACK", "Subscriber w|RECON", "CON_ACK")
 
 
-def test_names_and_responses_of_clients(newsroom: Running) -> None:
+def test_clients_have_the_names_and_responses_of_the_page(newsroom: Running) -> None:
     publisher, subscriber = newsroom.client("p", "999"), newsroom.client("s", "999")
     assert (publisher.name, subscriber.name) == ("Publisher 999", "Subscriber 999")
     assert publisher.publish("NEWS", "hello") == "Publisher 999|PUB|NEWS|hello"
@@ -109,7 +109,7 @@ def test_names_and_responses_of_clients(newsroom: Running) -> None:
         Client("x", "1", port=newsroom.port)
 
 
-def test_a_new_subscriber_is_sent_what_was_published_and_then_what_comes(fresh: Running) -> None:
+def test_a_new_subscriber_receives_old_messages_and_then_new_ones(fresh: Running) -> None:
     publisher, subscriber, other = fresh.client("p", "1"), fresh.client("s", "1"), fresh.client("s", "2")
     publisher.publish("WEATHER", "sunny, with  spaces")
     publisher.publish("NEWS", "elsewhere")
@@ -123,7 +123,7 @@ def test_a_new_subscriber_is_sent_what_was_published_and_then_what_comes(fresh: 
     assert subscriber.wait_for(4)[2:] == subscriber.received[:2]
 
 
-def test_the_server_shows_what_it_knows(fresh: Running) -> None:
+def test_the_server_exposes_its_state(fresh: Running) -> None:
     server = fresh.server
     assert server.subscribers == {"NEWS": [], "WEATHER": []}
     assert server.messages == {"NEWS": [], "WEATHER": []}
@@ -163,7 +163,7 @@ def aging() -> Iterator[Running]:
     running.stop()
 
 
-def test_a_subscriber_that_comes_back_is_sent_what_it_missed_unless_too_old(aging: Running) -> None:
+def test_a_returning_subscriber_receives_missed_messages_unless_too_old(aging: Running) -> None:
     server, publisher, subscriber = aging.server, aging.client("p", "1"), aging.client("s", "1")
     subscriber.subscribe("NEWS")
     publisher.publish("NEWS", "first")
@@ -189,7 +189,7 @@ def test_a_subscriber_that_comes_back_is_sent_what_it_missed_unless_too_old(agin
     assert subscriber.wait_for(4)[3:] == [("NEWS", "last")], "nothing comes twice"
 
 
-def test_coming_back_cleans_the_queue() -> None:
+def test_reconnecting_cleans_the_queue() -> None:
     running = Running(max_age=0.0)
     try:
         publisher, one, two = running.client("p", "1"), running.client("s", "1"), running.client("s", "2")
@@ -207,7 +207,7 @@ def test_coming_back_cleans_the_queue() -> None:
     assert MAX_AGE == 30
 
 
-def test_a_subscriber_that_is_cut_off_is_away(fresh: Running) -> None:
+def test_a_subscriber_with_a_lost_connection_is_offline(fresh: Running) -> None:
     publisher, subscriber = fresh.client("p", "1"), fresh.client("s", "1")
     subscriber.subscribe("NEWS")
     with socket.create_connection(("127.0.0.1", fresh.port), timeout=30) as other:
@@ -244,7 +244,7 @@ def has_received(client: Client, message: tuple[str, str]) -> bool:
     return message in client.wait_for(len(client.received) + 1, 0.2)
 
 
-def test_many_subscribers_and_many_messages(newsroom: Running) -> None:
+def test_every_subscriber_receives_every_message(newsroom: Running) -> None:
     publisher = newsroom.client("p", "many")
     with socket.create_connection(("127.0.0.1", newsroom.port), timeout=30) as flood:
         flood.sendall(b"".join(b"Publisher f|PUB|NEWS|flood %d\n" % number for number in range(300)))
@@ -279,7 +279,7 @@ def test_unlisted_subjects_and_unknown_actions_are_errors(newsroom: Running) -> 
         one.publish("NEWS", "x")
 
 
-def test_long_messages_and_text_that_is_not_ascii(newsroom: Running) -> None:
+def test_long_messages_and_non_ascii_text_are_delivered(newsroom: Running) -> None:
     one = newsroom.client("p", "ß")
     assert one.publish("NEWS", "ü" * 100_000) == f"Publisher ß|PUB|NEWS|{'ü' * 100_000}"
     assert one.publish("NEWS", "x" * 2_000_000) == "ERROR a line has at most 1048576 bytes"
@@ -289,7 +289,7 @@ def test_long_messages_and_text_that_is_not_ascii(newsroom: Running) -> None:
     one.disconnect()
 
 
-def test_a_connection_that_cannot_be_established_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_connection_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     running = Running()
     try:
         running.server._newsroom.config.limits.max_connections_per_address = 1
@@ -360,7 +360,7 @@ Publisher 2 disconnects: DISC_ACK
 """
 
 
-def test_the_sequence_of_the_page_line_by_line() -> None:
+def test_the_sequence_of_the_page_runs_line_by_line() -> None:
     done = subprocess.run(
         [sys.executable, str(CLASSIC / "newsroom/newsroom.py"), "--port", "0", "--max-age", f"{AGE:g}"],
         input="y\n",
@@ -373,7 +373,7 @@ def test_the_sequence_of_the_page_line_by_line() -> None:
 
 
 @pytest.mark.parametrize("answer", ["N", "n", "", "perhaps\nn"])
-def test_the_sequence_is_not_run_unless_wanted(
+def test_the_sequence_runs_only_on_request(
     answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
@@ -384,7 +384,7 @@ def test_the_sequence_is_not_run_unless_wanted(
     assert "Step" not in said
 
 
-def test_the_server_program_says_that_it_is_ready_serves_and_stops(start: Start) -> None:
+def test_the_server_program_reports_that_it_is_ready_and_stops(start: Start) -> None:
     server = start("newsroom/server.py", "--port", "0")
     ready = re.fullmatch(r"Server is ready on 127\.0\.0\.1:(\d+) \(this machine only\)\n", server.line())
     assert ready is not None
@@ -399,7 +399,7 @@ def test_the_server_program_says_that_it_is_ready_serves_and_stops(start: Start)
         one.publish("NEWS", "is anyone there?")
 
 
-def test_one_option_has_it_listen_on_all_addresses(start: Start) -> None:
+def test_the_server_can_listen_on_all_addresses(start: Start) -> None:
     server = start("newsroom/server.py", "--host", "0.0.0.0", "--port", "0")
     ready = re.fullmatch(r"Server is ready on 0\.0\.0\.0:(\d+) \(for other machines too\)\n", server.line())
     assert ready is not None
@@ -408,7 +408,7 @@ def test_one_option_has_it_listen_on_all_addresses(start: Start) -> None:
     assert server.end(signal.SIGTERM)[0] == 0
 
 
-def test_the_sequence_says_when_its_port_is_in_use(
+def test_the_sequence_reports_a_port_in_use(
     newsroom: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("Y\n"))
@@ -417,7 +417,7 @@ def test_the_sequence_says_when_its_port_is_in_use(
     assert capsys.readouterr().err == f"{common.name()}: cannot listen on {where}: Address already in use\n"
 
 
-def test_control_c_ends_the_sequence() -> None:
+def test_ctrl_c_ends_the_sequence() -> None:
     program = subprocess.Popen(
         [sys.executable, str(CLASSIC / "newsroom/newsroom.py"), "--port", "0"],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Every way to start the classic programs: any Python in their own folder, an import, an installed wheel."""
+"""Every way to start the classic programs: any Python in their folder, an import, an installed wheel."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from pyrite.cli.main import main
 if __name__ == "__main__":
     sys.exit(main())
 """
-WHEEL = pytest.mark.xdist_group("wheel")  # so that one worker builds it
+WHEEL = pytest.mark.xdist_group("wheel")  # so that a single worker builds it
 
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Make a Python that has no packages, and return its path."""
+    """Create a Python without packages; returns its path."""
     folder = tmp_path_factory.mktemp("bare") / "python"
     venv.create(folder, symlinks=True)
     return str(folder / "bin/python")
 
 
-# In its own folder
+# In the programs' own folder
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -81,7 +81,7 @@ def test_a_python_without_packages_runs_a_session_and_a_benchmark(
 @pytest.mark.parametrize(
     ("folder", "way"), [*((folder, "-c") for folder in IMPORTS), ("distributed", "standard input")]
 )
-def test_an_import_works_with_a_python_without_packages_and_does_not_restart_it(
+def test_an_import_works_without_packages_and_does_not_restart_the_process(
     bare: str, folder: str, way: str
 ) -> None:
     code = f"print('once')\n{IMPORTS[folder]}\nimport sys; print(sys.prefix)\n"
@@ -103,10 +103,8 @@ def test_the_classic_folder_is_a_package_of_the_checkout(bare: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_folder_called_pyrite_does_not_take_the_place_of_the_package(
-    start: Start, checkout: Path, bare: str
-) -> None:
-    """Neither beside the program nor in the current directory."""
+def test_a_folder_called_pyrite_does_not_shadow_the_package(start: Start, checkout: Path, bare: str) -> None:
+    """Neither next to the program nor in the current directory."""
     folder = checkout / "classic/distributed"
     (folder / "pyrite").mkdir()
     try:
@@ -171,7 +169,7 @@ def test_a_python_that_is_too_old_is_one_sentence_even_if_it_has_the_packages(
 
 
 def _bootstrap_alone(checkout: Path) -> Path:
-    """Make a checkout that was never set up; return a folder for a program."""
+    """Create a checkout that was never set up; returns the folder of a program."""
     package = checkout / "src/pyrite/classic"
     (package / "one").mkdir(parents=True)
     for name in ("__init__.py", "classic/__init__.py", "classic/bootstrap.py"):
@@ -193,7 +191,7 @@ def test_old_versions_of_python_get_as_far_as_the_bootstrap(file: str) -> None:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel, and unpack it as pip would; return the folder, with a `pyrite` command beside it."""
+    """Build the wheel and unpack it as pip would; returns the folder, with a `pyrite` command next to it."""
     built = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=100)
@@ -214,7 +212,7 @@ def test_the_wheel_holds_every_program(wheel: Path) -> None:
 
 @pytest.fixture
 def classic(start: Start, wheel: Path, tmp_path: Path) -> Start:
-    """Start `pyrite classic` of the wheel, in a folder that holds another `pyrite`."""
+    """Run `pyrite classic` from the wheel, in a folder that contains another `pyrite`."""
     (tmp_path / "pyrite").mkdir()
     (tmp_path / "pyrite/__init__.py").write_text("raise SystemExit('the wrong pyrite')")
 
@@ -249,7 +247,7 @@ def test_the_list_shows_the_five_systems_and_their_programs(classic: Start) -> N
 
 @WHEEL
 def test_the_wheel_runs_each_program(wheel: Path, tmp_path: Path) -> None:
-    """All in one process, as each start loads the packages."""
+    """In a single process, as loading the packages takes time."""
     code = """
 import sys
 from pyrite.cli.main import main
@@ -270,7 +268,7 @@ for words in sys.argv[1:]:
 
 
 @WHEEL
-def test_a_session_with_the_wheel(classic: Start, tmp_path: Path) -> None:
+def test_a_session_runs_from_the_wheel(classic: Start, tmp_path: Path) -> None:
     server = classic("dallal", "server", "--port", "0", "--udp-port", "0")
     port = server.line().rstrip().rpartition(":")[2]
     subscriber = classic("dallal", "client", "localhost", port, "subscribe", "news")
@@ -283,7 +281,7 @@ def test_a_session_with_the_wheel(classic: Start, tmp_path: Path) -> None:
 
 
 @WHEEL
-def test_a_benchmark_with_the_wheel(classic: Start) -> None:
+def test_a_benchmark_runs_from_the_wheel(classic: Start) -> None:
     server = classic("distributed", "server", "--port", "0")
     port = server.line().rstrip().rpartition(":")[2]
     code, printed, errors = classic(
@@ -309,13 +307,15 @@ def test_a_benchmark_with_the_wheel(classic: Start) -> None:
         ),
     ],
 )
-def test_a_wrong_name_gets_the_closest_one(classic: Start, words: list[str], answer: str) -> None:
+def test_a_mistyped_name_is_answered_with_the_closest_one(
+    classic: Start, words: list[str], answer: str
+) -> None:
     assert classic(*words).end() == (2, "", f"pyrite classic: {answer}\n")
 
 
 @WHEEL
 @pytest.mark.parametrize("words", [["message_broker", "client"], ["Message-Broker", "client.py"]])
-def test_names_may_be_written_like_the_files(classic: Start, words: list[str]) -> None:
+def test_names_may_be_written_as_file_names(classic: Start, words: list[str]) -> None:
     code, printed, _ = classic(*words, "--help").end()
     assert code == 0
     assert "publish" in printed
@@ -336,12 +336,12 @@ def test_a_missing_package_is_one_sentence(wheel: Path, bare: str) -> None:
     assert re.fullmatch(r"Pyrite needs the package \w+: install it with pip\n", done.stderr)
 
 
-# What goes wrong
+# Errors
 
 
 @pytest.fixture
 def refused() -> Iterator[str]:
-    """Give the number of a port that is bound, so that nobody takes it, and does not listen."""
+    """Return the number of a port that is bound but not listening."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield str(taken.getsockname()[1])
@@ -401,7 +401,7 @@ def test_ctrl_c_ends_a_server_with_one_word(start: Start, tmp_path: Path, server
 
 @pytest.mark.parametrize("client", [name for name in CLIENTS if "benchmark" not in name])
 def test_ctrl_c_ends_a_client_with_one_word(start: Start, client: str) -> None:
-    """While it waits for a server that says nothing."""
+    """While it waits for a server that sends nothing."""
     with Peer() as silent:
         program = start(client.split()[0], *CLIENTS[client].replace("PORT", silent.port).split())
         silent.accept()
@@ -410,7 +410,7 @@ def test_ctrl_c_ends_a_client_with_one_word(start: Start, client: str) -> None:
 
 @pytest.fixture
 def distributed(start: Start, tmp_path: Path) -> Iterator[str]:
-    """Run the distributed broker, and return its port."""
+    """Run the distributed broker; returns its port."""
     server = start("distributed/server.py", "--port", "0", "--data", str(tmp_path / "data"))
     yield server.line().rstrip().rpartition(":")[2]
     assert server.end(signal.SIGINT) == (0, "", "stopped\n")
@@ -421,13 +421,15 @@ def test_ctrl_c_ends_a_benchmark_and_its_clients(start: Start, distributed: str)
     children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children")
     while len(clients := children.read_text().split()) < 5:  # four clients, and Python's resource tracker
         assert program.process.poll() is None
-    for client in clients:  # as a terminal does, to the whole group
+    for client in clients:  # to the process group, as a terminal does
         subprocess.run(["kill", "-INT", client], check=True)
     assert program.end(signal.SIGINT)[::2] == (130, "stopped\n")
 
 
 @pytest.mark.parametrize("text", ["größer, 大きい, 🙂", "x" * 120_000])
-def test_letters_of_all_languages_and_long_messages(start: Start, distributed: str, text: str) -> None:
+def test_text_in_any_language_and_long_messages_are_delivered(
+    start: Start, distributed: str, text: str
+) -> None:
     where = ("--port", distributed)
     start("distributed/publisher.py", *where, "--create", "text").end()
     subscriber = start("distributed/subscriber.py", *where, "--subscribe", "text")
@@ -437,9 +439,7 @@ def test_letters_of_all_languages_and_long_messages(start: Start, distributed: s
     assert subscriber.line() == text + "\n"
 
 
-def test_a_terminal_without_the_letters_of_a_message_shows_their_codes(
-    start: Start, distributed: str
-) -> None:
+def test_a_terminal_that_lacks_characters_shows_their_codes(start: Start, distributed: str) -> None:
     where, ascii_only = ("--port", distributed), {"PYTHONIOENCODING": "ascii"}
     start("distributed/publisher.py", *where, "--create", "text").end()
     subscriber = start("distributed/subscriber.py", *where, "--subscribe", "text", environment=ascii_only)
@@ -459,7 +459,7 @@ def test_a_terminal_without_the_letters_of_a_message_shows_their_codes(
         (["publisher.py", "--create", "x" * 70_000], "Create: a topic has at most 65535 bytes"),
     ],
 )
-def test_a_topic_or_message_that_is_none_is_one_sentence(
+def test_an_invalid_topic_or_message_is_one_sentence(
     start: Start, distributed: str, arguments: list[str | bytes], problem: str
 ) -> None:
     program, *options = arguments
@@ -468,9 +468,7 @@ def test_a_topic_or_message_that_is_none_is_one_sentence(
 
 
 @pytest.mark.parametrize("system", ["message_broker", "dallal"])
-def test_what_clients_of_the_line_protocol_are_given_is_sent_or_refused_in_one_sentence(
-    start: Start, system: str
-) -> None:
+def test_arguments_are_sent_or_refused_in_one_sentence(start: Start, system: str) -> None:
     port = str(ClassicServer(start, system).ports[0])
     long_topic, program = "t" * 70_000, f"{system}/client.py"
     published, failed = "your message published successfully\n", "your message publishing failed\n"
@@ -490,7 +488,7 @@ def test_what_clients_of_the_line_protocol_are_given_is_sent_or_refused_in_one_s
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "x"])
-def test_a_port_that_is_none_is_explained(start: Start, port: str) -> None:
+def test_an_invalid_port_is_explained(start: Start, port: str) -> None:
     code, printed, errors = start("distributed/publisher.py", f"--port={port}", "--create", "a").end()
     assert (code, printed) == (2, "")
     assert errors.endswith(f"expected a port from 0 to 65535, not '{port}'\n")

@@ -1,1 +1,1 @@
-"""Five classic small brokers, alive on Pyrite: see docs/classics.md."""
+"""The five classic brokers, reimplemented on Pyrite; see docs/classics.md."""

@@ -1,4 +1,4 @@
-"""Find Pyrite's dependencies, whichever Python runs a classic program.
+"""Makes Pyrite's dependencies importable, whichever Python runs a classic program.
 
 Every program calls this before it imports anything else. It must work on any Python 3, without dependencies.
 """
@@ -12,16 +12,15 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[3]
 VENV = CHECKOUT / ".venv"
 OLDEST = (3, 11)
-"""The first version of Python that runs Pyrite."""
+"""The oldest Python that runs Pyrite."""
 NEEDED = ("numpy", "prompt_toolkit", "pyarrow", "rich", "sortedcontainers", "uvloop", "xxhash")
 
 
 def find_dependencies(module: str) -> None:
     """Make Pyrite's dependencies importable for a module, given its `__name__`.
 
-    A program whose Python lacks them, or is too old, is started again with the Python of `make run`. An
-    importing process is never restarted: it gets the packages that `make run` installed, if they are for its
-    version of Python.
+    A program whose Python lacks them, or is too old, is restarted with the Python of `make run`. A process
+    that imports is never restarted: it gets the packages that `make run` installed, if they fit its Python.
     """
     if module == "__main__":
         sys.excepthook = _report
@@ -51,7 +50,7 @@ def find_dependencies(module: str) -> None:
 
 
 def _add_packages(folder: str) -> None:
-    """Make packages importable; they precede those of this Python, which may be other versions."""
+    """Make packages importable, before those of this Python, which may be other versions."""
     before = list(sys.path)
     site.addsitedir(folder)
     added = [path for path in sys.path if path not in before]
@@ -61,6 +60,6 @@ def _add_packages(folder: str) -> None:
 
 
 def _report(kind, error, trace):  # type: ignore[no-untyped-def]
-    """Report an unhandled exception, but not Ctrl-C during the imports: that just ends the program."""
+    """Report an unhandled exception, except Ctrl-C during the imports, which just ends the program."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)

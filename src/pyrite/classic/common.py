@@ -1,4 +1,4 @@
-"""What the classic programs share: arguments, connecting, starting a broker, ending without a traceback."""
+"""Shared by the classic programs: arguments, connecting, running a broker, and errors without a traceback."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from pyrite.protocols.line.options import LineOptions
 from pyrite.server.config import Config
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as a shell reports it."""
+"""Exit code after Ctrl-C, by shell convention."""
 
 
 class Main(Protocol):
     """The entry point of a program."""
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run with these arguments, or with those of the process, and return the exit code."""
+        """Run with these arguments, or those of the process; returns the exit code."""
 
 
 def name() -> str:
-    """Return the words that started this program, for its usage and its errors."""
+    """Return the program's name for usage and errors."""
     return Path(sys.argv[0]).name
 
 
 def fail(problem: object) -> int:
-    """Print one sentence on standard error, and return the exit code of a failure."""
+    """Print one sentence on stderr; returns the exit code of a failure."""
     print(f"{name()}: {problem}", file=sys.stderr)
     return 1
 
 
 def stopped(code: int = 0) -> int:
-    """Print that Ctrl-C or SIGTERM ended this program, and return its exit code."""
+    """Report that Ctrl-C or SIGTERM ended this program; returns its exit code."""
     print("stopped", file=sys.stderr, flush=True)
     return code
 
 
 def program(main: Main) -> Main:
-    """Have a program end with one sentence and an exit code, never with a traceback."""
+    """Decorate a main function: every failure becomes one sentence and an exit code, never a traceback."""
 
     @wraps(main)
     def run(arguments: Sequence[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):  # a terminal may not have every letter of a message
+            if hasattr(stream, "reconfigure"):  # the terminal's encoding may lack characters of a message
                 stream.reconfigure(errors="backslashreplace")
         try:
             code = main(arguments)
@@ -59,7 +59,7 @@ def program(main: Main) -> Main:
             return code
         except KeyboardInterrupt:
             return stopped(INTERRUPTED)
-        except BrokenPipeError:  # the reader of a pipe is gone; Python must not flush into it at the end
+        except BrokenPipeError:  # the reader of a pipe is gone; Python must not flush into it at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return 1
         except UnicodeEncodeError:
@@ -73,21 +73,21 @@ def program(main: Main) -> Main:
 
 
 def port(text: str) -> int:
-    """Read the number of a port."""
+    """Parse a port number."""
     if not text.isascii() or not text.isdigit() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, not {text!r}")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """Read a number from 1 on."""
+    """Parse a number of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number from 1 on, not {text!r}")
     return int(text)
 
 
 def connect(host: str, port: int) -> LineClient:
-    """Connect to a server; raise ConnectionError with a sentence that names it if that fails."""
+    """Connect to a server; raises ConnectionError with one sentence that names it."""
     try:
         return LineClient(host, port)
     except OSError as error:
@@ -101,11 +101,11 @@ def serve(
     say: Callable[[str], None] | None = None,
     line: LineOptions | None = None,
 ) -> int:
-    """Run a broker on some listeners until Ctrl-C, and return its exit code.
+    """Run a broker until Ctrl-C; returns its exit code.
 
-    Without a data folder it keeps everything in memory. It prints where it listens if a port is 0, and
-    nothing else; if there is a `say`, that gets every report of the broker instead. The classic systems have
-    no users: everyone who can reach a listener is let in.
+    Without a data folder, everything is kept in memory. Prints the listeners' addresses if a port is 0, and
+    nothing else, unless `say` is given, which then receives every status line. The classic systems have no
+    users: every client that can connect is accepted.
     """
     config = Config(listen=list(listeners), ephemeral=data is None, log_level="warning")
     config.data = data or config.data

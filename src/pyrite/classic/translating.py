@@ -1,4 +1,4 @@
-"""A connection whose client speaks lines of its own, translated into the line protocol and back."""
+"""A connection that translates a client's own line format to the line protocol and back."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.states import CLOSED
 
 MAX_LINE = 1024 * 1024
-"""Bytes of a client's line. A longer one is answered with an error, and passed over."""
+"""Maximum length of a client's line in bytes. A longer one is answered with an error and skipped."""
 NO_PINGS = LineOptions(ping_interval=10 * 365 * 86_400.0)
 
 
 class TranslatingConnection(LineConnection):
-    """One client, served in turns: a request is answered before the next one is looked at.
+    """One client. A request is answered before the next one is parsed.
 
-    `request` takes a line of the client, `answer` what the line protocol says to it. Whoever sends the last
-    line of an answer calls `answered`.
+    `request` receives a line of the client, `answer` a frame of the line protocol for it. The subclass calls
+    `answered` after the last line of an answer.
     """
 
     __slots__ = ("_rest", "_too_long", "_waits", "busy")
@@ -27,39 +27,39 @@ class TranslatingConnection(LineConnection):
     def __init__(self, broker: Broker, transport: Transport, address: str, peer: str) -> None:
         super().__init__(broker, NO_PINGS, transport, address, peer)
         self._rest = bytearray()
-        """What came and is not answered yet."""
+        """Received bytes that were not processed yet."""
         self.busy = False
-        """Whether a request is being answered."""
+        """True while a request is being answered."""
         self._waits = False
-        """Whether the client is not read from until then."""
+        """True while reading is paused for that."""
         self._too_long = False
-        """Whether the line that is coming in is too long, so that its beginning was thrown away."""
+        """True if the beginning of an overlong line was discarded."""
 
-    # What a classic has of its own
+    # Implemented by each classic system
 
     def request(self, line: bytes) -> None:
-        """Do what a line of the client asks for."""
+        """Handle a line of the client."""
         raise NotImplementedError
 
     def answer(self, line: Line, payload: bytes) -> None:
-        """Tell the client what the line protocol says."""
+        """Translate a frame for the client."""
         raise NotImplementedError
 
     def refuse(self, text: str) -> None:
-        """Tell the client what is wrong with its request."""
+        """Report an error to the client."""
         raise NotImplementedError
 
-    # Lines in
+    # Input
 
     def feed(self, data: bytes) -> None:
-        """Take bytes that came from the client."""
+        """Process bytes from the client."""
         self._rest += data
         if not data:
-            self.ask(b"")  # to go on where the line protocol was interrupted
+            self.ask(b"")  # continue where the line protocol was interrupted
         self._take_lines()
 
     def _take_lines(self) -> None:
-        """Handle lines, until one of them waits for its answer or the turn is over."""
+        """Handle lines until one has to wait for its answer, or the turn is over."""
         until = self.broker.clock() + TURN
         while not self.busy and not self.interrupted and self.state is not CLOSED:
             end = self._rest.find(b"\n")
@@ -84,7 +84,7 @@ class TranslatingConnection(LineConnection):
                 self.broker.interrupted(self)
 
     def answered(self) -> None:
-        """Take the next request: the last one is answered."""
+        """Continue with the next request after the last line of an answer."""
         self.busy = False
         if self._waits:
             self._waits = False
@@ -95,20 +95,20 @@ class TranslatingConnection(LineConnection):
         self.resume_reading()
 
     def resume_reading(self) -> None:
-        """Have the client read from again, unless its last request is not answered yet."""
+        """Resume reading, unless a request is still being answered."""
         if not self.busy:
             super().resume_reading()
 
-    # Lines out
+    # Output
 
     def write(self, data: bytes | bytearray) -> None:
-        """Translate what the line protocol says."""
+        """Translate frames of the line protocol."""
         for frame in frames.frames_in(bytes(data)):
             head, _, payload = frame.partition(b"\n")
             self.answer(frames.parse(head), payload[:-1])
 
     def ask(self, frame: bytes) -> None:
-        """Ask for something in the line protocol."""
+        """Send a frame of the line protocol to the broker."""
         super().feed(frame)
 
     def tell(self, line: bytes) -> None:
@@ -116,7 +116,7 @@ class TranslatingConnection(LineConnection):
         super().write(line + b"\n")
 
     def part(self, goodbye: bytes) -> None:
-        """Send the client its last line, and end the connection."""
+        """Send the client its last line and close the connection."""
         self.tell(goodbye)
         self.leave(send_will=False)
         self.close()

@@ -1,4 +1,4 @@
-"""The interactive client of the at-sign broker. What the server sends never garbles the line being typed.
+"""The interactive client of the at-sign broker. Pushed messages never garble the line being typed.
 
 client_host.py [--host HOST] [--port PORT]
 """
@@ -6,7 +6,7 @@ client_host.py [--host HOST] [--port PORT]
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -24,13 +24,13 @@ from pyrite.classic import common
 
 PROMPT = "enter with format <type@topic@contents@flag>: "
 TIMEOUT = 10.0
-"""Seconds that connecting, and an answer, may take."""
+"""Timeout for connecting and for answers, in seconds."""
 READ_SIZE = 65_536
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Connections:
-    """The three connections: two for requests and their answers, which take turns, and one for pushes."""
+    """The three connections: two for requests, used alternately, and one for pushes."""
 
     def __init__(self, host: str, port: int) -> None:
         with ExitStack() as opened:
@@ -40,7 +40,7 @@ class Connections:
                 connected.sendall(first_line.encode() + b"\n")
                 answer = b""
                 while not answer.endswith(b"\n"):
-                    piece = connected.recv(1)  # and nothing of what is pushed next
+                    piece = connected.recv(1)  # and no bytes of the following push
                     if not piece:
                         raise ConnectionError("it is not an at-sign server")
                     answer += piece
@@ -59,14 +59,14 @@ class Connections:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """End all three."""
+        """Close all three connections."""
         self._opened.close()
 
     def ask(self, request: str) -> None:
-        """Send a request, and print its answer, after everything that was pushed before."""
+        """Send a request and print its answer, after everything pushed before it."""
         (connected, self._answers), *others = self._turns
         self._turns = [*others, (connected, self._answers)]
-        with self._showing:  # what is pushed because of the request is shown after it
+        with self._showing:  # pushes caused by the request are shown after its answer
             connected.sendall(request.encode("utf-8", "surrogateescape") + b"\n")
             print("client message sent", flush=True)
         answer = self._line()
@@ -82,16 +82,16 @@ class Connections:
         return line[:-1].decode("utf-8", "replace")
 
     def show_pushes(self, ended: Callable[[], object]) -> None:
-        """Print what is pushed, until the connection ends."""
+        """Print pushed messages until the connection ends."""
         try:
             while self._show_what_came():
                 select.select([self._pushes], [], [])
         except (OSError, ValueError):
-            pass  # it was closed here
+            pass  # closed by this client
         ended()
 
     def _show_what_came(self) -> bool:
-        """Print what was pushed until now; False if nothing more can come."""
+        """Print the messages pushed so far; returns False at the end of the connection."""
         with self._showing:
             while select.select([self._pushes], [], [], 0)[0]:
                 data = self._pushes.recv(READ_SIZE)
@@ -104,12 +104,12 @@ class Connections:
 
 
 def printable(text: str) -> str:
-    """Return text without what would move the cursor, or change the screen in another way."""
+    """Remove characters that would move the cursor or change the screen."""
     return _CONTROL.sub("?", text)
 
 
 def talk(connections: Connections) -> int:
-    """Send what is typed, until `disconnect`, the end of the input, or the end of the connection."""
+    """Send typed requests until `disconnect`, the end of input, or the end of the connection."""
     code = 0
     over = threading.Event()
     shown, ask, wake = _prompt()
@@ -137,7 +137,9 @@ def talk(connections: Connections) -> int:
 
 
 def _prompt() -> tuple[AbstractContextManager[object], Callable[[], str], Callable[[], object]]:
-    """Return in what to print, how to ask for a line, and how to give that up from another thread."""
+    """Return functions to print in the output context, to prompt, and to cancel the prompt from another
+    thread.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return nullcontext(), lambda: input(PROMPT), lambda: None
     from prompt_toolkit import PromptSession

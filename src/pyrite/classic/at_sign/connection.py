@@ -1,12 +1,12 @@
-"""A connection of the at-sign broker, and the client that it belongs to.
+"""Connections of the at-sign broker, and the client they belong to.
 
-A request is a line `type@topic@contents@flag`; the types, in either case, are connect, publish, subscribe,
-list and disconnect. Each is translated into the line protocol, and the answer to it is translated back.
+A request is a line `type@topic@contents@flag`, with the types connect, publish, subscribe, list and
+disconnect in upper or lower case. Each is translated to the line protocol, and its answer is translated back.
 
-A client has three connections. The first two are for requests, each answered where it came; on the third it
-is sent contents, a line a message. They begin with the lines `client`, `alternatively@KEY` and `pushes@KEY`,
-so that clients that connect at once are not mixed up; the answers are `client@KEY`, `alternatively` and
-`pushes`. A connection that begins with a request instead is a client by itself, and is sent everything.
+A client has three connections. The first two carry requests and their answers; the third carries messages,
+one contents per line. They start with the lines `client`, `alternatively@KEY` and `pushes@KEY`, which keeps
+clients that connect at the same time apart; the answers are `client@KEY`, `alternatively` and `pushes`. A
+connection that starts with a request is a client by itself, and receives everything.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from pyrite.protocols.line.frames import Line
 from pyrite.topics.filters import InvalidTopic, check_topic
 
 MAX_TOPIC = 65_535
-"""Bytes of a topic."""
+"""Maximum length of a topic in bytes."""
 EXPECTED = "expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
 
 
 class Level(list[Any]):
-    """One level of topics: what is below it, by name, and its value, which is what is printed of it."""
+    """A topic level: the levels below it by name, and its value, which is what is printed."""
 
     wanted = False
-    """Whether a client subscribed to it, and not only to what is below."""
+    """True if a client subscribed to this level, and not only to one below."""
 
 
 def place(tree: dict[str, Level], topic: str, value: object) -> Level:
-    """Return the level of a topic in nested dictionaries; those that are not there get a value."""
+    """Return the level of a topic in nested dictionaries; missing levels are created with a value."""
     for name in topic.split("/"):
         level = tree.setdefault(name, Level([{}, value]))
         tree = level[0]
     return level
 
 
-class Client:
-    """What the server knows of one client: its connections, and what it is subscribed to."""
+class AtSignClient:
+    """A client's connections and subscriptions."""
 
     def __init__(self) -> None:
         self.key = secrets.token_hex(16)
@@ -52,16 +52,16 @@ class Client:
         self.pushes: AtSignConnection | None = None
         self.subs: dict[str, Level] = {}
         self.count = 0
-        """How many topics it is subscribed to."""
+        """The number of its subscriptions."""
 
     def subscribe(self, topic: str) -> None:
-        """Have the client notified of a topic; * stands for any level, and at the end for all below."""
+        """Add a subscription; * stands for any level, and at the end for all levels below."""
         level = place(self.subs, topic, 0)
         self.count += not level.wanted
         level.wanted = True
 
     def wants(self, topic: str) -> bool:
-        """Tell whether the client is subscribed to a topic."""
+        """True if the client is subscribed to a topic."""
         reached = [self.subs]
         found: list[Level] = []
         for name in topic.split("/"):
@@ -72,7 +72,7 @@ class Client:
         return any(level.wanted for level in found)
 
     def notify(self, topic: str, contents: bytes) -> None:
-        """Send the client the contents of a message, if it is subscribed to its topic."""
+        """Send the client the contents of a message, if it is subscribed to the topic."""
         if self.pushes is not None and self.wants(topic):
             self.pushes.tell(contents)
 
@@ -83,14 +83,14 @@ class AtSignConnection(TranslatingConnection):
     __slots__ = ("client", "clients")
 
     def __init__(
-        self, broker: Broker, clients: dict[str, Client], transport: Transport, address: str, peer: str
+        self, broker: Broker, clients: dict[str, AtSignClient], transport: Transport, address: str, peer: str
     ) -> None:
         super().__init__(broker, transport, address, peer)
         self.clients = clients
-        self.client: Client | None = None
+        self.client: AtSignClient | None = None
 
     def request(self, line: bytes) -> None:
-        """Print a request, and do what it asks for."""
+        """Print a request and handle it."""
         kind, *rest = line.decode("utf-8", "surrogateescape").split("@")
         fields = [kind.strip().upper(), *rest]
         if self.client is None and self._begin(fields):
@@ -104,7 +104,7 @@ class AtSignConnection(TranslatingConnection):
             self.refuse(str(wrong))
 
     def _begin(self, fields: list[str]) -> bool:
-        """Find out whose connection this is; tell whether the line was for that, and is no request."""
+        """Assign the connection to a client; returns False if the line is a request."""
         host, _, port = self.peer.rpartition(":")
         client = self.clients.get(fields[-1])
         match fields:
@@ -120,7 +120,7 @@ class AtSignConnection(TranslatingConnection):
                 self.tell(b"pushes")
             case _:
                 print("Connected by", (host, int(port)), flush=True)
-                self._join(client := Client())
+                self._join(client := AtSignClient())
                 self.clients[client.key] = client
                 if fields != ["CLIENT"]:
                     self._take_pushes()
@@ -128,13 +128,13 @@ class AtSignConnection(TranslatingConnection):
                 self.tell(b"client@" + client.key.encode())
         return True
 
-    def _join(self, client: Client | None) -> None:
+    def _join(self, client: AtSignClient | None) -> None:
         assert client is not None
         self.client = client
         client.connections.append(self)
 
     def _take_pushes(self) -> None:
-        """Have every message come here, so that `notify` can decide whether the client is sent it."""
+        """Subscribe to every message, so that `notify` can decide which ones the client receives."""
         assert self.client is not None
         self.client.pushes = self
         self.broker.subscribe(Subscription(self.ensure_session(), b"#", 0), None, b"#")
@@ -161,8 +161,8 @@ class AtSignConnection(TranslatingConnection):
             case _:
                 self.refuse(EXPECTED)
 
-    def _take_publish(self, client: Client, topic: str, contents: str, retain: bool) -> None:
-        """Publish a message. A client is subscribed to what it publishes on."""
+    def _take_publish(self, client: AtSignClient, topic: str, contents: str, retain: bool) -> None:
+        """Publish a message. A client is subscribed to the topics it publishes on."""
         if "*" in topic:
             raise InvalidTopic("a topic name holds no wildcard")
         self._note_subscription(client, topic)
@@ -174,17 +174,17 @@ class AtSignConnection(TranslatingConnection):
             payload = contents.encode("utf-8", "surrogateescape")
             self.ask(frames.frame("Publish", name, payload=payload, retain=retain))
 
-    def _take_subscribe(self, client: Client, topic: str) -> None:
-        """Subscribe to a topic: its kept values come first, then SUBACK."""
+    def _take_subscribe(self, client: AtSignClient, topic: str) -> None:
+        """Subscribe to a topic: retained messages are sent first, then SUBACK."""
         self._note_subscription(client, topic)
-        one = Client()
+        one = AtSignClient()
         one.pushes = client.pushes
         one.subscribe(topic)
-        for name, kept in self._kept_values():
-            one.notify(name, kept)
+        for name, payload in self._retained_payloads():
+            one.notify(name, payload)
         self._reply("SUBACK")
 
-    def _note_subscription(self, client: Client, topic: str) -> None:
+    def _note_subscription(self, client: AtSignClient, topic: str) -> None:
         limits = self.broker.limits
         try:
             name = topic.encode()
@@ -199,22 +199,22 @@ class AtSignConnection(TranslatingConnection):
         print("current subs:", client.subs, flush=True)
 
     def _database(self) -> dict[str, Level]:
-        """Return the topics as nested dictionaries, in the order in which they were first used."""
+        """Return the topics as nested dictionaries, in order of first use."""
         tree: dict[str, Level] = {}
         for topic in self.broker.catalog.created.values:
             place(tree, topic.decode(), "")
-        for name, kept in self._kept_values():
-            place(tree, name, "")[1] = kept.decode("utf-8", "replace")
+        for name, payload in self._retained_payloads():
+            place(tree, name, "")[1] = payload.decode("utf-8", "replace")
         return tree
 
-    def _kept_values(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the topics that have a kept value."""
+    def _retained_payloads(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the topics with a retained message, and its payload."""
         for found in self.broker.topics_for(b"#"):
             if found is not None and found[1] is not None:
                 yield found[0].decode(), found[1]
 
     def answer(self, line: Line, payload: bytes) -> None:
-        """Notify the client of a message, or tell it what came of its request."""
+        """Deliver a message to the client, or translate the answer to its request."""
         match line.command:
             case "Message" if self.client is not None:
                 self.client.notify(frames.unescape(line.words[0]).decode(), payload)
@@ -224,18 +224,17 @@ class AtSignConnection(TranslatingConnection):
                 self.refuse(" ".join(word.decode("utf-8", "replace") for word in line.words[1:]))
 
     def _reply(self, text: str) -> None:
-        """Answer a request, after what the client was sent on its third connection."""
+        """Answer a request, after the messages sent on the third connection."""
         if self.client is not None and self.client.pushes is not None:
             self.client.pushes.flush()
         self.tell(text.encode())
         self.answered()
 
     def refuse(self, text: str) -> None:
-        """Tell the client what is wrong with its request."""
         self._reply(f"ERROR@{text}")
 
     def _leave_together(self) -> None:
-        """End all connections of the client."""
+        """Close all connections of the client."""
         client, self.client = self.client, None
         if client is None:
             return
@@ -246,6 +245,6 @@ class AtSignConnection(TranslatingConnection):
             one.close()
 
     def lost(self) -> None:
-        """Note that the connection is gone, and end the client's others."""
+        """Handle the end of this connection, and close the client's others."""
         super().lost()
         self._leave_together()

@@ -6,7 +6,7 @@ server_host.py [--host HOST] [--port PORT]
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -19,28 +19,28 @@ from collections.abc import Sequence
 
 from pyrite.broker.link import Transport
 from pyrite.classic import common
-from pyrite.classic.at_sign.connection import AtSignConnection, Client
+from pyrite.classic.at_sign.connection import AtSignClient, AtSignConnection
 from pyrite.protocols.conversation import Conversation
 from pyrite.server.config import Config
 from pyrite.server.listeners import Listener
 from pyrite.server.server import Server
 
 TOPICS = ("weather", "news", "health", "security")
-"""Topics that are there from the start."""
+"""Topics that exist from the start."""
 
 
 class AtSignServer(Server):
-    """A broker whose clients send at-sign lines."""
+    """A broker for clients of the at-sign format."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.clients: dict[str, Client] = {}
-        """The clients that are being served, by their keys."""
+        self.clients: dict[str, AtSignClient] = {}
+        """The connected clients by key."""
         for topic in TOPICS:
             self.broker.create_topic(topic.encode())
 
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
-        """Make the connection of a client."""
+        """Create the connection of a client."""
         return AtSignConnection(self.broker, self.clients, transport, address, peer)
 
 

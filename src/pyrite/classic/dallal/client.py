@@ -7,7 +7,7 @@ client.py [--udp] HOST PORT subscribe TOPIC...
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -33,7 +33,7 @@ Connect = Callable[[], LineClient]
 
 
 def publish(connect: Connect, topic: str, message: str) -> int:
-    """Publish a message, and print whether it was acknowledged."""
+    """Publish a message; prints whether it was acknowledged."""
     try:
         if not message.isascii():
             raise LineError("bad-message", "a message is ASCII text, and this one has other characters")
@@ -48,9 +48,9 @@ def publish(connect: Connect, topic: str, message: str) -> int:
 
 
 def subscribe(connect: Connect, topics: Sequence[str], latest: bool, udp: bool) -> int:
-    """Subscribe to topics and print their messages until the server ends the connection.
+    """Subscribe to topics and print messages until the server closes the connection.
 
-    Each topic has a connection of its own; over UDP, where there are none, one socket serves all.
+    Each topic has its own connection; over UDP, one socket serves all.
     """
     clients: list[LineClient] = []
     try:
@@ -64,7 +64,7 @@ def subscribe(connect: Connect, topics: Sequence[str], latest: bool, udp: bool) 
             print(_reason(error), file=sys.stderr)
             return 1
         print("subscribing on", *topics, flush=True)
-        received: Queue[LineMessage | None] = Queue(1)  # a message is acknowledged once there is room here
+        received: Queue[LineMessage | None] = Queue(1)  # a message is acknowledged once it fits in here
         for client in clients:
             threading.Thread(target=_pass_on, args=(client, received), daemon=True).start()
         for message in iter(received.get, None):
@@ -92,7 +92,7 @@ def _reason(error: Exception) -> str:
 def run(arguments: Sequence[str] | None, *, usual_port: int, latest: bool, udp: bool) -> int:
     """Run a client of Dallal or of the message broker.
 
-    With `latest`, a newer message of a topic replaces one that waits; without it, every message comes.
+    With `latest`, a newer message on a topic replaces one that waits; without it, every message is delivered.
     """
     parser = argparse.ArgumentParser(
         prog=common.name(),
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str] | None, *, usual_port: int, latest: bool, udp: 
     parser.add_argument("host")
     parser.add_argument("port", type=common.port)
     commands = parser.add_subparsers(dest="command", required=True)
-    # Whatever comes after the command is text, even if it begins with a dash.
+    # Words after the command are text, even if they start with a dash.
     publishing = commands.add_parser("publish", help="publish a message", prefix_chars="\0", add_help=False)
     publishing.add_argument("topic")
     publishing.add_argument("message")

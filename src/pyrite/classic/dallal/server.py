@@ -6,7 +6,7 @@ server.py [--host HOST] [--port PORT] [--udp-port PORT]
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -26,12 +26,12 @@ EVENTS = {
 
 
 def tell(event: str, peer: str) -> None:
-    """Print what a client did, with its address and port as Python shows them."""
+    """Print an event of a client, with its address and port as Python shows them."""
     host, _, port = peer.rpartition(":")
     try:
         print(EVENTS[event], (host, int(port)), flush=True)
     except OSError:
-        pass  # whoever read the output has ended; the clients have not
+        pass  # the reader of the output is gone, but clients are not
 
 
 @common.program

@@ -1,1 +1,1 @@
-"""The distributed broker: publishers that create topics and send, subscribers that pull (port 5555)."""
+"""The distributed broker: publishers create topics and send, subscribers pull (port 5555)."""

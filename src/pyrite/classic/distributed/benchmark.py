@@ -1,4 +1,4 @@
-"""What both benchmarks share: several client processes at once, progress, and a table of results."""
+"""Shared by both benchmarks: client processes, progress, and a table of results."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from pyrite.classic import common
 from pyrite.classic.distributed.publisher import Publisher
 from pyrite.classic.distributed.server import HOST, PORT
 
-PIECE = 500
-"""Operations between two reports of a client's progress."""
-LOOK_AFTER = 1.0
-"""Seconds without a report after which the clients are looked at: one may have been killed."""
+REPORT_INTERVAL = 500
+"""Operations between two progress reports of a client."""
+CHECK_AFTER = 1.0
+"""Seconds without a report after which the client processes are checked: one may have been killed."""
 
 
 class Benchmark(NamedTuple):
-    """An operation to measure. Each function gets the publisher and a prefix of its client's own."""
+    """An operation to measure. Each function receives the publisher and a topic prefix for its client."""
 
     name: str
     unit: str
-    """What is counted."""
+    """The unit that is counted."""
     prepare: Callable[[Publisher, str], None]
     variants: Mapping[str, Callable[[Publisher, str, int, int], None]]
-    """Ways of doing it: given also the number of the first operation, and how many to do."""
+    """Variants of the operation; each also receives the number of the first operation, and how many to do."""
     clean: Callable[[Publisher, str, int], None]
-    """Remove what the client made; given also how many operations it did."""
+    """Clean up; also receives the number of operations done."""
 
 
 class Report(NamedTuple):
@@ -61,13 +61,13 @@ def _client(
         publisher = Publisher(host, port)
         benchmark.prepare(publisher, prefix)
         reports.put(Report(number, 0, time.time()))
-        for first in range(0, count, PIECE):
-            size = min(PIECE, count - first)
+        for first in range(0, count, REPORT_INTERVAL):
+            size = min(REPORT_INTERVAL, count - first)
             benchmark.variants[variant](publisher, prefix, first, size)
             reports.put(Report(number, first + size, time.time()))
         benchmark.clean(publisher, prefix, count)
         publisher.close()
-    except Exception as error:  # whatever it is, the main process reports it
+    except Exception as error:  # reported by the main process, whatever it is
         reports.put(Report(number, 0, time.time(), str(error)))
 
 
@@ -78,7 +78,7 @@ class BenchmarkError(OSError):
 def _measure(
     benchmark: Benchmark, variant: str, asked: argparse.Namespace, console: Console
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Run all clients; return when each began and when it ended."""
+    """Run all clients; returns when each started and ended."""
     context = multiprocessing.get_context("spawn")
     reports: multiprocessing.Queue[Report] = context.Queue()
     clients = [
@@ -89,7 +89,7 @@ def _measure(
         )
         for number in range(asked.clients)
     ]
-    # A terminal sends Ctrl-C to the clients too. They start with it blocked, and end with this process.
+    # A terminal sends Ctrl-C to the clients as well. They start with it blocked, and end with this process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         for client in clients:
@@ -104,7 +104,7 @@ def _measure(
         task = bar.add_task(f"{benchmark.unit}, {variant}", total=asked.clients * asked.count)
         while len(ended) < asked.clients:
             try:
-                report = reports.get(timeout=LOOK_AFTER)
+                report = reports.get(timeout=CHECK_AFTER)
             except Empty:
                 if any(client.exitcode for client in clients):
                     raise BenchmarkError("a client process has died") from None
@@ -122,7 +122,7 @@ def _measure(
 
 
 def run(benchmark: Benchmark, arguments: Sequence[str] | None = None) -> int:
-    """Run a benchmark, print its results, and return the exit code."""
+    """Run a benchmark and print its results; returns the exit code."""
     parser = argparse.ArgumentParser(prog=common.name(), description=f"the throughput of {benchmark.name}")
     parser.add_argument("--host", default=HOST, help="where the server listens (default: %(default)s)")
     parser.add_argument("--port", type=common.port, default=PORT, help="(default: %(default)s)")

@@ -1,4 +1,4 @@
-"""How many topics several clients create a second, with createTopic() and in batches.
+"""Topics created per second by several clients, with createTopic() and in batches.
 
 benchmark_createTopic.py [--host HOST] [--port PORT] [--clients 4] [--count 5000]
 """
@@ -6,7 +6,7 @@ benchmark_createTopic.py [--host HOST] [--port PORT] [--clients 4] [--count 5000
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -20,7 +20,7 @@ from pyrite.classic.distributed.publisher import Publisher
 
 
 def prepare(publisher: Publisher, prefix: str) -> None:
-    """Need nothing: every client creates topics of its own."""
+    """Prepare nothing: every client creates its own topics."""
 
 
 def create(publisher: Publisher, prefix: str, first: int, count: int) -> None:

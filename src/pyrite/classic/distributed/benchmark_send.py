@@ -1,4 +1,4 @@
-"""How many messages several clients send a second, with send() and in batches; each is acknowledged on disk.
+"""Messages sent per second by several clients, with send() and in batches; each is acknowledged on disk.
 
 benchmark_send.py [--host HOST] [--port PORT] [--clients 4] [--count 5000]
 """
@@ -6,7 +6,7 @@ benchmark_send.py [--host HOST] [--port PORT] [--clients 4] [--count 5000]
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -20,7 +20,7 @@ from pyrite.classic.distributed.publisher import Publisher
 
 
 def prepare(publisher: Publisher, prefix: str) -> None:
-    """Create a topic of this client's own."""
+    """Create a topic for this client."""
     publisher.createTopic(prefix)
 
 

@@ -4,13 +4,13 @@ publisher.py --create my_topic
 publisher.py --publish my_topic "Hello, world!"
 publisher.py --delete my_topic
 
-    from publisher import registerPublisher, createTopic, send, deleteTopic
+from publisher import registerPublisher, createTopic, send, deleteTopic
 """
 
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -25,13 +25,13 @@ from pyrite.client.line import LineError
 
 
 class Publisher:
-    """One publisher, over a connection of its own."""
+    """A publisher with its own connection."""
 
     def __init__(self, host: str = HOST, port: int = PORT) -> None:
         self._client = common.connect(host, port)
 
     def createTopic(self, topic: str) -> None:
-        """Create a topic; raise LineError if it already exists."""
+        """Create a topic; raises LineError if it already exists."""
         try:
             self._client.create(topic, new=True)
         except LineError as error:
@@ -40,15 +40,15 @@ class Publisher:
             raise LineError(error.code, f"Topic '{topic}' already exists") from None
 
     def createTopics(self, topics: Sequence[str]) -> None:
-        """Create many topics without waiting for each; those that exist stay as they are."""
+        """Create many topics without waiting for each; existing ones are unchanged."""
         self._client.create_many(topics)
 
     def send(self, topic: str, message: str) -> None:
-        """Send a message to all subscribers of a topic; return when it is on disk."""
+        """Send a message to all subscribers of a topic; returns once it is on disk."""
         self._client.publish(topic, message.encode())
 
     def sendAll(self, topic: str, messages: Sequence[str]) -> None:
-        """Send many messages without waiting for each; return when all are on disk."""
+        """Send many messages without waiting for each; returns once all are on disk."""
         self._client.publish_many(topic, [message.encode() for message in messages])
 
     def deleteTopic(self, topic: str) -> None:
@@ -60,11 +60,11 @@ class Publisher:
         self._client.delete_many(topics)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._client.close()
 
 
-# The page's functions work on the one publisher that a process registered last.
+# The functions use the publisher that the process registered last.
 _registered: list[Publisher] = []
 
 
@@ -77,12 +77,12 @@ def registerPublisher(host: str = HOST, port: int = PORT) -> None:
 
 
 def createTopic(topic: str) -> None:
-    """Create a topic; raise LineError if it already exists."""
+    """Create a topic; raises LineError if it already exists."""
     _publisher().createTopic(topic)
 
 
 def send(topic: str, message: str) -> None:
-    """Send a message to all subscribers of a topic; return when it is on disk."""
+    """Send a message to all subscribers of a topic; returns once it is on disk."""
     _publisher().send(topic, message)
 
 

@@ -6,7 +6,7 @@ server.py [--host HOST] [--port PORT] [--data DIR]
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -20,7 +20,7 @@ from pyrite.classic import common
 
 HOST = "localhost"
 PORT = 5555
-"""Where the server listens and its clients connect to, unless an option says otherwise."""
+"""Default address of the server, and of its clients."""
 
 
 @common.program
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ports: list[str] = []
 
     def say(line: str) -> None:
-        """Print the one line that the server has, in place of the broker's own."""
+        """Print the server's single line instead of the broker's own."""
         if line.startswith("listening on "):
             ports.append(line.rpartition(":")[2])
         elif line == "pyrite ready":

@@ -2,13 +2,13 @@
 
 subscriber.py --subscribe my_topic [--name NAME]
 
-    from subscriber import registerSubscriber, subscribe, pull
+from subscriber import registerSubscriber, subscribe, pull
 """
 
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -27,15 +27,15 @@ from pyrite.classic.distributed.server import HOST, PORT
 from pyrite.client.line import LineError
 
 MAX_PULLED = 10_000
-"""Messages that one pull returns at most."""
+"""Maximum number of messages returned by one pull."""
 MAX_CONSUMER_NAME = 256
-"""Characters that the broker allows for the name under which it keeps a subscriber's place in a topic."""
-PAUSE = 0.2
-"""Seconds between two pulls of the program when there was nothing new."""
+"""Maximum length of a consumer's name in characters."""
+POLL_INTERVAL = 0.2
+"""Seconds to wait after a pull without messages."""
 
 
 class Subscriber:
-    """One subscriber. Under a name of its own it finds what came while it was away."""
+    """A subscriber. With a name, it continues where it stopped."""
 
     def __init__(self, name: str = "", host: str = HOST, port: int = PORT) -> None:
         self._name = name or uuid4().hex
@@ -44,14 +44,14 @@ class Subscriber:
         self._client = common.connect(host, port)
 
     def subscribe(self, topic: str) -> None:
-        """Subscribe to a topic: from now on its messages can be pulled."""
+        """Subscribe to a topic: messages sent from now on can be pulled."""
         self._client.register(self._consumer(topic), topic, start="latest")
         self._subscribed.add(topic)
 
     def pull(self, topic: str) -> list[str]:
         """Return the messages of a topic that this subscriber has not pulled yet, each once.
 
-        Raise LineError if the topic was deleted, or is not subscribed to.
+        Raises LineError if the topic was deleted, or is not subscribed to.
         """
         try:
             pulled = self._client.pull(self._consumer(topic), MAX_PULLED)
@@ -64,24 +64,24 @@ class Subscriber:
         return [message.payload.decode("utf-8", "replace") for message in pulled]
 
     def _consumer(self, topic: str) -> str:
-        """Return the name under which the broker keeps this subscriber's place in a topic."""
+        """Return the name of the consumer for this subscriber and a topic."""
         consumer = f"{self._name}/{topic}"
         if len(consumer) > MAX_CONSUMER_NAME or not consumer.isprintable():
             consumer = f"{self._name}/{hashlib.sha256(topic.encode()).hexdigest()}"
         return consumer
 
     def close(self) -> None:
-        """End the connection. Of a subscriber without a name the broker keeps nothing."""
+        """Close the connection. The broker keeps nothing of a subscriber without a name."""
         try:
             if not self._lasts:
                 for topic in self._subscribed:
                     self._client.unregister(self._consumer(topic))
         except (OSError, LineError):
-            pass  # the server has ended
+            pass  # the server has closed the connection
         self._client.close()
 
 
-# The page's functions work on the one subscriber that a process registered last.
+# The functions use the subscriber that the process registered last.
 _registered: list[Subscriber] = []
 
 
@@ -95,18 +95,18 @@ def registerSubscriber(name: str = "", host: str = HOST, port: int = PORT) -> No
 
 @atexit.register
 def _close() -> None:
-    """End the connection with the process."""
+    """Close the connection when the process ends."""
     for subscriber in _registered:
         subscriber.close()
 
 
 def subscribe(topic: str) -> None:
-    """Subscribe to a topic: from now on its messages can be pulled."""
+    """Subscribe to a topic: messages sent from now on can be pulled."""
     _subscriber().subscribe(topic)
 
 
 def pull(topic: str) -> list[str]:
-    """Return new messages of a topic, each once; raise LineError if the topic was deleted."""
+    """Return new messages of a topic, each once; raises LineError if the topic was deleted."""
     return _subscriber().pull(topic)
 
 
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--subscribe", required=True, metavar="TOPIC", help="print the messages of a topic")
     parser.add_argument("--name", default="", help="receive what came while away under the same name")
     asked = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as after Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as after Ctrl-C
     registerSubscriber(asked.name, asked.host, asked.port)
     subscribe(asked.subscribe)
     print(f"Subscribed to '{asked.subscribe}'", flush=True)
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for message in messages:
             print(message, flush=True)
         if not messages:
-            time.sleep(PAUSE)
+            time.sleep(POLL_INTERVAL)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The client of the message broker: that of Dallal over TCP, but every subscriber gets every message.
+"""The client of the message broker: Dallal's client over TCP, but every subscriber receives every message.
 
 client.py HOST PORT publish TOPIC MESSAGE
 client.py HOST PORT subscribe TOPIC...
@@ -7,7 +7,7 @@ client.py HOST PORT subscribe TOPIC...
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 

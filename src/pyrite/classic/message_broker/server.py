@@ -1,15 +1,15 @@
 """The server of the message broker: the line protocol over TCP (1370).
 
-server.py [--host HOST] [--port PORT]
+    server.py [--host HOST] [--port PORT]
 
-It pings its clients, closes no connection, and prints nothing. What a slow subscriber has not taken yet waits
-on disk, in a folder that is deleted when the server ends.
+It pings its clients, closes no connection, and prints nothing. Messages that a slow subscriber has not
+received wait on disk, in a folder that is deleted when the server ends.
 """
 
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -24,7 +24,7 @@ from pyrite.protocols.line.options import LineOptions
 
 
 def tell_nobody(event: str, peer: str) -> None:
-    """Print nothing of clients that come, go or stay silent."""
+    """Print nothing."""
 
 
 @common.program

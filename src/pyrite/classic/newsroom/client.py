@@ -8,10 +8,10 @@ import time
 from queue import Empty, SimpleQueue
 
 TIMEOUT = 10.0
-"""Seconds that a reply may take."""
+"""Timeout for a reply, in seconds."""
 ROLES = {"p": "Publisher", "s": "Subscriber"}
 ACKNOWLEDGED = ("SUB", "RECON", "DISC")
-"""Actions whose message is acknowledged after it was sent back."""
+"""Actions that are sent back before they are acknowledged."""
 
 
 class Client:
@@ -22,7 +22,7 @@ class Client:
             raise ValueError(f"unknown action {action!r}: expected 'p' or 's'")
         self.name = f"{ROLES[action]} {id}"
         self.received: list[tuple[str, str]] = []
-        """What came, as pairs of subject and content."""
+        """The received messages, as pairs of subject and content."""
         self._where = (host, port)
         self._came = threading.Condition()
         self._replies: SimpleQueue[str | None] = SimpleQueue()
@@ -39,10 +39,10 @@ class Client:
         self._replies = SimpleQueue()
         threading.Thread(target=self._read, args=(self._socket, self._replies), daemon=True).start()
         self.reply = self._reply()
-        """What the server said last on connecting: CONN_ACK, or CON_ACK after `reconnect`."""
+        """The server's last answer to connecting: CONN_ACK, or CON_ACK after `reconnect`."""
 
     def send_message(self, message: str) -> str:
-        """Send a message, and return the response: the message itself, its acknowledgement, or an error."""
+        """Send a message; returns the response: the message itself, its acknowledgement, or an error."""
         if self._socket is None:
             raise ConnectionError(f"{self.name} is not connected")
         if "\n" in message or "\r" in message:
@@ -67,37 +67,37 @@ class Client:
         return reply
 
     def publish(self, subject: str, content: str) -> str:
-        """Publish on a subject, and return the response: the message sent back, or ERROR and a text."""
+        """Publish on a subject; returns the message sent back, or ERROR and a text."""
         return self.send_message(f"{self.name}|PUB|{subject}|{content}")
 
     def subscribe(self, subject: str) -> str:
-        """Subscribe to a subject, and return the response: SUB_ACK, or ERROR and a text."""
+        """Subscribe to a subject; returns SUB_ACK, or ERROR and a text."""
         return self.send_message(f"{self.name}|SUB|{subject}")
 
     def disconnect(self) -> str:
-        """Leave, and return the response: DISC_ACK."""
+        """Disconnect; returns DISC_ACK."""
         response = self.send_message(f"{self.name}|DISC")
         self._close()
         return response
 
     def reconnect(self) -> str:
-        """Come back, and return the response: CON_ACK. What was missed follows, unless it is too old."""
+        """Reconnect; returns CON_ACK. Missed messages follow, unless they are too old."""
         self._close()
         self._open()
         self.reply = self.send_message(f"{self.name}|RECON")
         return self.reply
 
     def _close(self) -> None:
-        """End the connection; the thread that reads from it closes its socket."""
+        """Shut the connection down; the reading thread closes the socket."""
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # the server has ended it
+                pass  # closed by the server
             self._socket = None
 
     def wait_for(self, count: int, timeout: float = TIMEOUT) -> list[tuple[str, str]]:
-        """Wait until so many messages have come, and return all there are."""
+        """Wait for a number of messages; returns all received so far."""
         end = time.monotonic() + timeout
         with self._came:
             while len(self.received) < count and self._came.wait(max(0.0, end - time.monotonic())):
@@ -117,5 +117,5 @@ class Client:
                         self.received.append((subject, content))
                         self._came.notify_all()
         except (OSError, ValueError):
-            pass  # the connection is over
+            pass  # the connection has ended
         replies.put(None)

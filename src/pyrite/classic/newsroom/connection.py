@@ -1,9 +1,9 @@
-"""A connection of the newsroom: its messages, translated into the line protocol and back.
+"""A connection of the newsroom, translated to the line protocol and back.
 
 A message is a line: NAME|PUB|SUBJECT|CONTENT, NAME|SUB|SUBJECT, NAME|RECON or NAME|DISC. The server sends
-CONN_ACK to each client that connects. It confirms a message, once it is done, by sending it back; then come
-SUB_ACK, CON_ACK or DISC_ACK. A refused message is answered with ERROR and a text instead. A subscriber is
-sent MSG|SUBJECT|CONTENT.
+CONN_ACK to each client that connects. It confirms a message by sending it back once it is done, followed by
+SUB_ACK, CON_ACK or DISC_ACK; a refused message is answered with ERROR and a text instead. A subscriber
+receives MSG|SUBJECT|CONTENT.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class NewsroomConnection(TranslatingConnection):
     def __init__(self, broker: Broker, clean: Clean, transport: Transport, address: str, peer: str) -> None:
         super().__init__(broker, transport, address, peer)
         self._clean = clean
-        """Have clients that are away miss what is too old, then make a call."""
+        """Expire the old messages of clients that are away, then make a call."""
         self._message = b""
-        """What is being answered."""
+        """The message being answered."""
         self._action = b""
         self._early: list[bytes] = []
-        """Messages that came before SUB_ACK, which goes first."""
+        """Messages that arrived before SUB_ACK was sent, which goes first."""
         self._sent: list[int] = []
-        """Numbers of messages that the transport was given and may not have sent yet."""
+        """Numbers of the messages in the transport's buffer."""
         self.tell(b"CONN_ACK")
 
     def request(self, line: bytes) -> None:
-        """Do what a message asks for."""
+        """Handle a message of the client."""
         name, *fields = line.split(b"|", 3)
         self._message, self._action = line, fields[0] if fields else name
         match self._action, fields[1:]:
@@ -65,7 +65,7 @@ class NewsroomConnection(TranslatingConnection):
                 self.refuse(f"unknown action {action!r}: expected DISC, RECON, SUB or PUB")
 
     def _ask_as(self, name: bytes, subject: bytes, frame: bytes) -> None:
-        """Ask for something on a subject, in the name of a client."""
+        """Send a command for a subject, in a client's name."""
         if subject not in (one.encode() for one in SUBJECTS):
             shown = subject[:40].decode("utf-8", "replace")
             self.refuse(f"unlisted subject {shown!r}: expected {' or '.join(SUBJECTS)}")
@@ -78,14 +78,14 @@ class NewsroomConnection(TranslatingConnection):
         self.ask(frame)
 
     def _come_back(self, name: bytes) -> None:
-        """Give a client its subscriptions again, and what it missed."""
+        """Restore a client's subscriptions and deliver what it missed."""
         if self.session is not None:
             self.refuse(f"{self.session.client_id} is connected")
         else:
             self.ask(frames.line("Connect", name, resume=True, ttl=DAY))
 
     def answer(self, line: Line, payload: bytes) -> None:
-        """Tell the client what the line protocol says."""
+        """Translate a frame of the line protocol for the client."""
         match line.command:
             case "PubAck":
                 self._confirm()
@@ -99,7 +99,7 @@ class NewsroomConnection(TranslatingConnection):
                     self._early.append(message)
                 else:
                     self.tell(message)
-            case "Error" if self.busy:  # else the connection ends, and the client sees that
+            case "Error" if self.busy:  # otherwise the connection ends, which the client sees
                 self.refuse(" ".join(word.decode("utf-8", "replace") for word in line.words[1:]))
 
     def _confirm(self, *lines: bytes) -> None:
@@ -107,22 +107,20 @@ class NewsroomConnection(TranslatingConnection):
         self._reply(self._message, *lines)
 
     def refuse(self, text: str) -> None:
-        """Tell the client what is wrong with its message."""
         self._reply(f"ERROR {text}".encode())
 
     def _reply(self, *lines: bytes) -> None:
-        """Send the client an answer, and then what came for it meanwhile."""
+        """Send the client an answer, then the messages held back for it."""
         for line in (*lines, *self._early):
             self.tell(line)
         self._early.clear()
         self.answered()
 
-    # The client acknowledges nothing: a message has arrived when the transport has sent it.
+    # Clients send no acknowledgements: a message counts as received once the transport has sent it.
 
     def send(
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
     ) -> bool:
-        """Send messages."""
         if qos:
             self._sent += range(first_id, first_id + stop - start)
             self.broker.soon(partial(self.broker.journal.after, self._look_what_arrived))
@@ -134,12 +132,12 @@ class NewsroomConnection(TranslatingConnection):
             self._arrived()
 
     def _arrived(self) -> None:
-        """Note that everything that was sent has arrived."""
+        """Acknowledge everything that was sent."""
         if self.session is not None:
             sent, self._sent = self._sent, []
             self.session.acknowledge(sent)
 
     def drained(self) -> None:
-        """Send what was held back while the client was slow."""
+        """Send the messages that were held back while the client was slow."""
         self._look_what_arrived()
         super().drained()

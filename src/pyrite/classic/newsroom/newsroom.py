@@ -1,4 +1,4 @@
-"""The newsroom's test sequence, after a question.
+"""The newsroom's test sequence, after a prompt.
 
 newsroom.py [--port PORT] [--max-age SECONDS]
 """
@@ -6,7 +6,7 @@ newsroom.py [--port PORT] [--max-age SECONDS]
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -23,7 +23,7 @@ from pyrite.classic.newsroom.server import MAX_AGE, Server
 
 
 class Steps:
-    """The steps of the sequence, each printed, and whether all went as they should."""
+    """The steps of the sequence, each printed, and whether all succeeded."""
 
     def __init__(self, port: int, max_age: float) -> None:
         self.good = True
@@ -34,12 +34,11 @@ class Steps:
         self._serving.start()
 
     def end(self) -> None:
-        """Stop the server."""
         self._server.stop()
         self._serving.join()
 
     def run(self) -> None:
-        """Do all that follows."""
+        """Run all further steps."""
         print("Step 2: publishers connect, and publish what is stored", flush=True)
         publishers = self._connect("p", 2)
         self._publish(publishers, "the first")
@@ -72,7 +71,7 @@ class Steps:
         self._disconnect([*subscribers, *publishers])
 
     def _see(self, text: str, found: object, expected: object) -> None:
-        """Print what came of something, and note whether it is what should have."""
+        """Print the result of a step, and record whether it is the expected one."""
         print(f"{text}: {found}", flush=True)
         if found != expected:
             self.good = False
@@ -89,13 +88,13 @@ class Steps:
             self._see(f"{one.name} disconnects", one.disconnect(), "DISC_ACK")
 
     def _publish(self, publishers: Sequence[Client], what: str) -> None:
-        """Have the first publisher publish on NEWS, and the second on WEATHER."""
+        """Publish on NEWS with the first publisher, and on WEATHER with the second."""
         for one, subject in zip(publishers, ("NEWS", "WEATHER"), strict=True):
             confirmed = f"{one.name}|PUB|{subject}|{what} on {subject}"
             self._see(f"{one.name} publishes", one.publish(subject, f"{what} on {subject}"), confirmed)
 
     def _receive(self, subscribers: Sequence[Client], wanted: Sequence[Sequence[str]], what: str) -> None:
-        """See that subscribers have received a message on each of their subjects, and nothing else."""
+        """Check that subscribers have received one message on each of their subjects, and nothing else."""
         for one, subjects in zip(subscribers, wanted, strict=True):
             received = sorted(one.wait_for(len(subjects)))
             one.received.clear()
@@ -104,7 +103,7 @@ class Steps:
 
 
 def run(port: int, max_age: float) -> bool:
-    """Run the sequence, and tell whether all went as it should."""
+    """Run the sequence; returns True if every step succeeded."""
     steps = Steps(port, max_age)
     try:
         steps.run()

@@ -6,7 +6,7 @@ server.py [--host HOST] [--port PORT]
 import sys
 from pathlib import Path
 
-if not __name__.startswith("pyrite."):  # started or imported as a file
+if not __name__.startswith("pyrite."):  # run or imported as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from pyrite.classic import bootstrap
 
@@ -33,13 +33,13 @@ from pyrite.server.server import Server as PyriteServer
 T = TypeVar("T")
 
 MAX_AGE = 30.0
-"""Seconds after which a message that a subscriber missed is no longer sent."""
+"""Age in seconds from which a missed message is no longer delivered."""
 TIMEOUT = 30.0
-"""Seconds that looking into a server that runs, and stopping it, may take."""
+"""Timeout for inspecting and stopping a running server, in seconds."""
 
 
 class Newsroom(PyriteServer):
-    """A broker whose clients are publishers and subscribers of the newsroom."""
+    """A broker for publishers and subscribers of the newsroom."""
 
     def __init__(self, config: Config, max_age: float) -> None:
         super().__init__(config)
@@ -51,11 +51,11 @@ class Newsroom(PyriteServer):
         print(f"error: a connection from {address} is refused: too many connections", flush=True)
 
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
-        """Make the connection of a client."""
+        """Create the connection of a client."""
         return NewsroomConnection(self.broker, self.clean, transport, address, peer)
 
     def clean(self, then: Callable[[], object]) -> None:
-        """Have clients that are away miss what is too old; then make a call."""
+        """Expire the old messages of clients that are away, then make a call."""
         journal, stream = self.broker.journal, self._stream
 
         def found(offset: int) -> None:
@@ -71,13 +71,13 @@ class Newsroom(PyriteServer):
         return [session for session in sessions if session.link is None and session.subscriptions]
 
     def _published(self, offset: int) -> Iterator[dict[str, Any]]:
-        """Yield messages from the log, as rows."""
+        """Yield rows from the log."""
         assert self.journal is not None
         for rows in self.journal.read_all(self._stream, offset):
             yield from rows.to_pylist()
 
     def subscribers(self) -> dict[str, list[str]]:
-        """Return the names of those subscribed to each subject, here or away."""
+        """Return the names of each subject's subscribers, connected or not."""
         sessions = self.broker.sessions.items()
         return {
             one: [name for name, session in sessions if one.encode() in session.subscriptions]
@@ -96,7 +96,9 @@ class Newsroom(PyriteServer):
         return {one.client_id: [key.decode() for key in one.subscriptions] for one in self._away()}
 
     def offline_queue(self) -> list[tuple[str, str, str, float]]:
-        """Return what waits for those that are away: client, subject, content, and when it was published."""
+        """Return the messages that wait for subscribers that are away: client, subject, content, and time
+        of publication.
+        """
         queue: list[tuple[str, str, str, float]] = []
         for session in self._away():
             offset = (session.positions or {}).get(self._stream, self._stream.routed)
@@ -108,7 +110,7 @@ class Newsroom(PyriteServer):
 
 
 class Server:
-    """The newsroom's server: it listens when it is made, and serves while `start` runs."""
+    """The newsroom's server: it listens from its creation, and serves while `start` runs."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 12345, max_age: float = MAX_AGE) -> None:
         self.host = host
@@ -134,7 +136,7 @@ class Server:
         return newsroom
 
     def start(self) -> None:
-        """Serve for ever, or until `stop` is called."""
+        """Serve until `stop` is called."""
         if self._stopped.is_set():
             return
         self._serving = threading.get_ident()
@@ -145,7 +147,7 @@ class Server:
             self._close()
 
     def stop(self) -> None:
-        """End the server, from any thread, and forget everything."""
+        """Stop the server, from any thread, and discard its data."""
         if self._serving is None:
             self._serving = threading.get_ident()
             self._loop.run_until_complete(self._newsroom.stop())
@@ -162,7 +164,7 @@ class Server:
 
     @property
     def subscribers(self) -> dict[str, list[str]]:
-        """The names of the subscribers of each subject, connected or not."""
+        """The names of each subject's subscribers, connected or not."""
         return self._look(self._newsroom.subscribers)
 
     @property
@@ -177,11 +179,11 @@ class Server:
 
     @property
     def offline_queue(self) -> list[tuple[str, str, str, float]]:
-        """What waits for subscribers that are away, as (client, topic, message, timestamp)."""
+        """The messages that wait for subscribers that are away, as (client, topic, message, timestamp)."""
         return self._look(self._newsroom.offline_queue)
 
     def clean_queue(self) -> None:
-        """Remove from the offline queue what is older than 30 s."""
+        """Remove messages older than 30 s from the offline queue."""
 
         async def clean() -> None:
             cleaned = asyncio.Event()
@@ -219,7 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for server in servers:
             server.stop()
 
-    # Set before the server is made, which prints that it is ready: from then on Ctrl-C ends it in good order.
+    # Set before the server is created, which prints that it is ready: from then on Ctrl-C must stop it
+    # cleanly.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     server = Server(asked.host, asked.port)
