@@ -138,6 +138,12 @@ class Conversation(Link):
         self.hold()
         self.broker.choke(self)
 
+    def wait_for_fan_outs(self, data: bytes, at: int) -> None:
+        """Have the rest of `data` wait until less is owed to the receivers of messages."""
+        self.keep(data, at, 0)
+        self.hold()
+        self.broker.fan_outs.wait(self)
+
     def wait_for_budget(self, data: bytes, at: int) -> None:
         """Have the rest of `data` wait until the user's rate quota allows more."""
         assert self.meter is not None

@@ -15,7 +15,7 @@ from pyrite.server.questions.topics import checked_topic
 
 
 class _Turn:
-    """A publish that waits until the journal has written some of what it was given."""
+    """A publish that waits until there is room in the journal, or for the deliveries that it causes."""
 
     def __init__(self, publishing: Publishing, account: Account, batch: Batch, reply: Reply) -> None:
         self._publish = partial(publishing.publish_when_there_is_room, account, batch, reply)
@@ -68,10 +68,12 @@ class Publishing:
         self.publish_when_there_is_room(account, batch, reply)
 
     def publish_when_there_is_room(self, account: Account, batch: Batch, reply: Reply) -> None:
-        """Publish, or wait for the journal first."""
+        """Publish, or wait until there is room."""
         done = partial(self._done, batch, reply)
         if self._broker.journal.full:
             self._broker.choke(_Turn(self, account, batch, reply))
+        elif self._broker.fan_outs.has_to_wait(batch.topic, 1):
+            self._broker.fan_outs.wait(_Turn(self, account, batch, reply))
         elif account.meter is None:
             self._broker.publish(batch, done=done)
         else:
