@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pyrite.broker import core
+from pyrite.broker import fanout, subscriptions
 from pyrite.broker.limits import Limits
 from pyrite.journal import disk as journal
 from pyrite.journal import reading
@@ -42,20 +43,27 @@ CLIENTS = list(LASTING)
 TICKS = [3, 21, 333]
 EXPIRIES = [10, 50]  # which no sum of ticks is equal to
 
-SMALL: list[tuple[Any, str, int]] = [
-    (core, "MANY", 0),  # subscribers of a topic from which on only those are asked who are there
-    (reading, "PIECE_MESSAGES", 3),  # read from the log at a time
-    (reading, "GATHER", 2),
-    (journal, "MAX_ROWS", 2),  # of a session's steps before they are written anew
-    (journal, "MAX_PENDING", 200),  # bytes that wait to be written before no more is read
-    (journal, "MAX_CHANGES", 4),  # changes that wait before no more is read from a client
-    (journal, "MANY_CHANGES", 1),  # changes that are written at once
+SMALL: list[list[tuple[Any, str, int]]] = [
+    [  # every message is delivered in slices, to one receiver at a time
+        (fanout, "SMALL", 0),
+        (fanout, "BETWEEN_LOOKS", 1),
+        (subscriptions, "WIDE", 0),
+    ],
+    [(fanout, "MANY", 0)],  # subscribers of a topic above which only those are asked who are connected
+    [(fanout, "MAX_OWED", 50), (fanout, "CHARGED", 0), (subscriptions, "COSTLY", 0)],  # publishers wait
+    [(reading, "PIECE_MESSAGES", 3)],  # read from the log at a time
+    [(reading, "GATHER", 2)],
+    [(journal, "MAX_ROWS", 2)],  # of a session's steps before they are written anew
+    [(journal, "MAX_PENDING", 200)],  # bytes that wait to be written before no more is read
+    [(journal, "MAX_CHANGES", 4)],  # changes that wait before no more is read from a client
+    [(journal, "MANY_CHANGES", 1)],  # changes that are written at once
 ]
-FEW_CHANGES_WAIT, FEW_CHANGES_ARE_WRITTEN = 5, 6
+FEW_CHANGES_WAIT, FEW_CHANGES_ARE_WRITTEN = 7, 8
 """Places above. If few changes may wait, few must be written at once, or publishers wait for a tick."""
 
 clients = st.sampled_from(CLIENTS)
 windows = st.sampled_from([1, 2, 5])
+rounds = st.sampled_from([None, 0, 1, 3])
 
 
 class Message:
@@ -176,8 +184,8 @@ class LogMachine(RuleBasedStateMachine):
     def begin(self, windows: list[int], small: list[bool]) -> None:
         # What happens in a large broker only is to happen here, too.
         small[FEW_CHANGES_ARE_WRITTEN] |= small[FEW_CHANGES_WAIT]
-        for (module, name, value), chosen in zip(SMALL, small, strict=True):
-            if chosen:
+        for constants, chosen in zip(SMALL, small, strict=True):
+            for module, name, value in constants if chosen else ():
                 self.stack.enter_context(patch.object(module, name, value))
         for name, window in zip(CLIENTS, windows, strict=True):
             self.devices[name].window = window
@@ -202,12 +210,20 @@ class LogMachine(RuleBasedStateMachine):
         self.machine.committing.work_only()
         return True
 
-    @rule()
-    def disk_writes(self) -> None:
+    @rule(rounds=rounds)
+    def disk_writes(self, rounds: int | None) -> None:
         assert isinstance(self.machine.writing, Deferred)
-        self.machine.writing.step()
-        self.machine.core.flush()
+        with self.few(rounds):
+            self.machine.writing.step()
+            self.machine.core.flush()
         self.look()
+
+    @contextmanager
+    def few(self, rounds: int | None) -> Iterator[None]:
+        """Have the broker take few rounds of turns: some work is still to be done at the next rule."""
+        self.machine.core.rounds = rounds
+        yield
+        self.machine.core.rounds = None
 
     @rule()
     def disk_writes_the_state(self) -> None:
@@ -292,9 +308,15 @@ class LogMachine(RuleBasedStateMachine):
         ),
         expiry=st.sampled_from([None, None, None, *EXPIRIES]),
         written=st.booleans(),
+        rounds=rounds,
     )
     def publish(
-        self, who: str, chosen: list[tuple[str, int, int]], expiry: int | None, written: bool
+        self,
+        who: str,
+        chosen: list[tuple[str, int, int]],
+        expiry: int | None,
+        written: bool,
+        rounds: int | None,
     ) -> None:
         device = self.devices[who]
         if device.client is None:
@@ -308,9 +330,10 @@ class LogMachine(RuleBasedStateMachine):
             self.note_sent(message)
             sending.append((topic, b"%d" % self.number + b" " * padding, qos))
         properties: dict[str, Any] = {} if expiry is None else {"message_expiry": expiry}
-        device.publish(*sending, **properties)
-        if written:
-            self.write_all()
+        with self.few(rounds):
+            device.publish(*sending, **properties)
+            if written:
+                self.write_all()
         self.look()
 
     def note_sent(self, message: Message) -> None:

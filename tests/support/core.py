@@ -306,6 +306,8 @@ class Core:
     ) -> None:
         self.options = options or MqttOptions()
         self.journal = journal
+        self.rounds: int | None = None
+        """Rounds of turns that there are with each flush; None for as many as it takes."""
         self.broker = Broker(
             limits, access, clock=clock or (lambda: 0.0), journal=journal, topics=topics, quotas=quotas
         )
@@ -319,7 +321,7 @@ class Core:
         if self.journal is None:
             return
         turns = 0
-        while self.broker.has_interrupted:
+        while self.broker.has_interrupted and turns != self.rounds:
             turns += 1
             assert turns < 10_000, "someone is interrupted for ever"
             self.broker.take_turns()

@@ -20,6 +20,7 @@ from sortedcontainers import SortedList
 from pyrite.broker.access import Access, Credentials
 from pyrite.broker.admission import Admission, Aside
 from pyrite.broker.catalog import Catalog, TopicOptions
+from pyrite.broker.fanout import MAX_DIRTY, FanOuts, lowest_offsets
 from pyrite.broker.figures import Figures
 from pyrite.broker.followers import CatchUp, GroupReader, Replay
 from pyrite.broker.journal import Done, Fault, Journal, Stream
@@ -60,8 +61,10 @@ FREED_TOGETHER = 256
 """Objects that are freed between two looks at the clock."""
 FEW_MESSAGES = 100
 """Messages between two ticks below which there is time to find routes anew."""
-MANY = 16
-"""Receivers of a topic from which on it pays to know which of them are there."""
+RUN = 16
+"""Messages of a batch up to which it is always delivered at once, if it has few receivers."""
+FLUSHED_TOGETHER = 16
+"""Connections whose output is sent between two looks at the clock."""
 
 
 def _no_wake() -> None:
@@ -142,6 +145,8 @@ class Broker:
         self._unneeded: list[Iterator[None]] = []
         """What frees memory, step by step."""
         self._interrupted: deque[Turn] = deque()
+        self.fan_outs = FanOuts(self)
+        self._fan_outs = self.fan_outs.queue
         self._choked: list[Turn] = []
         self._dirty: list[Link] = []
 
@@ -178,13 +183,24 @@ class Broker:
         self._dirty.append(link)
 
     def flush(self) -> None:
-        """Send everything that links have gathered: one write each."""
+        """Send what links have gathered: one write each. If they are many, some wait for the next call."""
         self.journal.kick()
         links = self._dirty
         self._dirty = []
-        for link in links:
-            link.flush()
+        if len(links) <= FLUSHED_TOGETHER:
+            for link in links:
+                link.flush()
+        else:
+            self._flush_many(links)
         self.journal.tidy()
+
+    def _flush_many(self, links: list[Link]) -> None:
+        until = self.clock() + TURN
+        for number, link in enumerate(links):
+            if number % FLUSHED_TOGETHER == 0 and self.clock() > until:
+                self._dirty = links[number:] + self._dirty
+                return
+            link.flush()
 
     def interrupted(self, turn: Turn) -> None:
         """Note that someone has had a turn and has more to do."""
@@ -198,17 +214,20 @@ class Broker:
 
     @property
     def has_interrupted(self) -> bool:
-        """Whether anyone waits for a turn."""
-        return bool(self._interrupted)
+        """Whether anyone waits for a turn, or there is more to deliver or to send."""
+        return bool(self._interrupted or self._fan_outs or self._dirty)
 
     def take_turns(self) -> None:
         """Give turns to those that wait longest, for one turn's time together; the others wait on.
 
         One client that is read from again ends the round: so in a round of the event loop all clients that
-        send much take no longer together than one alone.
+        send much take no longer together than one alone. Half of the time is for fan-outs, or all of it; but
+        nothing more is delivered before most of what was delivered is sent.
         """
         turns = self._interrupted
         until = self.clock() + TURN
+        if self._fan_outs and len(self._dirty) <= MAX_DIRTY:
+            self.fan_outs.work(until - TURN / 2 if turns else until)
         for _ in range(len(turns)):
             if turns.popleft().go_on() or self.clock() > until:
                 break
@@ -251,15 +270,17 @@ class Broker:
         stream = route.stream
         if batch.retain and (batch.qos or done is not None):
             done = self._retaining(batch.topic, done)
-        if stream is not None:
-            self.journal.append(stream, batch, done, packet_ids)
-            if batch.qos or done is not None:
-                return
-        elif (batch.qos or done is not None) and self.journal.lasting:
-            # Acknowledgements go out in the order of the messages.
-            self.journal.in_turn(lambda: self._pass_on(batch, done))
+        if (batch.qos or done is not None) and self.journal.lasting:
+            if route.is_costly or batch.count > RUN:
+                done = self.fan_outs.charged(batch, route, done)
+            if stream is not None:
+                self.journal.append(stream, batch, done, packet_ids)
+            else:  # acknowledgements go out in the order of the messages
+                self.journal.in_turn(lambda: self._pass_on(batch, done))
             return
-        matched = self.send(batch, route)
+        if stream is not None:
+            self.journal.append(stream, batch, None, packet_ids)
+        matched = self.send(batch, route, begins=True)
         if batch.retain:
             self._retain_in_turn(batch)
         if done is not None:
@@ -360,12 +381,15 @@ class Broker:
             self.retain(batch)
         return matched
 
-    def send(self, batch: Batch, route: Route) -> bool:
-        """Give a batch to everyone on its route; tell whether there is anyone. HOT."""
-        targets = route.targets
-        if len(targets) > MANY and batch.stream is not None:
-            targets = route.present(self.presence)  # those who are away will read it from the log
-        for target in targets:
+    def send(self, batch: Batch, route: Route, begins: bool = False) -> bool:
+        """Give a batch to everyone on its route; tell whether there is anyone. HOT.
+
+        If that takes long, it is queued; it may begin at once if the caller says so.
+        """
+        if route.is_wide or batch.count > RUN or self._fan_outs:
+            self.fan_outs.send(batch, route, begins)
+            return route.receivers > 0
+        for target in route.targets:
             session = target.session
             if target.no_local and session.client_id == batch.origin:
                 if target.own is not None:
@@ -379,7 +403,7 @@ class Broker:
                 session.keep_latest(batch)
         for group in route.groups:
             self.deal(batch, group)
-        return bool(route.targets or route.groups)
+        return route.receivers > 0
 
     def deal(self, batch: Batch, group: SharedGroup, besides: Session | None = None) -> None:
         """Give a batch to the members of a shared subscription, each message to one of them."""
@@ -469,6 +493,7 @@ class Broker:
     def replay_from(self, key: bytes, subscription: Subscription, position: Position) -> None:
         """Send a subscription the past from a point on that was asked for, then what comes in."""
         journal = self.journal
+        self.fan_outs.settle(subscription.session)
         self._end_replay(subscription)
         subscription.since = None
         match position:
@@ -514,7 +539,9 @@ class Broker:
 
     def leave_behind(self, target: Subscription, batch: Batch) -> None:
         """Have subscriptions that there is no room for now be sent the batch, and what follows, later."""
-        session = target.session
+        session, stream = target.session, batch.stream
+        assert stream is not None
+        owed = [batch, *(one for one in self.fan_outs.owed_to(session) if one.stream is not None)]
         for key, subscription in list(session.subscriptions.items()):
             if (
                 subscription.lossless
@@ -522,13 +549,12 @@ class Broker:
                 and subscription.replay is None
                 and any(matches(subscription.topic_filter, part.topic) for part in batch.parts())
             ):
-                positions = {stream: stream.routed for stream in self.journal.streams}
-                seen = {stream: stream.next_offset for stream in self.journal.streams}
-                if batch.stream is not None and not batch.qos:
-                    seen[batch.stream] = batch.offset
-                assert batch.stream is not None
-                until = (batch.stream, batch.offset + batch.count)
-                self.replay(key, subscription, positions, seen, until)
+                first = lowest_offsets(owed)
+                positions = {one: min(one.routed, first.get(one, one.routed)) for one in self.journal.streams}
+                unseen = lowest_offsets(one for one in owed if not one.qos)
+                seen = {one: unseen.get(one, one.next_offset) for one in self.journal.streams}
+                self.replay(key, subscription, positions, seen, (stream, batch.offset + batch.count))
+        self.fan_outs.retarget(session)
 
     def retain_fault(self, batch: Batch) -> Fault | None:
         """Return why a batch's last message cannot be retained for its owner, if it cannot."""
@@ -635,6 +661,7 @@ class Broker:
     def subscribe(self, subscription: Subscription, group_name: str | None, key: bytes) -> bool:
         """Add a subscription or replace the one under `key`, its full filter; tell whether it was new."""
         session = subscription.session
+        self.fan_outs.settle(session)
         if session.subscriptions is NO_SUBSCRIPTIONS:
             session.subscriptions = {}
         before = session.subscriptions.get(key)
@@ -673,6 +700,7 @@ class Broker:
 
     def unsubscribe(self, session: Session, key: bytes) -> bool:
         """Remove the subscription under `key`; tell whether there was one."""
+        self.fan_outs.settle(session)
         subscription = session.subscriptions.pop(key, None)
         if subscription is None:
             return False

@@ -120,6 +120,7 @@ class Follower:
             if position < stream.routed:
                 return stream, position
             if not self.all_at_once:
+                self.settle()
                 del self.positions[stream]
         return None
 
@@ -141,6 +142,9 @@ class Follower:
         )
 
     # What kinds of followers differ in
+
+    def settle(self) -> None:
+        """Have what was routed so far pass by those for whom the log is read: they have read it there."""
 
     def wanted(self) -> Wanted:
         """Return which messages to look for."""
@@ -191,6 +195,10 @@ class CatchUp(Follower):
     def asker(self) -> Asker:
         """Return the session's client."""
         return self._session.asker
+
+    def settle(self) -> None:
+        """Have what was routed so far pass by the session."""
+        self.broker.fan_outs.settle(self._session)
 
     def has_room(self) -> bool:
         """Tell whether the session can take more."""
@@ -365,6 +373,10 @@ class GroupReader(Follower):
         member = next(iter(self._group.members), None)
         user = "" if member is None else member.session.asker.user
         return Asker(user, self._group.topic_filter.decode("utf-8", "replace"))
+
+    def settle(self) -> None:
+        """Have what was routed so far pass by the group."""
+        self.broker.fan_outs.settle_group(self._group)
 
     def has_room(self) -> bool:
         """Tell whether any member can take more."""

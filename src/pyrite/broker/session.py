@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyrite.broker import deliveries
 from pyrite.broker.access import UNSPECIFIED
 from pyrite.broker.deliveries import DONE, RECEIVED, SENT, SENT_ASIDE, SENT_SHARED
+from pyrite.broker.fanout import lowest_offsets
 from pyrite.broker.latest import Latest
 from pyrite.broker.link import Link
 from pyrite.broker.message import AbsentBatch, Batch
@@ -678,6 +679,7 @@ class Session:
 
     def attach(self, link: Link, window: int) -> None:
         """Connect the session to a link: from here on, what arrives is sent."""
+        self.broker.fan_outs.settle(self)
         self.link = link
         self.window = window
         self.expires_at = None
@@ -921,6 +923,7 @@ class Session:
         What the log has is forgotten too: its place there will do.
         """
         self.link = None
+        self.broker.fan_outs.settle(self)
         self._then = None
         if self._chores is None:
             self._resend = None
@@ -971,9 +974,10 @@ class Session:
 
     def snapshot(self) -> bytes:
         """Return steps that lead to the present state of deliveries, from nothing."""
-        positions = dict(self.positions or {})
+        positions = lowest_offsets(one for one in self.broker.fan_outs.owed_to(self) if one.qos)
+        positions.update(self.positions or {})
         if self.follower is not None:
-            positions = self.follower.reached_positions()
+            positions.update(self.follower.reached_positions())
         for batch, _, target in chain(*(self._sifted or ()), self._queue or ()):
             if batch.stream is not None and not target.aside:
                 before = positions.get(batch.stream, batch.offset)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
 
+COSTLY = 8
+"""Receivers of a topic up to which to deliver a message takes about as long as to publish it."""
+WIDE = 16
+"""Receivers of a topic up to which a message is always delivered at once."""
 MAX_CACHED_ROUTES = 100_000
 FEW_ROUTES = 64
 """So many are not forgotten to save memory."""
@@ -207,7 +211,18 @@ class SharedGroup:
 class Route:
     """Who gets the messages of a topic. Topics whose messages go to the same subscriptions share a route."""
 
-    __slots__ = ("__weakref__", "_as_of", "_present", "groups", "stream", "targets")
+    __slots__ = (
+        "__weakref__",
+        "_as_of",
+        "_places",
+        "_present",
+        "groups",
+        "is_costly",
+        "is_wide",
+        "receivers",
+        "stream",
+        "targets",
+    )
 
     def __init__(
         self, targets: tuple[Subscription, ...], groups: tuple[SharedGroup, ...], stream: Stream | None
@@ -216,8 +231,14 @@ class Route:
         self.groups = groups
         self.stream = stream
         """The stream that captures these topics, if one does."""
+        self.receivers = len(targets) + len(groups)
+        self.is_costly = self.receivers > COSTLY
+        """Whether delivering a message takes much longer than publishing it."""
+        self.is_wide = self.receivers > WIDE
+        """Whether delivering a message may take long."""
         self._present = targets
         self._as_of = -1
+        self._places: dict[Session | SharedGroup, int] | None = None
 
     def present(self, as_of: int) -> tuple[Subscription, ...]:
         """Return the targets that will not read it from the log; found anew when clients come or go."""
@@ -225,6 +246,14 @@ class Route:
             self._as_of = as_of
             self._present = tuple([one for one in self.targets if one.session.link is not None or one.latest])
         return self._present
+
+    @property
+    def places(self) -> dict[Session | SharedGroup, int]:
+        """Where in `targets` each session is, and in `groups` each group."""
+        if self._places is None:
+            self._places = {one.session: place for place, one in enumerate(self.targets)}
+            self._places.update({one: place for place, one in enumerate(self.groups)})
+        return self._places
 
 
 def _no_stream(topic: bytes) -> Stream | None:

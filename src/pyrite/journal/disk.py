@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from pyrite.broker.consumers import Consumer
 from pyrite.broker.core import TURN
+from pyrite.broker.fanout import lowest_offsets
 from pyrite.broker.journal import Done, Fault, Journal, Piece, Stream, Wanted
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Session
@@ -516,9 +517,11 @@ class DiskJournal(Journal):
             except Exception:  # a mistake with one must not keep the others waiting for ever
                 logger.exception("internal error while settling what was written")
             count += 1
-            if count % 8 == 0 and broker.clock() > until:
+            if (count % 8 == 0 or broker.fan_outs.queue) and broker.clock() > until:
                 self._ask_for_a_turn()
                 break
+        else:  # what takes long is delivered when all have been told
+            broker.fan_outs.work(until)
         self.full = self._is_full()  # what was settled may have made changes of the state: no one is to blame
         if has_grown and self._when_grown:
             calls, self._when_grown = self._when_grown, []
@@ -697,6 +700,7 @@ class DiskJournal(Journal):
 
     def _group_state(self, group: SharedGroup) -> str:
         positions = {stream: stream.routed for stream in self.streams}
+        positions.update(lowest_offsets(one for one in self.broker.fan_outs.owed_to_group(group) if one.qos))
         positions.update(group.positions)
         if group.reader is not None:
             positions.update(group.reader.reached_positions())

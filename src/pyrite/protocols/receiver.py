@@ -85,6 +85,12 @@ class Receiver(Link):
         self.hold()
         self.broker.choke(self)
 
+    def wait_for_fan_outs(self, data: bytes, at: int) -> None:
+        """Handle the rest of `data` when fewer deliveries are pending."""
+        self.keep(data, at, 0)
+        self.hold()
+        self.broker.fan_outs.wait(self)
+
     def wait_for_budget(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` when the user's rate quota allows it."""
         assert self.meter is not None

@@ -289,6 +289,11 @@ class Commit:
             if self._journal.full:
                 broker.choke(self)
                 return
+            if broker.fan_outs.is_full and broker.fan_outs.has_to_wait(
+                ready[0].parts()[0].topic, ready[0].count
+            ):
+                broker.fan_outs.wait(self)
+                return
             if self._meter is not None and self._meter.is_spent:
                 self._meter.wait(self)
                 return

@@ -112,6 +112,7 @@ class LineConnection(LineDelivery):
             data = b"\n" + data  # so that a line end precedes every frame
         at, end = 1, len(data)
         count, until = 0, 0.0
+        fan_outs = self.broker.fan_outs
         while at < end:
             count += 1
             if count % FRAMES_PER_CLOCK == 0:
@@ -176,12 +177,18 @@ class LineConnection(LineDelivery):
                         "Publish: after the payload there must be a line's end; is its length right?",
                         ends=True,
                     )
+                if fan_outs.has_to_wait(shape.topic, 1):
+                    self.wait_for_fan_outs(data, at)
+                    return
                 if self.meter is not None:
                     self.meter.grant(1, shape.size)
                 publishing.publish(self, shape, data[at - 1 : stop - 1], 1)
                 at = stop + 1
                 continue
             stop = publishing.run_end(shape, data, at)
+            if fan_outs.has_to_wait(shape.topic, (stop - at) // shape.size):
+                self.wait_for_fan_outs(data, at)
+                return
             if self.meter is not None:
                 stop = at + shape.size * self.meter.grant((stop - at) // shape.size, shape.size)
             publishing.publish(self, shape, data[at - 1 : stop - 1], (stop - at) // shape.size)

@@ -130,7 +130,7 @@ class Connection(Delivery):
             self.received = None
         self.seen_at = self.broker.now
         at, end = 0, len(data)
-        clock = self.broker.clock
+        clock, fan_outs = self.broker.clock, self.broker.fan_outs
         largest = min(MAX_CONTROL_PACKET, self.broker.limits.max_packet_size)
         is_first = True  # most reads bring one packet or run, which needs no look at the clock
         while at < end:
@@ -153,6 +153,9 @@ class Connection(Delivery):
                 stop = at + shape.size
                 if stop < end:
                     stop = batching.run_end(self, shape, data, at)
+                if fan_outs.is_full and fan_outs.has_to_wait(shape.topic, (stop - at) // shape.size):
+                    self.wait_for_fan_outs(data, at)
+                    return
                 if self.meter is not None:
                     if self.meter.is_spent:
                         self.wait_for_budget(data, at)
@@ -201,6 +204,12 @@ class Connection(Delivery):
                     return
                 shape = self.shape = shapes.read_shape(self, data, at, body, stop)
                 run = batching.run_end(self, shape, data, at)
+                if fan_outs.is_full:
+                    mixes = run == stop < end and shape.plain
+                    count = batching.MAX_MIXED if mixes else (run - at) // shape.size
+                    if fan_outs.has_to_wait(shape.topic, count):
+                        self.wait_for_fan_outs(data, at)
+                        return
                 if self.meter is not None:
                     run = at + shape.size * self.meter.grant((run - at) // shape.size, shape.size)
                 mixed = None

@@ -78,11 +78,14 @@ class PublishRequests:
         self._publish_when_there_is_room(account, batch, call)
 
     def _publish_when_there_is_room(self, account: Account, batch: Batch, call: Call[Published]) -> None:
-        """Publish, after the journal has written something if it is full."""
+        """Publish, once the journal has room and few enough deliveries are pending."""
         done = partial(_done, batch, call)
         if self._broker.journal.full:
             publish = partial(self._publish_when_there_is_room, account, batch, call)
             self._broker.choke(_Turn(publish, call))
+        elif self._broker.fan_outs.has_to_wait(batch.topic, 1):
+            publish = partial(self._publish_when_there_is_room, account, batch, call)
+            self._broker.fan_outs.wait(_Turn(publish, call))
         elif account.meter is None:
             self._broker.publish(batch, done=done)
         else:

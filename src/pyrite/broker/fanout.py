@@ -1,0 +1,301 @@
+"""Fan-out: a batch for many receivers is delivered in slices, between which other clients have their turns.
+
+A batch for few receivers is delivered at once. A larger fan-out joins a queue, and each round of the event
+loop works on it for a turn. For everything else in the broker the batch counts as delivered from the moment
+it is queued: acknowledgements, retained messages and `Stream.routed` do not wait. Two rules make that true:
+
+- No message overtakes another. Before a receiver is given a batch, it is given what older fan-outs owe it. So
+  a batch for few receivers need not wait for the queue.
+- Before a receiver changes, it is given what it is owed (`settle`): when its client comes or goes, when it
+  subscribes or unsubscribes, when it has caught up with the log. What is written down of how far a receiver
+  has come leaves out what it is owed (`owed_to`).
+
+The work that is owed is bounded. While it is too much, whoever publishes to many receivers waits, first come,
+first served. Messages that such publishers have in the journal count, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from operator import length_hint
+from typing import TYPE_CHECKING
+
+from pyrite.broker.timers import TURN
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker, Turn
+    from pyrite.broker.journal import Done, Fault, Stream
+    from pyrite.broker.message import Batch
+    from pyrite.broker.session import Session
+    from pyrite.broker.subscriptions import Route, SharedGroup, Subscription
+
+logger = logging.getLogger(__name__)
+
+# Costs are in units of 0.1 microseconds.
+DELIVERY = 20
+"""Cost of a delivery, besides that of its messages."""
+SINGLE = 20
+"""Cost of a message that may have to be delivered by itself; of others it is 1."""
+BYTES_PER_COST = 8 * 1024
+"""Bytes of a batch that add 1 to the cost of a delivery: each receiver may be sent a copy."""
+SMALL = 1_000
+"""Cost up to which a batch does not join the queue."""
+CHARGED = 500
+"""Cost from which on a batch counts as owed while it is in the journal."""
+MAX_OWED = 160_000
+"""Cost of what may be owed before those who publish to many receivers wait."""
+BETWEEN_LOOKS = 500
+"""Cost of the deliveries between two looks at the clock."""
+FIRST_SLICE = TURN / 4
+"""Seconds that are worked at once on a batch that is published: several may be in one turn of a client."""
+MANY = 16
+"""Receivers of a topic from which on it pays to know which of them are connected."""
+MAX_DIRTY = 256
+"""Connections with unsent output above which no more is delivered: it is sent first."""
+
+
+def cost_of(batch: Batch, route: Route) -> int:
+    """Return the cost of delivering a batch to one receiver on a route."""
+    message = SINGLE if batch.mixed or route.groups else 1
+    return DELIVERY + batch.count * message + len(batch.data) // BYTES_PER_COST
+
+
+class FanOut:
+    """A batch on its way: first to the subscribers on its route, then to the shared groups."""
+
+    __slots__ = ("ahead", "batch", "cost", "groups", "route", "targets", "targets_left")
+
+    def __init__(self, batch: Batch, route: Route, targets: tuple[Subscription, ...], cost: int) -> None:
+        self.batch = batch
+        self.route = route
+        self.targets = targets
+        """Those of the route's that the batch is for, in the same order."""
+        self.targets_left = iter(targets)
+        self.groups = iter(route.groups)
+        self.ahead: set[Session | SharedGroup] = set()
+        """Receivers that were given the batch out of turn."""
+        self.cost = cost
+        """Of one delivery."""
+
+    @property
+    def cost_left(self) -> int:
+        """The cost of the deliveries that are left."""
+        return self.cost * (length_hint(self.targets_left) + length_hint(self.groups))
+
+    def owes(self, session: Session) -> Subscription | None:
+        """Return the subscription for which a session is still to be given the batch."""
+        places = self.route.places
+        place = places.get(session)
+        if place is None or session in self.ahead:
+            return None
+        given = len(self.targets) - length_hint(self.targets_left)
+        if given and place <= places[self.targets[given - 1].session]:
+            return None
+        return self.route.targets[place]
+
+    def owes_group(self, group: SharedGroup) -> bool:
+        """Tell whether a shared group is still to be dealt the batch."""
+        place = self.route.places.get(group)
+        if place is None or group in self.ahead:
+            return False
+        return place >= len(self.route.groups) - length_hint(self.groups)
+
+
+class FanOuts:
+    """The queue of fan-outs, and of publishers that wait for it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.queue: deque[FanOut] = deque()
+        """The oldest first."""
+        self.is_full = False
+        """Whether so much is owed that those who publish to many receivers wait."""
+        self._owed = 0
+        self._waiting: deque[Turn] = deque()
+        self._admits = False
+        """Whether there will be a turn for the first of those who wait."""
+
+    # Deliveries
+
+    def send(self, batch: Batch, route: Route, begins: bool) -> None:
+        """Deliver a batch to everyone on a route, or queue it. `begins`: work on it if it is the only one."""
+        targets = route.targets
+        if len(targets) > MANY and batch.stream is not None:
+            targets = route.present(self._broker.presence)  # those who are away will read it from the log
+        cost = cost_of(batch, route)
+        fan_out = FanOut(batch, route, targets, cost)
+        if cost * (len(targets) + len(route.groups)) <= SMALL:
+            if not self.queue:
+                self._deliver(fan_out, None)
+                return
+            if self._deliver_ahead(fan_out):
+                return
+        is_first = not self.queue
+        self.queue.append(fan_out)
+        self._owe(fan_out.cost_left)
+        if is_first:
+            self._broker.wake()
+            if begins:
+                self.work(self._broker.clock() + FIRST_SLICE)
+
+    def work(self, until: float) -> None:
+        """Work on the queue until a time."""
+        queue = self.queue
+        while queue:
+            fan_out = queue[0]
+            before = fan_out.cost_left
+            is_done = self._deliver(fan_out, until)
+            self._owe(fan_out.cost_left - before)
+            if not is_done:
+                break
+            queue.popleft()
+
+    def _deliver(self, fan_out: FanOut, until: float | None) -> bool:
+        """Deliver until a time, or to everyone; return whether it is done. HOT."""
+        clock, broker = self._broker.clock, self._broker
+        batch, ahead, left = fan_out.batch, fan_out.ahead, fan_out.targets_left
+        qos, origin = batch.qos, batch.origin
+        step = fan_out.route.receivers if until is None else max(1, BETWEEN_LOOKS // fan_out.cost)
+        while True:
+            try:
+                for target in islice(left, step):
+                    session = target.session
+                    if ahead and session in ahead:
+                        continue
+                    if target.no_local and session.client_id == origin:
+                        if target.own is not None:
+                            session.deliver(batch, target.own)
+                    elif qos or session.link is None:
+                        session.deliver(batch, target)
+                    else:
+                        session.link.forward(batch, target)
+                if not length_hint(left):
+                    for group in islice(fan_out.groups, step):
+                        if group not in ahead:
+                            broker.deal(batch, group)
+            except Exception:  # a mistake with one receiver must not keep the batch from the others
+                broker.mistake(batch)
+            if not length_hint(left) and not length_hint(fan_out.groups):
+                return True
+            if until is not None and clock() > until:
+                return False
+
+    def _deliver_ahead(self, fan_out: FanOut) -> bool:
+        """Deliver a small batch before older fan-outs are done; return whether there was time for all of it.
+
+        Each receiver is given first what those owe it.
+        """
+        broker, batch = self._broker, fan_out.batch
+        until = broker.clock() + FIRST_SLICE
+        for target in fan_out.targets_left:
+            self.settle(target.session)
+            self._give(batch, target)
+            if broker.clock() > until:
+                return not fan_out.cost_left
+        for group in fan_out.groups:
+            self.settle_group(group)
+            broker.deal(batch, group)
+            if broker.clock() > until:
+                return not fan_out.cost_left
+        return True
+
+    def _give(self, batch: Batch, target: Subscription) -> None:
+        """Deliver a batch to one subscriber."""
+        session = target.session
+        if not target.no_local or session.client_id != batch.origin:
+            session.deliver(batch, target)
+        elif target.own is not None:
+            session.deliver(batch, target.own)  # [MQTT-3.8.3-3]
+
+    # Receivers
+
+    def settle(self, session: Session) -> None:
+        """Give a session everything it is owed: it is about to change, or to be given a later message."""
+        for fan_out in tuple(self.queue):
+            target = fan_out.owes(session)
+            if target is not None:
+                fan_out.ahead.add(session)
+                self._give(fan_out.batch, target)
+
+    def settle_group(self, group: SharedGroup) -> None:
+        """Do the same for a shared group."""
+        for fan_out in tuple(self.queue):
+            if fan_out.owes_group(group):
+                fan_out.ahead.add(group)
+                self._broker.deal(fan_out.batch, group)
+
+    def owed_to(self, session: Session) -> list[Batch]:
+        """Return the batches that a session is still to be given."""
+        return [one.batch for one in self.queue if one.owes(session) is not None]
+
+    def owed_to_group(self, group: SharedGroup) -> list[Batch]:
+        """Return the batches that a shared group is still to be dealt."""
+        return [one.batch for one in self.queue if one.owes_group(group)]
+
+    def retarget(self, session: Session) -> None:
+        """Give a session what it is owed only as far as its subscriptions still ask for it.
+
+        For a session that reads from the log from now on what some of them asked for.
+        """
+        for fan_out in tuple(self.queue):
+            if fan_out.owes(session) is not None:
+                fan_out.ahead.add(session)
+                batch = fan_out.batch
+                target = session.target_for(batch.parts()[0])
+                if target is not None:
+                    session.deliver(batch, target)
+
+    # Publishers
+
+    def charged(self, batch: Batch, route: Route, done: Done | None) -> Done | None:
+        """Count a batch as owed until the call is made that is returned in place of `done`."""
+        cost = cost_of(batch, route) * route.receivers
+        if cost < CHARGED:
+            return done
+        self._owe(cost)
+
+        def told(matched: bool, fault: Fault | None) -> None:
+            self._owe(-cost)
+            if done is not None:
+                done(matched, fault)
+
+        return told
+
+    def has_to_wait(self, topic: bytes, count: int) -> bool:
+        """Tell whether whoever is about to publish messages on a topic has to wait: `wait`."""
+        if not self.is_full:
+            return False
+        return (DELIVERY + count) * self._broker.subscriptions.route(topic).receivers >= CHARGED
+
+    def wait(self, turn: Turn) -> None:
+        """Let a publisher go on when less is owed."""
+        self._waiting.append(turn)
+
+    def go_on(self) -> object:
+        """Let the first go on that waits; the next one has another turn."""
+        self._admits = False
+        again = None
+        if self._waiting and not self.is_full:
+            again = self._waiting.popleft().go_on()
+        self._owe(0)
+        return again
+
+    def _owe(self, cost: int) -> None:
+        """Note that more is owed, or less."""
+        self._owed += cost
+        self.is_full = self._owed >= MAX_OWED
+        if self._waiting and not self.is_full and not self._admits:
+            self._admits = True
+            self._broker.interrupted(self)
+
+
+def lowest_offsets(batches: Iterable[Batch]) -> dict[Stream, int]:
+    """Return the lowest offset of batches in each stream; those that no log has are left out."""
+    found: dict[Stream, int] = {}
+    for batch in batches:
+        if batch.stream is not None:
+            found[batch.stream] = min(batch.offset, found.get(batch.stream, batch.offset))
+    return found
