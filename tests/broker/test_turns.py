@@ -209,5 +209,5 @@ def test_the_end_of_a_session_frees_its_queue(core: Core) -> None:
     core.connect("reader", clean_start=True)
     finish(core)
     assert core.broker.figures.messages_stored == 0
-    assert core.broker.sessions["reader"].queued_messages == 0
+    assert core.broker.sessions["reader"].queue.messages == 0
     assert core.broker.subscriptions.count == 0

@@ -19,7 +19,7 @@ import pytest
 from pyrite.broker import consumers
 from pyrite.broker.access import Credentials
 from pyrite.broker.consumers import Consumer
-from pyrite.broker.session import RELEASED
+from pyrite.broker.inflight import RELEASED
 from pyrite.storage.positions import Latest
 from tests.support.durable import Device, FragileFiles, Machine, OpenFiles, examples, quick_folder
 
@@ -98,7 +98,7 @@ def state_of(machine: Machine) -> Found:
             number: None
             if flight is RELEASED
             else (flight.batch.stream and flight.batch.stream.name, flight.batch.offset, flight.qos)
-            for number, flight in (session._inflight or {}).items()
+            for number, flight in (session.inflight.flights if session.inflight else {}).items()
         }
         positions = {stream.name: offset for stream, offset in (session.positions or {}).items()}
         found["deliveries"][name] = (flights, positions)

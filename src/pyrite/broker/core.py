@@ -28,12 +28,17 @@ from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.quotas import QuotaOptions, Quotas
+from pyrite.broker.reassigning import return_restored
+from pyrite.broker.record import DeliveryRecord, snapshot
 from pyrite.broker.retained import SYSTEM as SYSTEM
 from pyrite.broker.retained import Retained, retained_size
-from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, MayRead, Session, Will
+from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import Route, SharedGroup, Subscription, SubscriptionTree
+from pyrite.broker.targets import asks_for
 from pyrite.broker.timers import TURN as TURN
 from pyrite.broker.timers import Timers
+from pyrite.broker.will import Will
+from pyrite.broker.withholding import MayRead
 from pyrite.storage.positions import Earliest, Latest, Offset, Position
 from pyrite.topics.filters import matches
 from pyrite.topics.tree import walk
@@ -426,7 +431,7 @@ class Broker:
                 if dealt == batch.count:
                     break
                 part = batch.part(dealt, min(dealt + share, batch.count))
-                taken = member.session.take_share(part, member)
+                taken = member.session.send_share(part, member)
                 if taken:
                     dealt += taken
                     group.had_turn(member)
@@ -752,7 +757,7 @@ class Broker:
         def may_read(topic: bytes) -> bool:
             if self.access.may_subscribe(credentials, topic.decode()):
                 return True
-            return session.asks_for(topic)
+            return asks_for(session, topic)
 
         return may_read
 
@@ -835,7 +840,7 @@ class Broker:
             if subscription.topic_filter not in subscription.session.subscriptions:
                 return  # it was taken away while the others were on their way
             if not (subscription.no_local and batch.origin == subscription.session.client_id):
-                subscription.session.deliver_aside(batch, target)
+                subscription.session.deliver_retained(batch, target)
                 batch.wires = None  # what is retained is kept once, not in every form
             yield
 
@@ -909,8 +914,8 @@ class Broker:
         """Set for how long a session outlives its connection, and note it if it outlives the process too."""
         session.expiry = expiry
         if self.journal.lasting and (expiry or session.lasting):
-            if session.noted is None:
-                session.noted = bytearray(session.snapshot())
+            if session.record is None:
+                session.record = DeliveryRecord(session, snapshot(session))
                 self.journal.save_owner(session)
                 self.journal.save_deliveries(session)
             self.journal.save_session(session)
@@ -1032,7 +1037,7 @@ class Broker:
         session.subscriptions = NO_SUBSCRIPTIONS
         if session.will is not None:
             self._send_will(session)  # [MQTT-3.1.2-8]: a delayed will goes out when the session ends
-        session.leave_to(groups)
+        return_restored(session, groups)
         lasting = session.lasting
         session.end()
         if lasting:

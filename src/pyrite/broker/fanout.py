@@ -23,6 +23,7 @@ from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING
 
+from pyrite.broker.targets import target_for
 from pyrite.broker.timers import TURN
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class FanOuts:
             if fan_out.owes(session) is not None:
                 fan_out.ahead.add(session)
                 batch = fan_out.batch
-                target = session.target_for(batch.parts()[0])
+                target = target_for(session, batch.parts()[0])
                 if target is not None:
                     session.deliver(batch, target)
 

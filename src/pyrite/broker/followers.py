@@ -211,7 +211,7 @@ class CatchUp(Follower):
 
     def take(self, batch: Batch) -> int:
         """Send a batch to the session, or have it wait there."""
-        self._session.take_from_log(batch)
+        self._session.deliver_missed(batch)
         return batch.count
 
     def caught_up(self) -> None:
@@ -263,7 +263,7 @@ class Replay(Follower):
         """
         session = self.subscription.session
         link = session.link
-        if link is None or not link.is_roomy or not session.has_room or session.queued_messages:
+        if link is None or not link.is_roomy or not session.has_room or session.queue.messages:
             return False
         return not self._waiting or self._fits(self._waiting[0].part(0, 1))
 
@@ -284,7 +284,7 @@ class Replay(Follower):
             return batch.count
         qos = min(batch.qos, subscription.qos)
         if qos:
-            session.offer_from_log(batch, qos, subscription)
+            session.deliver_from_log(batch, qos, subscription)
             return batch.count
         seen = self._seen.get(stream, 0) - batch.offset
         if batch.qos == 0 and seen > 0:
@@ -292,7 +292,7 @@ class Replay(Follower):
         assert session.link is not None
         count = min(batch.count, max(1, session.link.room // (batch.stride + OVERHEAD + len(batch.topic))))
         session.link.forward(batch.part(0, count), subscription)
-        if not session.queued_messages:
+        if not session.queue.messages:
             self.reached[stream] = batch.offset + count
         return count
 

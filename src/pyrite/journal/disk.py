@@ -31,6 +31,7 @@ from pyrite.broker.core import TURN
 from pyrite.broker.fanout import lowest_offsets
 from pyrite.broker.journal import Done, Fault, Journal, Piece, Stream, Wanted
 from pyrite.broker.message import Batch
+from pyrite.broker.record import snapshot
 from pyrite.broker.session import Session
 from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.broker.timers import NO_SLOT
@@ -637,7 +638,7 @@ class DiskJournal(Journal):
             )
         for _ in range(min(1_000, len(self._stale))):
             session = self._stale.popleft()
-            if session.noted is not None and session.link is not None:
+            if session.record is not None and session.link is not None:
                 self._rows[session] = MAX_ROWS
                 self._deliveries[session] = None
 
@@ -653,16 +654,16 @@ class DiskJournal(Journal):
         commit = Commit(changes, self._noted, self._state_waiters)
         self._state_is_due, self._noted, self._state_waiters = False, 0, []
         for session in self._deliveries:
-            if session.noted is None:
+            if session.record is None:
                 continue
             rows = self._rows.get(session, 0) + 1
             if rows > MAX_ROWS:
                 changes.add((database.DROP_STEPS, (session.client_id,)))
-                changes.add((database.ADD_STEPS, (session.client_id, session.snapshot())))
+                changes.add((database.ADD_STEPS, (session.client_id, snapshot(session))))
                 rows = 1
-            elif session.noted:
-                changes.add((database.ADD_STEPS, (session.client_id, bytes(session.noted))))
-            session.noted.clear()
+            elif session.record.steps:
+                changes.add((database.ADD_STEPS, (session.client_id, bytes(session.record.steps))))
+            session.record.steps.clear()
             self._rows[session] = rows
         unsafe: dict[str | None, set[int]] = {}
         for pending in (*self._unsettled, group):
@@ -671,7 +672,7 @@ class DiskJournal(Journal):
                     unsafe.setdefault(batch.origin, set()).update(packet_ids)
         again: dict[Session, None] = {}
         for session in self._incoming:
-            if session.noted is not None:
+            if session.record is not None:
                 # Those that are not safe yet are found in the log if they get there; until `applied` is past
                 # them, when they must be here.
                 incoming, wait = session.incoming or set(), unsafe.get(session.client_id, set())

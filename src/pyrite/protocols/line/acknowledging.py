@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyrite.broker.session import WrongAcknowledgement
+from pyrite.broker.inflight import WrongAcknowledgement
 from pyrite.protocols.line.frames import MAX_WORDS, FrameError, Line
 from pyrite.protocols.line.numbers import FIRST_NUMBER, Pulled
 from pyrite.protocols.line.ranges import among, merge, within

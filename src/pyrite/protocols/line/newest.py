@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.core import TURN
 from pyrite.broker.message import Batch
-from pyrite.broker.session import SENT_TOGETHER
+from pyrite.broker.sending import MESSAGES_PER_CLOCK
 from pyrite.protocols.line.messages import numbered_message
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class NewestMessages:
         resumed = self._resumed
         while (resumed or self._due) and len(self._under_way) < connection.window:
             count += 1
-            if count % SENT_TOGETHER == 0:
+            if count % MESSAGES_PER_CLOCK == 0:
                 until = until or broker.clock() + TURN
                 if broker.clock() > until:
                     if not self._more_is_scheduled:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.access import Exchange
 from pyrite.broker.core import TURN
+from pyrite.broker.inflight import WrongAcknowledgement
 from pyrite.broker.link import Transport
-from pyrite.broker.session import WrongAcknowledgement
 from pyrite.protocols.mqtt import (
     acknowledging,
     acks,

@@ -10,7 +10,7 @@ from pyrite.broker.access import Accept, Challenge, Credentials, Exchange, Refus
 from pyrite.broker.admission import verdict_of
 from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Batch
-from pyrite.broker.session import Will
+from pyrite.broker.will import Will
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, WillMessage
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation

@@ -121,7 +121,7 @@ class ClientRequests:
         assert isinstance(link, Conversation)
         since = None if link.came_at is None else int(time.time() - (now - link.came_at))
         received, sent = _traffic(link)
-        queued = session.queued_messages + self._behind(session)
+        queued = session.queue.messages + self._behind(session)
         return {
             "id": session.client_id,
             "user": link.credentials.username,
