@@ -97,7 +97,7 @@ def test_the_last_of_each_row_leads_where_all_of_them_do(
 
 @given(st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30))
 def test_what_is_needless_has_no_effect(there: list[Change], first: list[Change], then: list[Change]) -> None:
-    with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 0):
+    with quick_folder() as folder, patch.object(changes_module, "MIN_PRUNED", 0):
         for name in ("all", "needed"):
             state = State(folder / name)
             state.commit(there)
@@ -117,7 +117,7 @@ def test_what_is_needless_has_no_effect(there: list[Change], first: list[Change]
 
 
 def test_what_comes_and_goes_does_not_add_up() -> None:
-    with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 100):
+    with quick_folder() as folder, patch.object(changes_module, "MIN_PRUNED", 100):
         state = State(folder / "state")
         changes = Changes()
         most = 0

@@ -51,8 +51,8 @@ SMALL: list[list[tuple[Any, str, int]]] = [
     ],
     [(fanout, "MANY", 0)],  # subscribers of a topic above which only those are asked who are connected
     [(fanout, "MAX_OWED", 50), (fanout, "CHARGED", 0), (subscriptions, "COSTLY", 0)],  # publishers wait
-    [(reading, "PIECE_MESSAGES", 3)],  # read from the log at a time
-    [(reading, "GATHER", 2)],
+    [(reading, "MAX_PIECE_MESSAGES", 3)],  # read from the log at a time
+    [(reading, "MIN_EXAMINED", 2)],
     [(journal, "MAX_ROWS", 2)],  # of a session's steps before they are written anew
     [(journal, "MAX_PENDING", 200)],  # bytes that wait to be written before no more is read
     [(journal, "MAX_CHANGES", 4)],  # changes that wait before no more is read from a client
@@ -201,7 +201,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def write_state(self, tell: bool = True) -> bool:
         """Have the state written, if the messages before it are; return whether it was."""
-        commit = self.machine.journal._commit
+        commit = self.machine.journal.groups.state_commit
         assert isinstance(self.machine.committing, Deferred)
         if commit is None or not commit.may_begin.is_set() or not self.machine.committing.waiting:
             return False

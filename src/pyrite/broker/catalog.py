@@ -72,13 +72,13 @@ class Catalog:
     def create(self, topic: bytes) -> None:
         """Create a topic that is not there. It is safe when the journal calls what is `after` it."""
         self.created[topic] = True
-        self._journal.save_topic(topic)
+        self._journal.state.save_topic(topic)
 
     def delete(self, topic: bytes) -> bool:
         """Delete a topic that is not fixed; tell whether it was there."""
         if self.created.pop(topic) is None:
             return False
-        self._journal.drop_topic(topic)
+        self._journal.state.drop_topic(topic)
         return True
 
     def is_fixed(self, topic: bytes) -> bool:

@@ -23,7 +23,7 @@ from pyrite.broker.catalog import Catalog, TopicOptions
 from pyrite.broker.fanout import MAX_DIRTY, FanOuts, lowest_offsets
 from pyrite.broker.figures import Figures
 from pyrite.broker.followers import CatchUp, GroupReader, Replay
-from pyrite.broker.journal import Done, Fault, Journal, Stream
+from pyrite.broker.journal import Done, Fault, Journal, MemoryJournal, Stream
 from pyrite.broker.limits import Limits
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch, MixedBatch
@@ -122,7 +122,7 @@ class Broker:
         self.sessions: dict[str, Session] = {}
         self.client_ids: SortedList[str] = SortedList()
         """Those of all sessions, in order: for lists of them, some at a time."""
-        self.journal = journal or Journal()
+        self.journal = journal or MemoryJournal()
         self.subscriptions = SubscriptionTree(self.journal.stream_for)
         self.consumers: dict[str, Consumer] = {}
         self.catalog = Catalog(self.journal, topics)
@@ -465,7 +465,7 @@ class Broker:
         self.groups_behind.add(group)
         if group.reader is None:
             group.reader = GroupReader(self, group)
-        self.journal.save_group(group)
+        self.journal.state.save_group(group)
         group.reader.pump()
 
     # Reading the log
@@ -589,7 +589,7 @@ class Broker:
         payload = batch.payload(last)
         if not payload:
             self.retained.pop(batch.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
-            self.journal.drop_retained(batch.topic)
+            self.journal.state.drop_retained(batch.topic)
         elif self.retain_fault(batch) is not None:
             self.figures.retained_refused += 1
         else:
@@ -602,7 +602,7 @@ class Broker:
             retained.lies_in(batch.stream, batch.offset + last)
             self.retained[batch.topic] = retained
             if not system:
-                self.journal.save_retained(retained)
+                self.journal.state.save_retained(retained)
 
     def retained_for(self, topic_filter: bytes) -> Iterator[Batch | None]:
         """Yield the retained messages that match a filter, in the order of their topics.
@@ -618,7 +618,7 @@ class Broker:
         batch = self.retained.values.get(topic)
         if batch is not None and batch.expires_at is not None and batch.expires_at <= self.now:
             self.retained.pop(topic)  # [MQTT-3.3.2-5]
-            self.journal.drop_retained(topic)
+            self.journal.state.drop_retained(topic)
             return None
         return batch
 
@@ -640,7 +640,7 @@ class Broker:
         existed = self.catalog.delete(topic)
         if topic in self.retained.values and not topic.startswith(SYSTEM):
             self.retained.pop(topic)
-            self.journal.drop_retained(topic)
+            self.journal.state.drop_retained(topic)
             existed = True
         return "" if existed else f"there is no topic {topic.decode()!r}"
 
@@ -689,12 +689,13 @@ class Broker:
             self.timers.set(successor, self.now)
         self._save_subscription(key, subscription)
         if subscription.group is not None and session.lasting:
-            self.journal.save_group(subscription.group)  # or it would begin, after a crash, where that was
+            # Without this, the group would begin at its position before a crash.
+            self.journal.state.save_group(subscription.group)
         return new
 
     def _save_subscription(self, key: bytes, subscription: Subscription) -> None:
         if subscription.session.lasting:
-            self.journal.save_subscription(subscription.session, key, subscription)
+            self.journal.state.save_subscription(subscription.session, key, subscription)
 
     def _end_replay(self, subscription: Subscription) -> None:
         replay, session = subscription.replay, subscription.session
@@ -718,7 +719,7 @@ class Broker:
             if sum(1 for _ in islice(steps, FREED_TOGETHER)) == FREED_TOGETHER:
                 self.free(steps)
         if session.lasting:
-            self.journal.drop_subscription(session, key)
+            self.journal.state.drop_subscription(session, key)
         return True
 
     def prune(self, session: Session, credentials: Credentials) -> None:
@@ -770,7 +771,7 @@ class Broker:
             if group.reader is not None:
                 group.reader.stop()
             self.groups_behind.discard(group)
-            self.journal.drop_group(group)
+            self.journal.state.drop_group(group)
 
     def _remove_in_turns(self, subscriptions: list[Subscription]) -> None:
         """Take the subscriptions of a session that ends out of the tree; if they are many, in turns.
@@ -903,7 +904,7 @@ class Broker:
         before = session.account
         self.quotas.own(session, account)
         if session.account is not before and session.lasting:
-            self.journal.save_owner(session)
+            self.journal.state.save_owner(session)
 
     def _new_session(self, client_id: str) -> Session:
         session = self.sessions[client_id] = Session(self, client_id)
@@ -916,9 +917,9 @@ class Broker:
         if self.journal.lasting and (expiry or session.lasting):
             if session.record is None:
                 session.record = DeliveryRecord(session, snapshot(session))
-                self.journal.save_owner(session)
-                self.journal.save_deliveries(session)
-            self.journal.save_session(session)
+                self.journal.state.save_owner(session)
+                self.journal.state.save_deliveries(session)
+            self.journal.state.save_session(session)
 
     def restore_session(self, client_id: str, expiry: int) -> Session:
         """Make a session that a broker before this one had."""
@@ -940,7 +941,7 @@ class Broker:
         """Watch the time of a session that was restored: its client is away since the broker stopped."""
         if session.expires_at is None and session.expiry != NEVER:
             session.expires_at = self.now + session.expiry
-            self.journal.save_session(session)  # or each restart would give it all that time again
+            self.journal.state.save_session(session)  # or each restart would give it all that time again
         self._wait(session)
 
     def restored_group(self, group: SharedGroup) -> None:
@@ -958,7 +959,8 @@ class Broker:
             account.connections += 1
             link.meter = account.meter
             if account.meter is not None and not session.lasting:
-                self.journal.save_owner(session)  # so that what it publishes is counted after a crash, too
+                # What it publishes must count for the account after a crash, too.
+                self.journal.state.save_owner(session)
         figures = self.figures
         figures.connections += 1
         figures.clients_maximum = max(figures.clients_maximum, len(self.sessions))
@@ -996,7 +998,7 @@ class Broker:
         if session.expiry != NEVER:
             session.expires_at = self.now + session.expiry
         if session.lasting:
-            self.journal.save_session(session)
+            self.journal.state.save_session(session)
         self._wait(session)
 
     def _wait(self, session: Session) -> None:
@@ -1025,7 +1027,7 @@ class Broker:
         if account is not None:
             account.sessions -= 1
             account.subscriptions -= len(session.subscriptions)
-            self.journal.drop_owner(session)
+            self.journal.state.drop_owner(session)
         subscriptions = list(session.subscriptions.values())
         groups: list[SharedGroup] = []
         if session.is_dealt_to:
@@ -1041,7 +1043,7 @@ class Broker:
         lasting = session.lasting
         session.end()
         if lasting:
-            self.journal.drop_session(session)
+            self.journal.state.drop_session(session)
 
     def _may_leave(self, will: Will) -> bool:
         """Tell whether who left a will may still publish there: rules may have changed since it connected."""

@@ -50,7 +50,7 @@ class Sinks:
             kept = FORGET if state.batch >= 0 else KEPT
             if state.pending is None and state.used < now - kept:
                 del journal.sinks[state.name]
-                journal.drop_sink(state.name)
+                journal.state.drop_sink(state.name)
         for state in list(journal.sinks.values()):
             if state.pending is not None:
                 logger.warning(
@@ -99,7 +99,7 @@ class Sinks:
             return state, f"sink {sink!r}: {MAX_UNCOMMITTED} parts are staged, and none is committed yet"
         state.staged[part] = user
         state.used = max(state.used, self.journal.wall())
-        self.journal.save_sink(state)
+        self.journal.state.save_sink(state)
         return state, ""
 
     def _forget_staged(self, state: SinkState, parts: Sequence[str]) -> None:
@@ -107,9 +107,9 @@ class Sinks:
             state.staged.pop(part, None)
         if not state.staged and state.owner is None and state.batch < 0 and state.pending is None:
             self.journal.sinks.pop(state.name, None)
-            self.journal.drop_sink(state.name)
+            self.journal.state.drop_sink(state.name)
         else:
-            self.journal.save_sink(state)
+            self.journal.state.save_sink(state)
 
     def delete(self, sink: str, told: Told) -> None:
         """Forget a sink: its name, its owner, the number of its last batch, and what is staged for it."""
@@ -120,7 +120,7 @@ class Sinks:
             told(f"sink {sink!r}: a commit is under way")
         else:
             del self.journal.sinks[sink]
-            self.journal.drop_sink(sink)
+            self.journal.state.drop_sink(sink)
             self.remove(sink, None, lambda wrong: self.journal.after(lambda: told(wrong)))
 
     # Staging
