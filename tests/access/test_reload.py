@@ -251,7 +251,7 @@ def test_rules_added_at_a_reload_apply_to_connected_clients(tmp_path: Path) -> N
         with FlightLog(broker.urls[2]) as log, pytest.raises(PermissionError, match="not authorized"):
             log.table(Query())
         (tmp_path / "pyrite.toml").write_text("")
-        hang_up_and_wait(broker, "there is no access list any more")
+        hang_up_and_wait(broker, "the access list was removed: the last one stays in force until a restart")
         with pytest.raises(ConnectError):
             BlockingClient(broker.urls[0], username="ann", password="whatever").connect()
         for client in (somebody, impostor):
@@ -556,7 +556,7 @@ def test_command_line_options_survive_a_reload(tmp_path: Path) -> None:
 READS_AGAIN = """
 import asyncio, os, signal
 from pyrite.server.config import Config
-from pyrite.server.server import serve
+from pyrite.server.run import serve
 
 config = Config(listen=["mqtt://127.0.0.1:0"], ephemeral=True)
 

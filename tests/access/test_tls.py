@@ -239,8 +239,15 @@ def test_a_change_of_authorities_closes_connections_with_certificates(tmp_path: 
 
 
 def test_a_child_that_cannot_load_new_certificates_ends(tmp_path: Path) -> None:
-    tls = {"minimum_version": "1.2", "certificate": str(tmp_path / "gone.pem"), "key": ""}
-    code = f"from pyrite.process.tls import context_or_end; context_or_end({tls!r})"
+    tls = {
+        "certificate": str(tmp_path / "gone.pem"),
+        "key": "",
+        "client_ca": "",
+        "require_client_certificate": False,
+        "certificate_user": "",
+        "minimum_version": "1.2",
+    }
+    code = f"from pyrite.process.tls import *; context_or_exit(TlsSettings(**{tls!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "the certificates cannot be read: [Errno 2] No such file or directory\n"
