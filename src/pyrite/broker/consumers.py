@@ -158,7 +158,7 @@ def create(
     """
     streams = broker.journal.streams
     if not streams:
-        raise ConsumerError("there is no log to fetch messages from")
+        raise ConsumerError("this broker keeps no log to fetch messages from")
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise ConsumerError(f"the name of a consumer is of 1 to {MAX_NAME} printable characters")
     if topic_filter.startswith(SHARE_PREFIX):

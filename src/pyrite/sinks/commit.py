@@ -214,7 +214,7 @@ class Commit:
         except InvalidTopic as wrong:
             return str(wrong)
         if name.startswith(SYSTEM):
-            return "no one publishes on $SYS but the broker"
+            return "only the broker publishes on $SYS"
         if not self._may_publish(topic):
             return "not authorized"
         return self._broker.catalog.refusal(name)

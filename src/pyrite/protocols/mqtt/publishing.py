@@ -203,7 +203,7 @@ def _allowed(
 ) -> tuple[int, ProtocolError | None]:
     """Return how many messages, from the first, have acceptable ids, and the error of the next message."""
     if 0 in ids:
-        return ids.index(0), violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+        return ids.index(0), violation("the packet identifier is 0")  # [MQTT-2.2.1-3]
     if qos == 2 and not refused and connection.session is not None:
         incoming = connection.session.incoming or set()
         most = connection.broker.limits.receive_maximum
@@ -214,7 +214,7 @@ def _allowed(
                     fresh.add(message_id)
                 if len(incoming) + len(fresh) > most:
                     return number, ProtocolError(  # [MQTT-3.3.4-7]
-                        Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many messages are unacknowledged"
+                        Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unacknowledged messages"
                     )
     return len(ids), None
 
