@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
+from pyrite.errors import PyriteError
 
 if TYPE_CHECKING:
     from pyrite.broker.message import AbsentBatch
@@ -47,7 +48,7 @@ SHARED = Subscription(None, b"", 1)  # type: ignore[arg-type]
 """The target of a restored message of a shared subscription that is not known any more."""
 
 
-class WrongAcknowledgement(Exception):
+class WrongAcknowledgement(PyriteError):
     """A client acknowledged a message in a way that does not belong to its QoS."""
 
 

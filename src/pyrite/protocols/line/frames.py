@@ -16,6 +16,8 @@ from binascii import a2b_qp
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pyrite.errors import PyriteError
+
 MAX_LINE = 256 * 1024
 """Bytes of a line. An escaped topic of 65,535 bytes may take three times as many bytes."""
 
@@ -52,7 +54,7 @@ _ESCAPES = [(bytes((byte,)), b"%%%02X" % byte) for byte in (*b"%", *range(0x21),
 _HALF_ESCAPED = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-class FrameError(Exception):
+class FrameError(PyriteError):
     """An invalid frame, with a code for programs and a text for people."""
 
     def __init__(self, code: str, text: str, ends: bool = False) -> None:

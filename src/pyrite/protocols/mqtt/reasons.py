@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from pyrite.errors import PyriteError
+
 
 class Reason(IntEnum):
     """MQTT 5 reason codes (2.4). Values from 0x80 on are failures."""
@@ -79,7 +81,7 @@ def return_code(reason: int) -> int | None:
     return _RETURN_CODES.get(Reason(reason))
 
 
-class ProtocolError(Exception):
+class ProtocolError(PyriteError):
     """The peer violated the protocol. The connection is closed with `reason`."""
 
     def __init__(self, reason: Reason, text: str) -> None:

@@ -31,6 +31,7 @@ from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, Con
 from pyrite.broker.message import Batch, Properties
 from pyrite.broker.pending import Place
 from pyrite.broker.subscriptions import Subscription
+from pyrite.errors import PyriteError
 from pyrite.storage.positions import parse_position
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic
 
@@ -50,7 +51,7 @@ EXPECTED = (
 )
 
 
-class RequestRefused(Exception):
+class RequestRefused(PyriteError):
     """A request is refused; the text says why."""
 
 
