@@ -69,7 +69,12 @@ class Receiver(Link):
         clock = self.broker.clock
         began = clock()
         self.feed(data)
-        if clock() - began > LONG_READ and not self.interrupted and self.state is not CLOSED:
+        if clock() - began > LONG_READ:
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """Read no more from the client before its next turn."""
+        if not self.interrupted and self.state is not CLOSED:
             self.hold()
             self.broker.interrupted(self)
 

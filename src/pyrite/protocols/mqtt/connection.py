@@ -129,10 +129,10 @@ class Connection(Delivery):
                 return
             data = bytes(self.received)
             self.received = None
-        self.seen_at = self.broker.now
         at, end = 0, len(data)
-        clock, fan_outs = self.broker.clock, self.broker.fan_outs
-        largest = min(MAX_CONTROL_PACKET, self.broker.limits.max_packet_size)
+        broker = self.broker
+        self.seen_at = broker.now
+        clock, fan_outs = broker.clock, broker.fan_outs
         is_first = True  # most reads bring one packet or run, and the clock need not be read
         while at < end:
             if is_first:
@@ -169,7 +169,7 @@ class Connection(Delivery):
                     if not self.work_off(until):
                         self.interrupt(data, at)
                         return
-                if self.broker.journal.full:
+                if broker.journal.full:
                     self.wait_for_room(data, at)
                     return
                 continue
@@ -194,8 +194,13 @@ class Connection(Delivery):
                         raise malformed("the remaining length is longer than four bytes")
                     break
             stop = body + length
-            if stop - at > largest or self.state is not CONNECTED:
-                self._check_size(first, stop - at)
+            size = stop - at
+            if (
+                size > MAX_CONTROL_PACKET
+                or size > broker.limits.max_packet_size
+                or self.state is not CONNECTED
+            ):
+                self._check_size(first, size)
             if stop > end:
                 self.keep(data, at, stop - end)
                 return
@@ -240,7 +245,7 @@ class Connection(Delivery):
                 if not self.work_off(until):
                     self.interrupt(data, at)
                     return
-            if self.broker.journal.full:
+            if broker.journal.full:
                 self.wait_for_room(data, at)
                 return
         if at < end:
