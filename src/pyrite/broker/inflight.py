@@ -75,7 +75,11 @@ class InFlight:
         first = self.next_id
         count = min(count, MAX_MESSAGE_ID + 1 - first)
         if not self.flights.keys().isdisjoint(range(first, first + count)):  # acknowledged out of order
-            return self.free_id(), 1
+            first = self.free_id()
+            count = min(count, MAX_MESSAGE_ID + 1 - first)
+            # All ids up to the next one in use: one at a time, each would search the same ids again.
+            in_use = next(filter(self.flights.__contains__, range(first, first + count)), first + count)
+            count = in_use - first
         return first, count
 
     def add(self, flight: Flight, count: int) -> None:
