@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.access.guard import Guard
+from pyrite.access.options import AccessError
 from pyrite.access.rules import Rule, Rules
-from pyrite.access.users import User, UsersError, hash_password, read_users, verify, write_users
+from pyrite.access.users import User, hash_password, read_users, verify, write_users
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.attempts import FIRST, FORGET, FREE, FREE_BY_NAME, LONGEST, Attempts, network_of
 from pyrite.topics.filters import covers, matches
@@ -151,10 +152,10 @@ def test_the_file_of_users_round_trips(tmp_path: Path) -> None:
 def test_invalid_files_of_users_are_errors(tmp_path: Path, text: str, wrong: str) -> None:
     path = tmp_path / "users"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UsersError) as caught:
+    with pytest.raises(AccessError) as caught:
         read_users(path)
     assert wrong in str(caught.value)
-    with pytest.raises(UsersError, match="No such file"):
+    with pytest.raises(AccessError, match="No such file"):
         read_users(tmp_path / "none")
 
 
