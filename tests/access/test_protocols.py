@@ -31,6 +31,8 @@ from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [tls]
 certificate = "server.pem"

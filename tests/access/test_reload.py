@@ -40,6 +40,8 @@ from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 from tests.support.waiting import let_pass, wait_until
 
+pytestmark = pytest.mark.slow
+
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line", "udp")]
 
 
