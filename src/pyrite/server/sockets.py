@@ -40,7 +40,7 @@ WRITE_PIECES = 64
 TURN = 0.001
 """Seconds after which the event loop has its turn, even if more is ready."""
 LOOK = 8
-"""Sockets handled between two looks at the clock."""
+"""Sockets handled between two looks at the clock; there is another one after each long read."""
 TRICKLE = 4 * 1024
 """Fewer bytes than this, with more there already, are a flood of single packets. Reading each as it comes
 costs a system call and a wake-up at either end, so it is given a moment to gather. A client that waits for an
@@ -301,7 +301,7 @@ class Poller:
                 continue
             total += size
             connection.receive(bytes(view[:size]))
-            if number % LOOK == 0 and monotonic() > until:
+            if (number % LOOK == 0 or connection.interrupted) and monotonic() > until:
                 self._left = ready[number:]
                 break
         return total
