@@ -1,7 +1,6 @@
-"""The live end of a session: what the broker needs of a connection, whatever protocol it speaks.
+"""Link: what the broker needs of a connection, in every protocol.
 
-A link gathers what is to be sent and is flushed once a batch: whoever drives the broker (a server's event
-loop, a test) is woken when the first link has something, and then calls `Broker.flush`.
+A link collects output, which `Output.flush` sends in one write.
 """
 
 from __future__ import annotations
@@ -17,77 +16,77 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Where a link's bytes go; asyncio's transports are this."""
+    """The destination of a link's bytes; asyncio's transports have this interface."""
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send `data`, now or as soon as the peer takes it."""
+        """Send `data`, now or when the peer has room."""
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait for the peer."""
+        """Return the bytes that wait for the peer."""
 
     def pause_reading(self) -> None:
-        """Feed the connection nothing until further notice."""
+        """Stop feeding the connection."""
 
     def resume_reading(self) -> None:
         """Feed the connection again."""
 
     def close(self) -> None:
-        """Close once everything written is sent."""
+        """Close when everything written has been sent."""
 
     def abort(self) -> None:
         """Close at once."""
 
 
 NOTHING: list[bytes | bytearray] = []
-"""The outbox of every link that has nothing to send; never added to."""
+"""The outbox of every link without output; never added to."""
 
 
 class Link:
-    """One connection: an outbox before a transport, with a bound on what may wait in both."""
+    """One connection: an outbox before a transport, with a bound on the bytes in both."""
 
     __slots__ = ("broker", "chunks", "held", "meter", "room", "transport")
 
     credentials: Credentials
-    """Who is at the other end."""
+    """The client's identity."""
 
     def __init__(self, broker: Broker, transport: Transport) -> None:
         self.broker = broker
         self.transport = transport
         self.chunks = NOTHING
         self.meter: Account | None = None
-        """The account that what the client publishes is metered for; None if it is not metered."""
+        """The account that is charged for the client's messages; None if it is not metered."""
         self.held = False
-        """Whether nothing is to be sent yet: what it begins with is not safe."""
+        """Whether output is held back until the journal has committed the session."""
         self.room = broker.limits.max_waiting_bytes
-        """How many more bytes may wait for this client before messages to it are held back or dropped."""
+        """Bytes that may still be buffered for this client before messages to it are held back or dropped."""
 
     def send(
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
     ) -> bool:
         """Send messages `start` to `stop` of a batch, with consecutive ids from `first_id` if qos > 0.
 
-        Return False if this client can never take them (too large for it).
+        Return False if they are too large for this client.
         """
         raise NotImplementedError
 
     @property
     def is_roomy(self) -> bool:
-        """Whether there is room for more than a little."""
+        """Whether at least half of the buffer is free."""
         if 2 * self.room < self.broker.limits.max_waiting_bytes:
             self.flush()
             self.measure()
         return 2 * self.room >= self.broker.limits.max_waiting_bytes
 
     def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Tell whether messages are not too large for this client."""
+        """Return whether messages are small enough for this client."""
         raise NotImplementedError
 
     def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Tell whether the batch's bytes, but for ids, are what this client would be sent."""
+        """Return whether the batch's bytes, except ids, are what this client would be sent."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, target: Subscription) -> None:
-        """Send a whole batch with QoS 0, or drop and count it where there is no room."""
+        """Send a whole batch with QoS 0, or drop and count it without room."""
         raise NotImplementedError
 
     def release(self, message_id: int) -> None:
@@ -95,28 +94,28 @@ class Link:
         raise NotImplementedError
 
     def go_on(self) -> object:
-        """Go on where the connection was interrupted for the others' sake."""
+        """Continue with input that had to wait for its turn."""
         raise NotImplementedError
 
     def displaced(self) -> None:
-        """Make way: another connection has taken over the session."""
+        """Close: another connection has taken over the session."""
         raise NotImplementedError
 
     def ended(self, reason: int) -> None:
-        """End the connection for a reason of the broker's own (an MQTT 5 reason code)."""
+        """End the connection for a reason of the broker (an MQTT 5 reason code)."""
         raise NotImplementedError
 
     def write(self, data: bytes | bytearray) -> None:
-        """Put `data` into the outbox, to be sent with the rest of the batch."""
+        """Add `data` to the outbox."""
         if self.chunks:
             self.chunks.append(data)
         else:
             self.chunks = [data]
-            self.broker.dirty(self)
+            self.broker.output.add(self)
         self.room -= len(data)
 
     def flush(self) -> None:
-        """Hand the outbox to the transport in one write."""
+        """Write the outbox to the transport, in one call."""
         chunks = self.chunks
         if not chunks or self.held:
             return
@@ -127,10 +126,10 @@ class Link:
         self.measure()
 
     def measure(self) -> None:
-        """Find out how much room there is, from what waits in the transport."""
-        if not self.held:  # else all of it waits here
+        """Set `room` from the bytes that wait in the transport."""
+        if not self.held:  # else everything waits here
             self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
 
     def drained(self) -> None:
-        """Note that the transport has room again, and send what was held back meanwhile."""
+        """Send what was held back while the transport had no room."""
         raise NotImplementedError

@@ -78,7 +78,7 @@ class Conversation(Receiver):
                 then(verdict)
             elif self.state is not CLOSED:
                 self.add_work(self._identified(then, verdict, self.broker.admission.version))
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
 
         self.broker.admission.decide(self.credentials, decided)
         at_once = False
@@ -161,7 +161,7 @@ class Conversation(Receiver):
             if self.state is not CLOSED:
                 self.flush()
             if self.interrupted:
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
 
         self.broker.journal.after(safe)
         if waits:
@@ -253,7 +253,7 @@ class Conversation(Receiver):
         session = self.session
         if session is not None:
             self.session = None
-            self.broker.close_session(session, self, send_will)
+            self.broker.sessions.close(session, self, send_will)
 
     def due(self) -> None:
         """Do what the connection's timer was set for."""

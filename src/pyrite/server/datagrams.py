@@ -36,7 +36,7 @@ class DatagramProtocol(asyncio.DatagramProtocol):
         server.awake = True
         try:
             self.datagrams.received(data, addr[:2])
-            server.broker.flush()
+            server.broker.output.flush()
         except Exception:  # whatever it is, it must not take the socket down
             logger.exception("internal error")
         finally:

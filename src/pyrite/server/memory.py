@@ -44,8 +44,8 @@ class Memory:
             return
         blocks = sys.getallocatedblocks()
         self._most = max(self._most, blocks)
-        if broker.is_quiet and self._most - blocks > MANY and len(broker.sessions) <= FEW_SESSIONS:
-            broker.subscriptions.forget_oldest(but=0)
+        if broker.is_quiet and self._most - blocks > MANY and len(broker.sessions.by_id) <= FEW_SESSIONS:
+            broker.subscriptions.cache.forget_oldest(but=0)
             sys._clear_type_cache()  # it knows names that C made of text, thousands of them
             gc.collect()
             self._most = sys.getallocatedblocks()

@@ -255,7 +255,7 @@ class Poller:
             while ready:
                 self._left = []
                 size = self._handle(ready, until)
-                server.broker.flush()
+                server.broker.output.flush()
                 self._rounds += 1
                 if monotonic() > until:
                     break

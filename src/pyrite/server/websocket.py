@@ -91,7 +91,7 @@ class WebSocketProtocol(StreamProtocol):
             if rest and clock() > until:
                 self._rest = bytes(rest)
                 self._pause_if_full()
-                self.server.broker.interrupted(self)
+                self.server.broker.turns.add(self)
                 break
         self._send()
         if not self._rest:

@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, MixedBatch
+from pyrite.broker.policy import Refusal
+from pyrite.broker.timers import TURN
 from pyrite.sinks.batches import batches_of
 from pyrite.storage.query import QueryError
 from pyrite.storage.segment import Damage
@@ -30,13 +31,13 @@ from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account
-    from pyrite.broker.subscriptions import Route
+    from pyrite.broker.routes import Route
     from pyrite.sinks.sinks import Sinks
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MayPublish = Callable[[str], bool]
+RefusePublish = Callable[[bytes], Refusal | None]
 Answer = Callable[[bool, str], object]
 """Is told whether the batch is committed now, and was not before; and what is wrong, if it is not."""
 
@@ -105,7 +106,7 @@ class Commit:
         state: SinkState,
         batch: int,
         parts: list[str],
-        may_publish: MayPublish,
+        refuse: RefusePublish,
         answer: Answer,
         user: str | None = None,
     ) -> None:
@@ -117,7 +118,7 @@ class Commit:
         self._batch = batch
         self.parts = parts
         """Those that were given; `pending` may have others, from an attempt before this one."""
-        self._may_publish = may_publish
+        self._refuse = refuse
         self._answer = answer
         self._origin = f"{state.name}/{batch}"
         self._skip: dict[str, int] = {}
@@ -213,11 +214,8 @@ class Commit:
             check_topic(name, self._broker.limits.max_topic_levels)
         except InvalidTopic as wrong:
             return str(wrong)
-        if name.startswith(SYSTEM):
-            return "no one publishes on $SYS but the broker"
-        if not self._may_publish(topic):
-            return "not authorized"
-        return self._broker.catalog.refusal(name)
+        refusal = self._refuse(name)
+        return "" if refusal is None else refusal.text
 
     # What a broker before this one has published
 
@@ -287,7 +285,7 @@ class Commit:
         until = broker.clock() + TURN
         while ready:
             if self._journal.full:
-                broker.choke(self)
+                broker.turns.wait_for_journal(self)
                 return
             if broker.fan_outs.is_full and broker.fan_outs.has_to_wait(
                 ready[0].parts()[0].topic, ready[0].count
@@ -299,7 +297,7 @@ class Commit:
                 return
             self._publish_batch(ready.popleft())
             if ready and broker.clock() > until:
-                broker.interrupted(self)
+                broker.turns.add(self)
                 return
         self._run(self._next, self._came)
 
@@ -323,10 +321,10 @@ class Commit:
         """Publish a batch, for the sink's owner if that is metered."""
         meter = self._meter
         if meter is None:
-            self._broker.publish(batch, route, self._published)
+            self._broker.publishing.publish(batch, route, self._published)
         else:
             meter.charge(batch.count, len(batch.data))
-            self._broker.publish_for(meter, batch, route, self._published)
+            self._broker.publishing.publish_for(meter, batch, route, self._published)
 
     @property
     def _account(self) -> Account | None:

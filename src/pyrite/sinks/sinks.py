@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyrite.broker.timers import NO_SLOT
-from pyrite.sinks.commit import Answer, Commit, MayPublish, SinkState, log_what_is_wrong
+from pyrite.sinks.commit import Answer, Commit, RefusePublish, SinkState, log_what_is_wrong
 from pyrite.sinks.staging import KEPT, Staging
 from pyrite.storage.query import QueryError
 
@@ -228,7 +228,7 @@ class Sinks:
         sink: str,
         batch: int,
         parts: Sequence[str],
-        may_publish: MayPublish,
+        refuse: RefusePublish,
         answer: Answer,
         user: str | None = None,
     ) -> None:
@@ -244,12 +244,12 @@ class Sinks:
                 return
         if state.pending is not None and state.pending.batch != batch and not self._is_under_way(sink):
             self._finish(state, log_what_is_wrong)  # It comes first, as it was promised first.
-        self._add(Commit(self, state, batch, list(parts), may_publish, answer, user))
+        self._add(Commit(self, state, batch, list(parts), refuse, answer, user))
 
     def _finish(self, state: SinkState, told: Told) -> None:
         """Do what is missing of a commit that was begun, after those that are under way."""
         batch = -1 if state.pending is None else state.pending.batch
-        self._add(Commit(self, state, batch, [], lambda _: True, lambda _, wrong: told(wrong)))
+        self._add(Commit(self, state, batch, [], lambda _: None, lambda _, wrong: told(wrong)))
 
     def _is_under_way(self, sink: str) -> bool:
         return any(one.state.name == sink for one in self._commits)
