@@ -194,7 +194,7 @@ def test_a_successful_login_does_not_reset_guesses_of_other_names() -> None:
         attempts.failed("here", "ann")
         attempts.succeeded("here", "eve")
     assert attempts.wait("here", "ann") == FIRST
-    assert attempts.wait("here", "eve") == 0, "who has come from there before is not kept out by others"
+    assert attempts.wait("here", "eve") == 0, "a known user is not locked out by failures of others"
     for _ in range(FREE):
         attempts.failed("here", "eve")
     assert attempts.wait("here", "eve") == FIRST, "but counts for himself"
@@ -277,11 +277,12 @@ def test_groups_come_from_the_file_and_the_token() -> None:
 
 def test_decisions_about_long_topics_and_names_are_not_cached() -> None:
     guard = Guard({}, [Rule(users=["anonymous"], publish=["a/#"])], anonymous=True)
-    who = Credentials("c", None, None, "here")
-    before = kept_after(lambda: [guard.may_publish(who, f"a/{number}") for number in range(100)])
+    client = Credentials("c", None, None, "here")
+    before = kept_after(lambda: [guard.may_publish(client, f"a/{number}") for number in range(100)])
     assert before < 100_000
     assert (
-        kept_after(lambda: [guard.may_publish(who, f"a/{n}".ljust(65_000)) for n in range(100)]) < 1_000_000
+        kept_after(lambda: [guard.may_publish(client, f"a/{n}".ljust(65_000)) for n in range(100)])
+        < 1_000_000
     )
 
     def ask_by_many() -> list[bool]:

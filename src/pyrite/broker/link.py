@@ -1,6 +1,7 @@
-"""Link: what the broker needs of a connection, in every protocol.
+"""The broker's interface to a connection of any protocol.
 
-A link collects output, which `Output.flush` sends in one write.
+A link buffers output and is flushed once per batch: the first link with output wakes the event loop (or the
+test) that drives the broker, which then calls `Output.flush`.
 """
 
 from __future__ import annotations
@@ -16,97 +17,97 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """The destination of a link's bytes; asyncio's transports have this interface."""
+    """Destination of a link's bytes; asyncio's transports have this interface."""
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send `data`, now or when the peer has room."""
+        """Send `data` now, or as soon as the peer reads."""
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes that wait for the peer."""
+        """Return the number of bytes that the peer has not read yet."""
 
     def pause_reading(self) -> None:
-        """Stop feeding the connection."""
+        """Stop feeding the connection until `resume_reading`."""
 
     def resume_reading(self) -> None:
         """Feed the connection again."""
 
     def close(self) -> None:
-        """Close when everything written has been sent."""
+        """Close after sending all buffered bytes."""
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once, and discard buffered bytes."""
 
 
-NOTHING: list[bytes | bytearray] = []
-"""The outbox of every link without output; never added to."""
+EMPTY_OUTBOX: list[bytes | bytearray] = []
+"""The outbox of every link without output; never appended to."""
 
 
 class Link:
-    """One connection: an outbox before a transport, with a bound on the bytes in both."""
+    """One connection: an outbox and a transport, with one bound on the bytes buffered in both."""
 
     __slots__ = ("broker", "chunks", "held", "meter", "room", "transport")
 
     credentials: Credentials
-    """The client's identity."""
+    """Identity of the client."""
 
     def __init__(self, broker: Broker, transport: Transport) -> None:
         self.broker = broker
         self.transport = transport
-        self.chunks = NOTHING
+        self.chunks = EMPTY_OUTBOX
         self.meter: Account | None = None
-        """The account that is charged for the client's messages; None if it is not metered."""
+        """The account that the client's publishing is charged to; None if it has no rate quota."""
         self.held = False
-        """Whether output is held back until the journal has committed the session."""
+        """True while the start of the outbox must not be sent because its changes are not committed."""
         self.room = broker.limits.max_waiting_bytes
-        """Bytes that may still be buffered for this client before messages to it are held back or dropped."""
+        """Bytes that may still be buffered before messages for this client are held back or dropped."""
 
     def send(
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
     ) -> bool:
         """Send messages `start` to `stop` of a batch, with consecutive ids from `first_id` if qos > 0.
 
-        Return False if they are too large for this client.
+        Return False if the messages are too large for this client.
         """
         raise NotImplementedError
 
     @property
     def is_roomy(self) -> bool:
-        """Whether at least half of the buffer is free."""
+        """True if at least half of the output buffer is free."""
         if 2 * self.room < self.broker.limits.max_waiting_bytes:
             self.flush()
             self.measure()
         return 2 * self.room >= self.broker.limits.max_waiting_bytes
 
     def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Return whether messages are small enough for this client."""
+        """Return whether the messages are small enough for this client."""
         raise NotImplementedError
 
     def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Return whether the batch's bytes, except ids, are what this client would be sent."""
+        """Return whether the batch's bytes can be sent to this client unchanged, except message ids."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, target: Subscription) -> None:
-        """Send a whole batch with QoS 0, or drop and count it without room."""
+        """Send a whole batch with QoS 0; without room, leave it in the log, or drop and count it."""
         raise NotImplementedError
 
     def release(self, message_id: int) -> None:
-        """Repeat the second step of a QoS 2 delivery."""
+        """Resend the second step of a QoS 2 delivery."""
         raise NotImplementedError
 
     def go_on(self) -> object:
-        """Continue with input that had to wait for its turn."""
+        """Continue with input that was interrupted at the end of a turn."""
         raise NotImplementedError
 
     def displaced(self) -> None:
-        """Close: another connection has taken over the session."""
+        """Close the connection: another one has taken over the session."""
         raise NotImplementedError
 
     def ended(self, reason: int) -> None:
-        """End the connection for a reason of the broker (an MQTT 5 reason code)."""
+        """Close the connection on the broker's behalf, with an MQTT 5 reason code."""
         raise NotImplementedError
 
     def write(self, data: bytes | bytearray) -> None:
-        """Add `data` to the outbox."""
+        """Append `data` to the outbox, which is flushed once per batch."""
         if self.chunks:
             self.chunks.append(data)
         else:
@@ -115,21 +116,21 @@ class Link:
         self.room -= len(data)
 
     def flush(self) -> None:
-        """Write the outbox to the transport, in one call."""
+        """Write the whole outbox to the transport in one call."""
         chunks = self.chunks
         if not chunks or self.held:
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self.chunks = NOTHING
+        self.chunks = EMPTY_OUTBOX
         self.broker.figures.bytes_sent += len(data)
         self.transport.write(data)
         self.measure()
 
     def measure(self) -> None:
-        """Set `room` from the bytes that wait in the transport."""
-        if not self.held:  # else everything waits here
+        """Update `room` from the number of bytes that the transport buffers."""
+        if not self.held:  # otherwise all output is in the outbox, and already counted
             self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
 
     def drained(self) -> None:
-        """Send what was held back while the transport had no room."""
+        """Send the messages that were held back: the transport has room again."""
         raise NotImplementedError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyrite.broker.access import NOT_AUTHORIZED, Credentials
 from pyrite.process.accept import StreamListener
 from pyrite.process.endpoints import bind, bind_unix
-from pyrite.protocols.conversation import CLOSING_TIME
+from pyrite.protocols.conversation import CLOSE_TIMEOUT
 from pyrite.protocols.events import tell_refused
 from pyrite.server.certificates import tls_context
 from pyrite.server.child import Child, ChildContext
@@ -132,7 +132,7 @@ class Listeners:
             tls_context(self._config) if listener.tls else None,
             lambda: kind(self._server, listener),
             handshake_time=self._config.limits.connect_timeout,
-            closing_time=CLOSING_TIME,
+            closing_time=CLOSE_TIMEOUT,
             has_room=self._server.connections.has_room,
             refused=self._refused,
         )

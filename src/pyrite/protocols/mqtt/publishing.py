@@ -1,4 +1,4 @@
-"""PUBLISH: batches of packets are checked, published, and acknowledged when they are committed. HOT."""
+"""Check batches of PUBLISH packets, publish them, and acknowledge them once they are committed. HOT."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         refused = refused or Reason.NOT_AUTHORIZED
     elif refusal is not None and not refused:
         refused, text = Reason.TOPIC_NAME_INVALID, refusal.text
-        if not shape.qos or connection.form != FORM_V5:  # no other packet can tell the client
+        if not shape.qos or connection.form != FORM_V5:  # no acknowledgement can carry the refusal
             raise ProtocolError(refused, text)
     figures = broker.figures
     figures.publish_received += count
@@ -86,7 +86,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     if shape.retain and not refused and connection.session is not None:
         batch = batch.owned_by(connection.session.account)
         fault = broker.retained.fault(batch)
-        # Only QoS 1 and 2 of MQTT 5 can be refused; else the message is delivered, but not retained.
+        # Only QoS 1 and 2 in MQTT 5 can be refused; otherwise the message is delivered but not retained.
         if fault is not None and shape.qos and connection.form == FORM_V5:
             figures.quota_refused += count * fault.quota
             refused, text = Reason.QUOTA_EXCEEDED, fault.text
@@ -103,7 +103,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
 def _request(connection: Connection, shape: Shape, packet: bytes, refused: int) -> None:
     """Acknowledge and handle a request, which is neither delivered, nor logged, nor retained.
 
-    Its rights are checked by what it asks for. A duplicate may have been handled, so it is not handled again.
+    The handler of the request checks the client's rights. A duplicate is not handled again.
     """
     figures = connection.broker.figures
     figures.publish_received += 1
@@ -179,7 +179,7 @@ def _publish_batch(
     done: Done | None = None,
     packet_ids: Sequence[int] | None = None,
 ) -> None:
-    """Publish a batch, on the client's account if that is metered."""
+    """Publish a batch, charged to the client's account if it has a rate quota."""
     if connection.meter is None:
         connection.broker.publishing.publish(batch, route, done, packet_ids)
     else:
@@ -187,7 +187,7 @@ def _publish_batch(
 
 
 def _wrong_payload(payload: bytes) -> int:
-    """Return a reason if a payload that claims to be UTF-8 is not, else 0."""
+    """Return a reason code if a payload declared as UTF-8 is not valid UTF-8, else 0."""
     try:
         payload.decode()
     except UnicodeDecodeError:
@@ -198,7 +198,7 @@ def _wrong_payload(payload: bytes) -> int:
 def _allowed(
     connection: Connection, qos: int, ids: tuple[int, ...], refused: int
 ) -> tuple[int, ProtocolError | None]:
-    """Return how many messages, from the first, may have these ids, and the error of the next one."""
+    """Return how many messages, from the first, have acceptable ids, and the error of the next message."""
     if 0 in ids:
         return ids.index(0), violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
     if qos == 2 and not refused and connection.session is not None:
@@ -219,7 +219,7 @@ def _allowed(
 def _first_time(
     connection: Connection, batch: Batch, ids: tuple[int, ...]
 ) -> list[tuple[Batch, Sequence[int]]]:
-    """Record the ids of QoS 2 messages, and return those that are no duplicates [MQTT-4.3.3-10]."""
+    """Record the ids of QoS 2 messages, and return the messages that are not duplicates [MQTT-4.3.3-10]."""
     session = connection.session
     assert session is not None
     if session.incoming is None:
