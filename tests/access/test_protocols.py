@@ -363,7 +363,7 @@ def test_a_client_refused_over_udp_has_no_identity_until_accepted(broker: Broker
     with LineClient("127.0.0.1", port, udp=True) as client:
         refused(client)
         client.subscribe("public/news")
-        with pytest.raises(LineError, match="not authorized for 'sensors/bob/t'"):
+        with pytest.raises(LineError, match="not authorized: publish 'sensors/bob/t'"):
             client.publish("sensors/bob/t", b"x")
     with LineClient("127.0.0.1", port, udp=True) as client:
         refused(client)

@@ -478,11 +478,11 @@ def test_a_client_accepted_just_before_a_reload_is_checked_again() -> None:
     then(job())
     guard.replace({"ann": User("ann", quick_hash("new"))}, [], False, None)
     broker.access_changed()
-    broker.take_turns()
-    assert not broker.sessions
+    broker.turns.take()
+    assert not broker.sessions.by_id
     job, then = waiting.pop()
     then(job())
-    broker.take_turns()
+    broker.turns.take()
     assert transport.written.startswith(b"Error not-authorized the user name or the password is wrong")
     assert transport.closed
 
