@@ -119,7 +119,7 @@ def test_staging_needs_the_right_to_publish(broker: BrokerProcess, folder: Path,
 
 def test_staging_needs_the_right_to_publish_to_every_topic(broker: BrokerProcess, folder: Path) -> None:
     with enter(broker, "ann") as ann:
-        with pytest.raises(PermissionError, match="topic 't/carl': not authorized"):
+        with pytest.raises(PermissionError, match="not authorized: publish 't/carl'"):
             stage(ann, "for-carl", rows("t/carl", 1_000, 20_000))
         with pytest.raises(QueryError, match="nothing was staged for sink 'for-carl'"):
             stage(ann, "for-carl", rows("t/carl", 0))
@@ -139,7 +139,7 @@ def test_staged_data_is_limited(broker: BrokerProcess, folder: Path) -> None:
         assert ann.commit("fourth", 0, stage(ann, "fourth", rows("t/ann")))
         carl.abort("first")
         assert carl.commit("second", 0, parts)
-        with pytest.raises(QueryError, match="there is no room for more"):
+        with pytest.raises(QueryError, match="no room for more"):
             stage(carl, "third", *[piece] * 3)  # it is one part, and ends before it is sent
         assert carl.commit("third", 0, stage(carl, "third", piece))
     assert [path for path in (folder / "data" / "staging").rglob("*") if path.is_file()] == []

@@ -93,7 +93,7 @@ def test_a_client_that_left_gets_no_expiry_notice() -> None:
 def test_a_command_from_an_unproven_address_is_executed_after_the_proof(network: Network) -> None:
     (ping,) = network.send(HERE, b"Subscribe news\n")
     assert ping.startswith(b"Ping ")
-    assert not network.core.broker.sessions
+    assert not network.core.broker.sessions.by_id
     assert network.send(HERE, ping.replace(b"Ping", b"Pong")) == [b"SubAck news\n"]
     assert network.send(HERE, b"Ping 5\n") == [b"Pong 5\n"]
 
@@ -101,7 +101,7 @@ def test_a_command_from_an_unproven_address_is_executed_after_the_proof(network:
 def test_a_wrong_answer_does_not_prove_an_address(network: Network) -> None:
     network.send(HERE, b"Subscribe news\n")
     assert network.send(HERE, b"Pong 0000000\n")[0].startswith(b"Ping ")
-    assert not network.core.broker.sessions
+    assert not network.core.broker.sessions.by_id
 
 
 @settings(max_examples=60, deadline=None)
@@ -137,14 +137,14 @@ def test_a_client_beyond_the_limit_is_refused_with_a_reason(
     setattr(core.broker.limits, limit, 2)
     for port in (1, 2):
         network.prove(("127.0.0.1", port))
-    where = " from its address" if limit == "max_connections_per_address" else ""
+    where = " from this address" if limit == "max_connections_per_address" else ""
     for refused in (1, 2):
         (ping,) = network.send(HERE, b"Publish a 1 retain\nx\n")
         with caplog.at_level("INFO", "pyrite.connections"):
             (answer,) = network.send(HERE, ping.replace(b"Ping", b"Pong"))
-        assert answer == f"Error full there are too many connections{where}\n".encode()
+        assert answer == f"Error full too many connections{where}\n".encode()
         assert core.broker.figures.connections_refused == refused
-        assert caplog.records[-1].fields["reason"] == f"there are too many connections{where}"  # type: ignore[attr-defined]
+        assert caplog.records[-1].fields["reason"] == f"too many connections{where}"  # type: ignore[attr-defined]
     assert not core.broker.retained.values, "what it asked for was not done"
     if limit == "max_connections_per_address":
         network.prove(("127.0.0.2", 1))
@@ -159,7 +159,7 @@ def test_unproven_addresses_take_little_memory(network: Network) -> None:
     for port in range(1, 5_000):
         network.send((f"10.0.{port // 256}.{port % 256}", port), b"Subscribe a\n")
     assert len(network.datagrams) == MAX_STRANGERS + 1
-    assert len(network.core.broker.sessions) == 1
+    assert len(network.core.broker.sessions.by_id) == 1
     LineClient(network.core).say("Publish a 1", "x")
     assert len(network.came(HERE)) == 1
 
@@ -251,7 +251,9 @@ def test_a_duplicate_connect_is_answered_twice(network: Network) -> None:
     network.prove(HERE)
     assert network.send(HERE, b"Connect me") == [b"Ack Connect me new\n"]
     assert network.send(HERE, b"Connect me") == [b"Ack Connect me resumed\n"]
-    assert network.send(HERE, b"Connect you") == [b"Error connected Connect: comes first, and once\n"]
+    assert network.send(HERE, b"Connect you") == [
+        b"Error connected Connect: already connected; Connect must be the first command\n"
+    ]
 
 
 @pytest.mark.parametrize("options", ["", " ack"])
@@ -292,7 +294,7 @@ def test_a_silent_client_is_forgotten(core: Core, network: Network) -> None:
     core.tick(16)
     assert len(network.datagrams) == 0
     core.tick(60)
-    assert not core.broker.sessions
+    assert not core.broker.sessions.by_id
 
 
 def test_a_ping_keeps_a_client_alive_for_10_s(core: Core, network: Network) -> None:
@@ -331,7 +333,7 @@ def test_an_unproven_ping_shorter_than_the_challenge_is_answered_with_pong(netwo
 
 def test_a_datagram_holds_one_whole_frame(network: Network) -> None:
     network.prove(HERE)
-    wrong = b"Error bad-frame a datagram holds one whole frame: is its length right?\n"
+    wrong = b"Error bad-frame expected one complete frame per datagram; is the length right?\n"
     assert network.send(HERE, b"Publish a 10\nabc\n") == [wrong]
     assert network.send(HERE, b"Publish a 1\nabc\n")[0].startswith(b"Error bad-frame Publish")
     assert network.send(HERE, b"Dance\n")[0].startswith(b"Error unknown-command")

@@ -12,11 +12,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyrite.broker.core import TURN
 from pyrite.broker.fetching import Fetch, Give, IsFull, never_full
 from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
 from pyrite.broker.quotas import MAX_CONSUMERS
+from pyrite.broker.timers import TURN
+from pyrite.errors import PyriteError
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.storage.positions import Earliest, Latest, Offset, Position
 from pyrite.topics.filters import SHARE_PREFIX
@@ -93,7 +94,7 @@ class Consumer:
         """
         self._fetches.popleft()
         if self._fetches:
-            self.broker.soon(self._fetches[0].begin)
+            self.broker.turns.soon(self._fetches[0].begin)
 
     def acknowledge(self, places: Sequence[Place], done: Callable[[int], object]) -> None:
         """Note that messages were dealt with; `done` is told how many of them were known, when it is safe."""
@@ -121,12 +122,12 @@ class _Acknowledgement:
         while some := list(islice(self._places, TOGETHER)):
             self._known += sum(map(consumer.pending.discard, some))
             consumer.save()
-            if broker.has_to_wait(self, until):
+            if broker.turns.is_over(self, until):
                 return
         broker.journal.after(lambda: self._done(self._known))
 
 
-class ConsumerError(Exception):
+class ConsumerError(PyriteError):
     """What was asked of a consumer cannot be; the text says why."""
 
 
@@ -158,7 +159,7 @@ def create(
     """
     streams = broker.journal.streams
     if not streams:
-        raise ConsumerError("there is no log to fetch messages from")
+        raise ConsumerError("this broker keeps no log to fetch messages from")
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise ConsumerError(f"the name of a consumer is of 1 to {MAX_NAME} printable characters")
     if topic_filter.startswith(SHARE_PREFIX):
@@ -173,7 +174,7 @@ def create(
     if there is not None:
         if there.topic_filter != topic_filter:
             known = there.topic_filter.decode()
-            may_know = not broker.access.checks_topics or broker.access.may_pull(who, known)
+            may_know = broker.policy.refuse_pull(who, there.topic_filter) is None
             which = f"the filter {known!r}" if may_know else "another filter"
             raise ConsumerError(f"consumer {name!r} is there, with {which}")
         broker.journal.after(done)
@@ -217,8 +218,8 @@ def find(broker: Broker, who: Credentials, name: str) -> Consumer:
     pull from, so that the answer does not tell which names exist.
     """
     consumer = broker.consumers.get(name)
-    topic_filter = "#" if consumer is None else consumer.topic_filter.decode()
-    if broker.access.checks_topics and not broker.access.may_pull(who, topic_filter):
+    topic_filter = b"#" if consumer is None else consumer.topic_filter
+    if broker.policy.refuse_pull(who, topic_filter) is not None:
         raise NotAllowed(f"not authorized: pull from consumer {name!r}, or there is no such consumer")
     if consumer is None:
         raise ConsumerError(f"there is no consumer {name!r}: create it first")

@@ -1,7 +1,7 @@
-"""The live end of a session: what the broker needs of a connection, whatever protocol it speaks.
+"""The broker's interface to a connection of any protocol.
 
-A link gathers what is to be sent and is flushed once a batch: whoever drives the broker (a server's event
-loop, a test) is woken when the first link has something, and then calls `Broker.flush`.
+A link buffers output and is flushed once per batch: the first link with output wakes the event loop (or the
+test) that drives the broker, which then calls `Output.flush`.
 """
 
 from __future__ import annotations
@@ -17,120 +17,127 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Where a link's bytes go; asyncio's transports are this."""
+    """Destination of a link's bytes; asyncio's transports have this interface."""
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send `data`, now or as soon as the peer takes it."""
+        """Send `data` now, or as soon as the peer reads."""
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait for the peer."""
+        """Return the number of bytes that the peer has not read yet."""
 
     def pause_reading(self) -> None:
-        """Feed the connection nothing until further notice."""
+        """Stop feeding the connection until `resume_reading`."""
 
     def resume_reading(self) -> None:
         """Feed the connection again."""
 
     def close(self) -> None:
-        """Close once everything written is sent."""
+        """Close after sending all buffered bytes."""
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once, and discard buffered bytes."""
 
 
-NOTHING: list[bytes | bytearray] = []
-"""The outbox of every link that has nothing to send; never added to."""
+EMPTY_OUTBOX: list[bytes | bytearray] = []
+"""The outbox of every link without output; never appended to."""
 
 
 class Link:
-    """One connection: an outbox before a transport, with a bound on what may wait in both."""
+    """One connection: an outbox and a transport, with one bound on the bytes buffered in both."""
 
     __slots__ = ("broker", "chunks", "held", "meter", "room", "transport")
 
     credentials: Credentials
-    """Who is at the other end."""
+    """Identity of the client."""
 
     def __init__(self, broker: Broker, transport: Transport) -> None:
         self.broker = broker
         self.transport = transport
-        self.chunks = NOTHING
+        self.chunks = EMPTY_OUTBOX
         self.meter: Account | None = None
-        """The account that what the client publishes is metered for; None if it is not metered."""
+        """The account that the client's publishing is charged to; None if it has no rate quota."""
         self.held = False
-        """Whether nothing is to be sent yet: what it begins with is not safe."""
+        """True while the start of the outbox must not be sent because its changes are not committed."""
         self.room = broker.limits.max_waiting_bytes
-        """How many more bytes may wait for this client before messages to it are held back or dropped."""
+        """Bytes that may still be buffered before messages for this client are held back or dropped."""
 
     def send(
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
     ) -> bool:
         """Send messages `start` to `stop` of a batch, with consecutive ids from `first_id` if qos > 0.
 
-        Return False if this client can never take them (too large for it).
+        Return False if the messages are too large for this client.
         """
         raise NotImplementedError
 
     @property
     def is_roomy(self) -> bool:
-        """Whether there is room for more than a little."""
+        """True if at least half of the output buffer is free."""
         if 2 * self.room < self.broker.limits.max_waiting_bytes:
             self.flush()
             self.measure()
         return 2 * self.room >= self.broker.limits.max_waiting_bytes
 
     def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Tell whether messages are not too large for this client."""
+        """Return whether the messages are small enough for this client."""
         raise NotImplementedError
 
     def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Tell whether the batch's bytes, but for ids, are what this client would be sent."""
+        """Return whether the batch's bytes can be sent to this client unchanged, except message ids."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, target: Subscription) -> None:
-        """Send a whole batch with QoS 0, or drop and count it where there is no room."""
+        """Send a whole batch with QoS 0; without room, leave it in the log, or drop and count it."""
         raise NotImplementedError
 
     def release(self, message_id: int) -> None:
-        """Repeat the second step of a QoS 2 delivery."""
+        """Resend the second step of a QoS 2 delivery."""
         raise NotImplementedError
 
     def go_on(self) -> object:
-        """Go on where the connection was interrupted for the others' sake."""
+        """Continue with input that was interrupted at the end of a turn."""
         raise NotImplementedError
 
     def displaced(self) -> None:
-        """Make way: another connection has taken over the session."""
+        """Close the connection: another one has taken over the session."""
         raise NotImplementedError
 
     def ended(self, reason: int) -> None:
-        """End the connection for a reason of the broker's own (an MQTT 5 reason code)."""
+        """Close the connection on the broker's behalf, with an MQTT 5 reason code."""
         raise NotImplementedError
 
     def write(self, data: bytes | bytearray) -> None:
-        """Put `data` into the outbox, to be sent with the rest of the batch."""
+        """Append `data` to the outbox, which is flushed once per batch."""
         if self.chunks:
             self.chunks.append(data)
         else:
             self.chunks = [data]
-            self.broker.dirty(self)
+            self.broker.output.add(self)
         self.room -= len(data)
+        if self.room < 0:
+            self.overfull()
 
     def flush(self) -> None:
-        """Hand the outbox to the transport in one write."""
+        """Write the whole outbox to the transport in one call."""
         chunks = self.chunks
         if not chunks or self.held:
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self.chunks = NOTHING
-        self.broker.figures.bytes_sent += len(data)
-        self.transport.write(data)
-        self.measure()
+        self.chunks = EMPTY_OUTBOX
+        broker, transport = self.broker, self.transport
+        broker.figures.bytes_sent += len(data)
+        transport.write(data)
+        self.room = broker.limits.max_waiting_bytes - transport.get_write_buffer_size()
+
+    def overfull(self) -> None:
+        """Act on a full output buffer: more than the bound is in it."""
+        raise NotImplementedError
 
     def measure(self) -> None:
-        """Find out how much room there is, from what waits in the transport."""
-        if not self.held:  # else all of it waits here
+        """Update `room` from the number of bytes that the transport buffers."""
+        if not self.held:  # otherwise all output is in the outbox, and already counted
             self.room = self.broker.limits.max_waiting_bytes - self.transport.get_write_buffer_size()
 
     def drained(self) -> None:
-        """Note that the transport has room again, and send what was held back meanwhile."""
+        """Send the messages that were held back: the transport has room again."""
         raise NotImplementedError

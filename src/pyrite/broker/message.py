@@ -1,17 +1,17 @@
-"""What travels: a batch of messages, and the properties they carry.
+"""Batches of messages, and message properties.
 
-The batch is the unit of everything. It holds messages that arrived together, on one topic, alike in all
-but their payloads, which lie packed in `data` at a fixed stride:
+The batch is the unit of all work. It holds messages that arrived together, with one topic and equal size,
+QoS, retain flag and properties. Their payloads are packed in `data` at a fixed stride:
 
     data     |head|payload 0|head|payload 1|head|payload 2|
              0    ^payload_at
              <---- stride --->
 
-As the head is whatever came over the wire, a batch that needs no change is forwarded as the bytes it came
-in. A single message is a batch of one, without a head.
+The head holds the packet header as received, so a batch is sent to subscribers of the same wire form without
+encoding. A batch of one message may have no head.
 
-Messages that differ in topic or size, but go to the same receivers and need no change either, travel as a
-`MixedBatch`. Whoever needs them otherwise takes it apart.
+Messages that differ in topic or size but have the same route form a `MixedBatch`. Code that cannot handle one
+splits it with `parts`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Properties:
-    """What a message carries besides its payload (MQTT 5). Never changed once made, so it may be shared."""
+    """MQTT 5 properties of a message. Never modified after construction, so messages may share them."""
 
     __slots__ = (
         "content_type",
@@ -55,18 +55,18 @@ class Properties:
         self.correlation_data = correlation_data
         self.user_properties = user_properties
         self.encoded: bytes | None = None
-        """A protocol's encoding of all but the expiry, kept here so that it is made once."""
+        """Cached MQTT encoding of all properties except the expiry."""
 
 
 class Batch:
-    """Messages of one topic, quality of service, retain flag and properties, packed at a fixed stride."""
+    """Messages of one topic, QoS, retain flag and properties, packed at a fixed stride."""
 
     mixed = False
-    """Whether the messages are of several topics and sizes."""
+    """True if the messages have several topics and sizes."""
     absent = False
-    """Whether the messages themselves must be read from the log."""
+    """True if the batch only refers to the log, and the messages must be read from there."""
     owner: Account | None = None
-    """The account that a message to be retained counts for; see OwnedBatch."""
+    """The account that a retained message is charged to; see OwnedBatch."""
 
     __slots__ = (
         "count",
@@ -88,7 +88,7 @@ class Batch:
     )
 
     timestamp: int
-    """When the messages came, in microseconds since 1970; only of messages read from the log."""
+    """Arrival time in microseconds since 1970; set only on messages read from the log."""
 
     def __init__(
         self,
@@ -111,22 +111,22 @@ class Batch:
         self.retain = retain
         self.properties = properties
         self.expires_at = expires_at
-        """When the messages expire, on the broker's clock; None for never."""
+        """Expiry time on the broker's clock; None for never."""
         self.origin = origin
-        """The client id of who published them, for no-local."""
+        """The publisher's client id, for no-local."""
         self.count = count
         self.stride = len(data) if stride < 0 else stride
         self.payload_at = payload_at
         self.form = form
-        """In which wire form `data` may be forwarded as it is (a number of the protocol's); -1 for none."""
+        """The wire form of `data`, a number that the protocol defines; -1 if `data` has no head."""
         self.id_at = id_at
-        """Where in each of them its id is, if it is in a wire form and has one."""
+        """Position of the message id in each packet, if `data` has a wire form with an id."""
         self.stream: Stream | None = None
-        """The stream whose log keeps the messages, if one does."""
+        """The stream that stores the messages; None if no stream does."""
         self.offset = -1
-        """The first message's offset there; the others follow it."""
+        """Offset of the first message in the stream; offsets of the following messages are consecutive."""
         self.wires: dict[Any, Any] | None = None
-        """Other wire forms, each made once for all who want it; the protocols' own business."""
+        """Cache of other wire forms, each encoded once for all subscribers; used by the protocols only."""
 
     def payload(self, index: int = 0) -> bytes:
         """Return the payload of message `index`."""
@@ -142,15 +142,15 @@ class Batch:
 
     @property
     def content_size(self) -> int:
-        """Bytes of all topics and payloads."""
+        """Total size of topics and payloads in bytes."""
         return self.count * (len(self.topic) + self.stride - self.payload_at)
 
     def parts(self) -> list[Batch]:
-        """Return the batch as batches that each have one topic."""
+        """Split into batches of one topic each."""
         return [self]
 
     def only(self, indexes: Sequence[int]) -> Batch:
-        """Return some messages, in their order, as a batch of their own; for a batch that no log has yet."""
+        """Return a new batch of the messages at `indexes`. The batch must not be in a stream yet."""
         data, stride = self.data, self.stride
         return Batch(
             self.topic,
@@ -168,7 +168,7 @@ class Batch:
         )
 
     def part(self, start: int, stop: int) -> Batch:
-        """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
+        """Return messages `start` to `stop` as a batch that does not keep this batch's memory alive."""
         if start == 0 and stop == self.count:
             return self
         part = Batch(
@@ -188,7 +188,7 @@ class Batch:
         return part.lies_in(self.stream, self.offset + start)
 
     def owned_by(self, owner: Account | None) -> OwnedBatch:
-        """Return the same messages as a batch that counts for an account when it is retained."""
+        """Return the same messages as a batch that is charged to an account if it is retained."""
         owned = OwnedBatch(
             self.topic,
             self.data,
@@ -208,7 +208,7 @@ class Batch:
         return owned
 
     def lies_in(self, stream: Stream | None, offset: int) -> Batch:
-        """Note where the log keeps the messages."""
+        """Record the stream and offset of the messages, and return the batch."""
         if stream is not None:
             self.stream = stream
             self.offset = offset
@@ -216,18 +216,18 @@ class Batch:
 
 
 class OwnedBatch(Batch):
-    """A batch whose last message, once retained, counts for an account."""
+    """A batch whose last message is charged to an account while it is retained."""
 
     __slots__ = ("owner",)
 
     def part(self, start: int, stop: int) -> Batch:
-        """Return messages `start` to `stop` as a batch of their own, of the same owner."""
+        """Return messages `start` to `stop` as a batch of the same owner."""
         part = super().part(start, stop)
         return part if part is self else part.owned_by(self.owner)
 
 
 class AbsentBatch(Batch):
-    """Messages of which only the place in the log is known."""
+    """A reference to consecutive messages in a stream, without their content."""
 
     absent = True
 
@@ -238,16 +238,16 @@ class AbsentBatch(Batch):
         self.lies_in(stream, offset)
 
     def part(self, start: int, stop: int) -> Batch:
-        """Return the places of messages `start` to `stop`."""
+        """Return a reference to messages `start` to `stop`."""
         assert self.stream is not None
         return AbsentBatch(self.stream, self.offset + start, stop - start)
 
 
 class MixedBatch(Batch):
-    """Messages of several topics and sizes, as they came over the wire, that all have the same route.
+    """PUBLISH packets of several topics and sizes, as received, that all have the same route.
 
-    They have the same QoS, and neither retain flag nor properties. `stride` is the size of the largest. Each
-    is of at most 16,386 bytes, and looks as in MQTT:
+    They have the same QoS, no retain flag and no properties. `stride` is the size of the largest packet. A
+    packet has at most 16,386 bytes, in MQTT's layout:
 
         |kind (1)|size of the rest (1 or 2)|size of the topic (2)|topic|gap|payload|
                                                                        ^ids_at
@@ -271,16 +271,16 @@ class MixedBatch(Batch):
         sizes = map(sub, [*starts[1:], len(data)], starts)
         super().__init__(b"", data, qos, origin=origin, count=len(starts), stride=max(sizes), form=form)
         self.starts = starts
-        """Where each message begins."""
+        """Start of each packet in `data`."""
         self.topics = topics
         self.ids_at = ids_at
-        """Where the topic of each message ends, which is where its id is if it has one."""
+        """End of each packet's topic in `data`, where the packet id follows if QoS > 0."""
         self.payload_at = payload_gap
-        """How far after that the payload begins."""
+        """Bytes between the end of the topic and the payload."""
         self._singles: list[Batch] | None = None
 
     def parts(self) -> list[Batch]:
-        """Return each message as a batch of its own; always the same ones, so that they encode only once."""
+        """Split into batches of one message each, cached so that each is encoded only once."""
         if self._singles is None:
             ends = [*self.starts[1:], len(self.data)]
             self._singles = [
@@ -301,7 +301,7 @@ class MixedBatch(Batch):
 
     @property
     def content_size(self) -> int:
-        """Bytes of all topics and payloads."""
+        """Total size of topics and payloads in bytes."""
         ends = sum(self.starts) + len(self.data)
         return sum(map(len, self.topics)) + ends - sum(self.ids_at) - self.count * self.payload_at
 
@@ -314,7 +314,7 @@ class MixedBatch(Batch):
         return [single.payload() for single in self.parts()]
 
     def only(self, indexes: Sequence[int]) -> Batch:
-        """Return some messages, in their order, as a batch of their own; for a batch that no log has yet."""
+        """Return a new batch of the messages at `indexes`. The batch must not be in a stream yet."""
         spans = [self.span(index, index + 1) for index in indexes]
         sizes = [end - begin for begin, end in spans]
         starts = [0, *accumulate(sizes[:-1])]
@@ -330,7 +330,7 @@ class MixedBatch(Batch):
         )
 
     def part(self, start: int, stop: int) -> Batch:
-        """Return messages `start` to `stop` as a batch of their own, sharing no memory with this one."""
+        """Return messages `start` to `stop` as a batch that does not keep this batch's memory alive."""
         if start == 0 and stop == self.count:
             return self
         if stop - start == 1:
@@ -349,5 +349,5 @@ class MixedBatch(Batch):
         return part.lies_in(self.stream, self.offset + start)
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
-        """Return where messages `start` to `stop` lie in the data."""
+        """Return start and end of messages `start` to `stop` in `data`."""
         return self.starts[start], self.starts[stop] if stop < self.count else len(self.data)

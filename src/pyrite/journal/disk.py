@@ -22,12 +22,12 @@ from pyrite.journal.group_commit import GroupCommit
 from pyrite.journal.log import Log
 from pyrite.journal.log_reader import LogReader
 from pyrite.journal.restoring import restore
+from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import State
 from pyrite.journal.state_changes import RecordedChanges
 from pyrite.journal.tables import STATE_FILE
 from pyrite.journal.workers import Worker
 from pyrite.process.fair import NO_ONE, Asker
-from pyrite.sinks.sinks import SinkState
 from pyrite.storage.files import Files
 from pyrite.storage.folder import DataFolder, FolderError
 from pyrite.storage.options import StreamOptions

@@ -189,7 +189,7 @@ class GroupCommit:
         """Resume paused publishers once half of the room is free."""
         if self.pending_bytes < MAX_PENDING_BYTES // 2 and self._waiting_changes() < MAX_CHANGES // 2:
             self.full = False
-            self._broker.unchoke()
+            self._broker.turns.journal_has_room()
 
     # Committing
 

@@ -15,7 +15,7 @@ from pyrite.broker.fanout import lowest_offsets
 from pyrite.broker.journal import Stream
 from pyrite.broker.record import snapshot
 from pyrite.broker.session import Session
-from pyrite.broker.subscriptions import SharedGroup
+from pyrite.broker.shared_group import SharedGroup
 from pyrite.journal import state as sql
 from pyrite.journal.changes import Changes
 from pyrite.journal.restoring import STORED
@@ -71,7 +71,7 @@ class Progress:
         broker = self._broker
         if not self._to_sweep and broker.now - self._swept_at >= SWEEP_INTERVAL:
             self._swept_at = broker.now
-            sessions = broker.sessions.values()
+            sessions = broker.sessions.by_id.values()
             self._to_sweep.extend(one for one in sessions if one.lasting and one.link is not None)
         for _ in range(min(MAX_SWEPT, len(self._to_sweep))):
             session = self._to_sweep.popleft()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from pyrite.broker.core import TURN
+from pyrite.broker.timers import TURN
 from pyrite.journal.group import Group, Waiter
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Settling:
     def _request_turn(self) -> None:
         if not self._has_turn:
             self._has_turn = True
-            self._broker.interrupted(self)
+            self._broker.turns.add(self)
 
     def _settle(self, group: Group, waiter: Waiter) -> None:
         batch, done = waiter.batch, waiter.done
@@ -90,9 +90,9 @@ class Settling:
         if fault is None:
             stream.routed = batch.offset
             try:
-                matched = self._broker.distribute(batch)
+                matched = self._broker.publishing.deliver_committed(batch)
             except Exception:  # it is in the log: refusing it would make the publisher send it again
-                self._broker.mistake(batch)
+                self._broker.publishing.log_error(batch)
                 matched = True
         stream.routed = batch.offset + batch.count
         if done is not None:

@@ -14,13 +14,14 @@ from pyrite.broker.consumers import Consumer
 from pyrite.broker.journal import StateChanges, Stream
 from pyrite.broker.message import Batch
 from pyrite.broker.session import Session
-from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.broker.shared_group import SharedGroup
+from pyrite.broker.subscriptions import Subscription
 from pyrite.journal import state as sql
 from pyrite.journal.changes import Changes
 from pyrite.journal.progress import Progress, numbers
 from pyrite.journal.restoring import OWNER, dump_bits, dump_block, dump_properties
+from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Change
-from pyrite.sinks.sinks import SinkState
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account

@@ -1,4 +1,4 @@
-"""What connections of every protocol share: log-in, waiting for the journal, bounded output, and the end."""
+"""Base class of the protocols' connections: log-in, waiting for the journal, bounded output, closing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrite.broker.access import (
     Credentials,
     Refuse,
 )
-from pyrite.broker.link import NOTHING, Transport
+from pyrite.broker.link import EMPTY_OUTBOX, Transport
 from pyrite.broker.timers import NO_SLOT
 from pyrite.protocols.events import events, tell_refused
 from pyrite.protocols.receiver import Receiver
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CLOSING_TIME = 1.0
-"""Seconds that a closing connection has to send its remaining output."""
+CLOSE_TIMEOUT = 1.0
+"""Seconds for the client to read the remaining output of a closing connection."""
 
 
 class Term:
-    """Ends a connection when the time it was accepted for is over, such as the validity of a token."""
+    """Timer that ends a connection when its authentication expires, such as the client's token."""
 
     __slots__ = ("connection", "slot")
 
@@ -38,7 +38,6 @@ class Term:
         self.slot = NO_SLOT
 
     def due(self) -> None:
-        """End the connection."""
         self.connection.ended(NOT_AUTHORIZED)
 
 
@@ -54,18 +53,18 @@ class Conversation(Receiver):
         self.seen_at = broker.now
         self.slot = NO_SLOT
         self.term: Term | None = None
-        """Ends the connection at a set time; None if it may stay."""
+        """Ends the connection when its authentication expires; None if that never happens."""
         self.came_at: float | None = None
-        """When the client was accepted."""
+        """When the client was accepted; None if it was not."""
         self.why = ""
-        """The reason for the end, for the log."""
+        """Why the connection ends, for the log."""
 
     # Log-in
 
     def identify(self, then: Callable[[Accept | Refuse], object]) -> None:
-        """Have the access rules judge the client's credentials, and call `then` with the verdict.
+        """Check the client's credentials, and call `then` with the verdict.
 
-        Until then, nothing that the client sends is handled.
+        Input from the client waits until then.
         """
         at_once = True
         waits = True
@@ -78,7 +77,7 @@ class Conversation(Receiver):
                 then(verdict)
             elif self.state is not CLOSED:
                 self.add_work(self._identified(then, verdict, self.broker.admission.version))
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
 
         self.broker.admission.decide(self.credentials, decided)
         at_once = False
@@ -88,7 +87,7 @@ class Conversation(Receiver):
     def _identified(
         self, then: Callable[[Accept | Refuse], object], verdict: Accept | Refuse, version: int
     ) -> Iterator[None]:
-        """Pass the verdict on; if the access rules have changed since, ask for another one."""
+        """Call `then` with the verdict; if the access rules have changed since, check again."""
         if version == self.broker.admission.version:
             then(verdict)
         else:
@@ -104,13 +103,13 @@ class Conversation(Receiver):
                 self.broker.timers.set(self.term, self.broker.now + verdict.seconds)
 
     def forget_term(self) -> None:
-        """Stop that timer."""
+        """Cancel the timer that `keep_term` started."""
         if self.term is not None:
             self.broker.timers.cancel(self.term)
             self.term = None
 
     def rights_changed(self) -> None:
-        """Drop what is cached of the client's rights: they have changed."""
+        """Drop cached rights of the client: the access rules have changed."""
 
     # Connections in the log
 
@@ -135,7 +134,7 @@ class Conversation(Receiver):
     def tell_disconnected(self, traffic: tuple[int, int] | None) -> None:
         """Log the end of the connection, with the bytes received and sent if they are known."""
         if self.came_at is None:
-            return  # it was refused, or never logged in
+            return  # the client was refused, or never logged in
         who = self.credentials
         received, sent = traffic or (None, None)
         events.tell(
@@ -152,7 +151,7 @@ class Conversation(Receiver):
     # The journal
 
     def wait_for_journal(self) -> None:
-        """Send and handle nothing until every change so far is committed."""
+        """Hold output and input until every change so far is committed."""
         waits = True
 
         def safe() -> None:
@@ -161,7 +160,7 @@ class Conversation(Receiver):
             if self.state is not CLOSED:
                 self.flush()
             if self.interrupted:
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
 
         self.broker.journal.after(safe)
         if waits:
@@ -169,9 +168,9 @@ class Conversation(Receiver):
             self.hold()
 
     def when_safe(self, call: Callable[[], object]) -> None:
-        """Call when the session's state is committed, after all earlier acknowledgements.
+        """Call `call` once the session's state is committed, after all earlier acknowledgements.
 
-        Never, if the client has left by then.
+        If the client has left by then, `call` is dropped.
         """
         session, journal = self.session, self.broker.journal
         assert session is not None
@@ -188,16 +187,10 @@ class Conversation(Receiver):
         self.measure()
         return self.room >= size or self.room == self.broker.limits.max_waiting_bytes
 
-    def write(self, data: bytes | bytearray) -> None:
-        """Buffer output, and close the connection if the client has stopped reading."""
-        super().write(data)
-        if self.room < 0:
-            self._overfull()
-
-    def _overfull(self) -> None:
+    def overfull(self) -> None:
         """Close the connection of a client that does not read its answers.
 
-        Only answers can exceed the bound that far: messages are held back or dropped long before.
+        Only answers can exceed the bound this far: messages are held back or dropped before.
         """
         limits = self.broker.limits
         bound = -limits.max_waiting_bytes - limits.max_packet_size
@@ -205,13 +198,13 @@ class Conversation(Receiver):
             self.flush()
             if self.room < bound:
                 self.state = CLOSED
-                self.why = "it does not read its answers"
+                self.why = "the client does not read its answers"
                 self.leave(send_will=True)
                 self.transport.abort()
                 logger.warning("client %r does not read its answers: closed", self.credentials.client_id)
 
     def drained(self) -> None:
-        """Send what was held back while the client was slow."""
+        """Send the messages that were held back while the client was slow."""
         self.measure()
         if self.session is not None:
             self.session.pump()
@@ -219,12 +212,12 @@ class Conversation(Receiver):
     # The end
 
     def input_ended(self) -> None:
-        """Handle the end of the client's input: in most protocols, the client is gone."""
+        """Handle the end of the client's input: most protocols abort the connection."""
         self.why = self.why or "the client closed the connection"
         self.transport.abort()
 
     def hung_up(self) -> None:
-        """Handle a connection that the client closed in good order, but without DISCONNECT."""
+        """Handle an orderly close by the client without DISCONNECT."""
         self.why = self.why or "the client closed the connection"
         self.leave(send_will=True)
         self.close()
@@ -238,12 +231,12 @@ class Conversation(Receiver):
         self.broker.timers.cancel(self)
         self.flush()
         self.transport.close()
-        self.broker.timers.set(self, self.broker.now + CLOSING_TIME)
+        self.broker.timers.set(self, self.broker.now + CLOSE_TIMEOUT)
 
     def lost(self) -> None:
         """Handle the loss of the transport."""
         self.state = CLOSED
-        self.chunks = NOTHING
+        self.chunks = EMPTY_OUTBOX
         self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
@@ -253,8 +246,8 @@ class Conversation(Receiver):
         session = self.session
         if session is not None:
             self.session = None
-            self.broker.close_session(session, self, send_will)
+            self.broker.sessions.close(session, self, send_will)
 
     def due(self) -> None:
-        """Do what the connection's timer was set for."""
+        """Handle the connection's timer."""
         raise NotImplementedError

@@ -30,7 +30,7 @@ from pyrite.server.log_metrics import CommitWorker, Sizes
 from pyrite.server.memory import Memory
 from pyrite.server.metrics import Metrics
 from pyrite.server.opening import Listeners
-from pyrite.server.streams import is_encrypted
+from pyrite.server.streams import Round, is_encrypted
 from pyrite.server.system import System
 from pyrite.sinks.sinks import Sinks
 from pyrite.storage.upkeep import be_nice
@@ -72,7 +72,8 @@ class Server:
         self.awake = False
         """Whether the code that runs now will flush the broker at its end."""
         self._turn_comes = False
-        self._memory = Memory()
+        self.memory = Memory()
+        self.round = Round()
         self._timer: asyncio.TimerHandle | None = None
         self.sinks: Sinks | None = None
         self.metrics = Metrics(self.broker, self._measure_log())
@@ -135,7 +136,7 @@ class Server:
         self.awake = True
         try:
             call()
-            self.broker.flush()
+            self.broker.output.flush()
         except Exception:  # whatever it is, it must not end what others wait for
             logger.exception("internal error")
         finally:
@@ -155,21 +156,24 @@ class Server:
         self._turn_comes = False
         self.awake = True
         try:
-            self.broker.take_turns()
-            self.broker.flush()
+            self.broker.turns.take()
+            self.broker.output.flush()
         finally:
             self.sleep()
 
     def sleep(self) -> None:
         """Note that the broker was flushed; work that was interrupted goes on in the next turn."""
         self.awake = False
-        if self.broker.has_interrupted:
+        now = time.monotonic()
+        if now > self.memory.due_at:
+            self.memory.collect_young(now)
+        if self.broker.turns.has_work:
             self._wake()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK, self._tick)
         self.broker.tick(self._loop.time())
-        self._memory.tick(self.broker)
+        self.memory.tick(self.broker)
         events.settle()
 
     def read_later(self, connection: Conversation) -> None:
@@ -277,9 +281,9 @@ class Server:
                 if not stays:
                     connection.ended(Reason.NOT_AUTHORIZED)
                 continue
-            if stays and self.broker.is_welcome(connection.credentials):
+            if stays and self.broker.policy.is_welcome(connection.credentials):
                 try:
-                    self.broker.prune(session, connection.credentials)
+                    self.broker.subscribing.prune(session, connection.credentials)
                     continue
                 except Exception:  # a plug-in may do anything
                     logger.exception("internal error in the access plug-in")

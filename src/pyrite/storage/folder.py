@@ -13,6 +13,7 @@ import logging
 import os
 from pathlib import Path
 
+from pyrite.errors import PyriteError
 from pyrite.storage.files import OTHERS, Files, write_safely
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ they are moved when a broker starts.
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class FolderError(Exception):
+class FolderError(PyriteError):
     """The data folder cannot be used; the message says why."""
 
 

@@ -1,4 +1,4 @@
-"""One client of the line protocol: bytes in, commands, frames out. No I/O: a listener feeds it.
+"""The line protocol for one client. No I/O: a listener feeds it received bytes.
 
 Frames are handled one by one, except Publish: a run of alike Publish frames becomes one batch.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import NOT_AUTHORIZED
-from pyrite.broker.core import TURN
 from pyrite.broker.link import Transport
 from pyrite.broker.session import Session
+from pyrite.broker.timers import TURN
 from pyrite.protocols.conversation import Term
 from pyrite.protocols.line import commands, login, presence, publishing
 from pyrite.protocols.line.answers import Answers
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FRAMES_PER_CLOCK = 8
-"""Frames that are handled between two looks at the clock."""
+"""Frames handled between two readings of the clock."""
 MIN_MAX_LINE = 1_024
-"""The least that `limits.before_login` may be: a line of up to so many bytes is never too long."""
+"""Minimum of `limits.before_login` in bytes: shorter lines are never too long."""
 _LF = 10
 
 
 class _LogInDeadline(Term):
-    """Ends the connection of a client that has to log in and has not: Ping and Pong do not keep it open."""
+    """Timer that ends the connection of a client that has not logged in, even if it answers Ping."""
 
     __slots__ = ()
     connection: LineConnection
 
     def due(self) -> None:
-        """End the connection."""
         self.connection.log_in_overdue()
 
 
@@ -63,7 +62,7 @@ class LineConnection(LineDelivery):
         super().__init__(broker, transport, address)
         self.options = options
         self.peer = peer or address
-        """The client's address and port, to be shown."""
+        """The client's address and port, for log lines."""
         self.answers = Answers(broker.journal)
         self.unanswered_pings = 0
         """Pings sent since the client's last frame."""
@@ -71,7 +70,7 @@ class LineConnection(LineDelivery):
         self._shape: publishing.Shape | None = None
         """The shape of the last Publish frame."""
         self._farewell: bytes | None = None
-        """The last frame to send, or none, once the client has said that it sends nothing more."""
+        """The last frame to send, maybe empty, once the client has announced its end; None before."""
         broker.timers.set(self, broker.now + options.ping_interval)
         self.watched("Connected")
         if not broker.access.lets_everyone_in:
@@ -87,7 +86,7 @@ class LineConnection(LineDelivery):
             self._feed(data)
         except FrameError as wrong:
             self.fail(wrong.code, str(wrong))
-        except Exception:  # our own fault ends this connection, and no other
+        except Exception:  # a bug in the broker ends this connection only
             logger.exception("client %r: internal error", self.credentials.client_id)
             self.fail("internal", "internal error")
 
@@ -97,7 +96,7 @@ class LineConnection(LineDelivery):
             return
         if self.backlog is not None and not self.interrupted and not self.work_off():
             self.interrupted = True
-            self.broker.interrupted(self)
+            self.broker.turns.add(self)
         if self.received is not None:
             self.received += data
             self.missing -= len(data)
@@ -109,7 +108,7 @@ class LineConnection(LineDelivery):
             self.keep(data, 0, 0)
             return
         if data[:1] != b"\n":
-            data = b"\n" + data  # so that a line end precedes every frame
+            data = b"\n" + data  # `publishing` expects a line end before every frame
         at, end = 1, len(data)
         count, until = 0, 0.0
         fan_outs = self.broker.fan_outs
@@ -128,9 +127,7 @@ class LineConnection(LineDelivery):
                 size = (end if stop < 0 else stop) - at
                 if size > MIN_MAX_LINE and size > self._max_line:
                     when = "" if self.session else " before the log-in"
-                    raise FrameError(
-                        "too-long", f"a line has at most {self._max_line} bytes{when}", ends=True
-                    )
+                    raise FrameError("too-long", f"the line exceeds {self._max_line} bytes{when}", ends=True)
                 if stop < 0:
                     self.keep(data, at, 1)
                     return
@@ -168,13 +165,13 @@ class LineConnection(LineDelivery):
                 self.wait_for_budget(data, at)
                 return
             if data[stop - 1] != _LF:
-                if data[stop - 1 : stop + 1] != b"\r\n":  # as telnet ends lines
+                if data[stop - 1 : stop + 1] != b"\r\n":  # telnet's line end
                     if stop == end and data[stop - 1] == 13:
                         self.keep(data, at, 1)
                         return
                     raise FrameError(
                         "bad-frame",
-                        "Publish: after the payload there must be a line's end; is its length right?",
+                        "Publish: expected a line end after the payload; is the length right?",
                         ends=True,
                     )
                 if fan_outs.has_to_wait(shape.topic, 1):
@@ -199,7 +196,7 @@ class LineConnection(LineDelivery):
 
     @property
     def _max_line(self) -> int:
-        """The most bytes of a line, which are fewer before the log-in."""
+        """Maximum length of a line in bytes; smaller before the log-in."""
         if self.session is not None or self.broker.access.lets_everyone_in:
             return MAX_LINE
         return min(MAX_LINE, self.broker.limits.before_login)
@@ -209,18 +206,18 @@ class LineConnection(LineDelivery):
     def ensure_session(self) -> Session:
         """Return the client's session; without a Connect, open one that ends with the connection."""
         if self.session is None:
-            login.open_session(self, self.broker.new_client_id(), True, self.default_ttl)
+            login.open_session(self, self.broker.sessions.new_client_id(), True, self.default_ttl)
         assert self.session is not None
         return self.session
 
     @property
     def default_ttl(self) -> int:
-        """Seconds that a session outlives its connection if Connect names none."""
+        """Seconds for which a session outlives its connection if Connect has no `ttl`."""
         return 0
 
     def connected_again(self, client_id: str) -> None:
         """Refuse a second Connect."""
-        raise FrameError("connected", "Connect: comes first, and once")
+        raise FrameError("connected", "Connect: already connected; Connect must be the first command")
 
     # Answers
 
@@ -230,13 +227,16 @@ class LineConnection(LineDelivery):
         self.broker.figures.packets_sent += 1
 
     def send_answer(self, session: Session, answer: bytes, count: int = 1) -> None:
-        """Send answers that waited for the journal, unless the client has left meanwhile."""
+        """Send answers that waited for the journal, unless the client has left."""
         if self.session is session:
             self.write(answer)
             self.broker.figures.packets_sent += count
 
     def when_safe(self, call: Callable[[], object]) -> None:
-        """Call when the session's state is committed, in the order of answers, unless the client has left."""
+        """Call `call` once the session's state is committed, in the order of answers.
+
+        If the client has left by then, `call` is dropped.
+        """
         session = self.session
         assert session is not None
         wait = self.answers.when_committed if session.lasting else self.answers.in_turn
@@ -244,7 +244,7 @@ class LineConnection(LineDelivery):
 
     @property
     def max_list(self) -> int:
-        """The most bytes of an answer to List."""
+        """Maximum size of an answer to List in bytes."""
         return self.broker.limits.max_waiting_bytes
 
     # The end
@@ -268,7 +268,7 @@ class LineConnection(LineDelivery):
         if self._farewell is None or self.unanswered_pulls or self.state is CLOSED:
             return
         if self.backlog is not None and not self.work_off():
-            self.broker.interrupted(self)
+            self.broker.turns.add(self)
             return
         if self._farewell:
             self.say(self._farewell)
@@ -283,7 +283,7 @@ class LineConnection(LineDelivery):
             self.end_if_answered()
 
     def due(self) -> None:
-        """Ask the client whether it is there, or abort a connection that does not close in time."""
+        """Send a Ping, or abort a connection that does not close in time."""
         if self.state is CLOSED:
             self.transport.abort()
         else:
@@ -301,7 +301,7 @@ class LineConnection(LineDelivery):
 
     def log_in_overdue(self) -> None:
         """End the connection of a client that has not logged in in time."""
-        self.fail("silent", "no log-in came in time")
+        self.fail("silent", "no log-in within the time limit")
 
     def fail(self, code: str, text: str) -> None:
         """Send an Error and end the connection."""
@@ -318,13 +318,13 @@ class LineConnection(LineDelivery):
     def displaced(self) -> None:
         """End the connection: another one has taken over the client id."""
         self.why = "taken over by another connection"
-        self.say(error("displaced", "another connection has come with this client id"))
+        self.say(error("displaced", "another connection has taken over this client id"))
         self.session = None
         self.close()
 
     def ended(self, reason: int) -> None:
-        """End the connection on behalf of the broker; `reason` is an MQTT 5 reason code."""
-        self.why = "the broker is shutting down" if reason == 0x8B else "the broker ends this"
+        """End the connection on the broker's behalf; `reason` is an MQTT 5 reason code."""
+        self.why = "the broker is shutting down" if reason == 0x8B else "closed by the broker"
         self.say(error("ended", self.why))
         self.leave(send_will=False)
         self.close()

@@ -1,4 +1,4 @@
-"""Acknowledgements from the client: PUBACK, PUBREC and PUBCOMP of deliveries, PUBREL of what it published."""
+"""Acknowledgements from the client: PUBACK, PUBREC and PUBCOMP of deliveries, PUBREL of its own messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _UNKNOWN = Reason.PACKET_IDENTIFIER_NOT_FOUND
 
 
 def acknowledge_run(connection: Connection, first: int, acks: bytes) -> None:
-    """Handle a run of plain acknowledgements, 4 bytes each and of one type; answer it in one write. HOT."""
+    """Handle a run of acknowledgements of one type, each of 4 bytes; answer in one write. HOT."""
     session = connection.session
     assert session is not None
     ids = unpack_ids(acks[2::4], acks[3::4])
     if 0 in ids:
-        raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+        raise violation("the packet identifier is 0")  # [MQTT-2.2.1-3]
     if first == 0x40:
         session.acknowledge(ids)
     elif first == 0x70:
@@ -30,7 +30,11 @@ def acknowledge_run(connection: Connection, first: int, acks: bytes) -> None:
         if session.received(ids):
             connection.when_safe(lambda: connection.answer(acks, 0x62))
         else:  # [MQTT-4.3.3-4]
-            _answer(connection, fields.PUBREL, [(one, session.received((one,))) for one in ids])
+            _answer(
+                connection,
+                fields.PUBREL,
+                [(message_id, session.received((message_id,))) for message_id in ids],
+            )
     else:
         incoming = session.incoming
         if incoming is not None and incoming.issuperset(ids):
@@ -50,9 +54,9 @@ def acknowledge_run(connection: Connection, first: int, acks: bytes) -> None:
 
 
 def _answer(connection: Connection, kind: int, known: list[tuple[int, bool]]) -> None:
-    """Answer acknowledgements, each with whether its id was known, when their effect is committed.
+    """Answer acknowledgements once their effect is committed. `known` tells for each id whether it was known.
 
-    Unknown ids get a reason code, or silence in MQTT 3.1.1.
+    Unknown ids are answered with a reason code in MQTT 5, and not at all in MQTT 3.1.1.
     """
     good = connection.encoded(Ack(kind, 1, 0))[:2]
     bad = connection.encoded(Ack(kind, 1, _UNKNOWN))

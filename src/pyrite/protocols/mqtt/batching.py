@@ -1,7 +1,7 @@
-"""Which consecutive PUBLISH packets become one batch: runs of one shape, and mixed batches. HOT.
+"""Combine consecutive PUBLISH packets into batches: runs of one shape, and mixed batches. HOT.
 
-A run is one slice of what was read. Where topics or sizes alternate, packets with the same subscribers are
-gathered into one mixed batch.
+A run is one slice of a read. Where topics or sizes alternate, packets with the same subscribers are gathered
+into one mixed batch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyrite.broker.message import MixedBatch
-from pyrite.broker.subscriptions import Route
+from pyrite.broker.routes import Route
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.shapes import Shape
 from pyrite.protocols.runs import MIN_COUNTED_RUN, count_alike, words
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
 
 MAX_MIXED = 1_000
-"""Messages of a mixed batch, each of which takes some 400 ns to gather."""
+"""Messages of a mixed batch; gathering takes about 400 ns each."""
 MAX_MIXED_DELIVERIES = 2_000
-"""Messages times subscribers of a mixed batch: subscribers of another wire form get single messages."""
+"""Messages times subscribers of a mixed batch: subscribers of another wire form need each message encoded."""
 MAX_RUN_DELIVERIES = 16_384
-"""Messages times subscribers of a run, each of which may take 100 ns: a run is not interrupted."""
+"""Messages times subscribers of a run. A delivery may take 100 ns, and a run is not interrupted."""
 MAX_QOS_2_RUN = 256
-"""Messages of a run with QoS 2: if only some ids are new, each message is published by itself."""
+"""Messages of a run with QoS 2: if only some ids are new, the new messages are copied one by one."""
 GROUP_DELIVERIES = 32
-"""Deliveries that a shared subscription counts for: each message of a run may go to another member."""
+"""Deliveries that a shared subscription counts as: each message of a run may go to a different member."""
 
 
 def run_end(connection: Connection, shape: Shape, data: bytes, start: int) -> int:
-    """Return where a run of packets of one shape ends; the first, at `start`, is complete.
+    """Return the end of the run of packets of one shape at `start`, whose first packet is complete.
 
-    A run is short enough to be published without a look at the clock.
+    A run is short enough to be published without reading the clock.
     """
     prefix, length, size = shape.prefix, shape.prefix_length, shape.size
     at = start + size
@@ -58,7 +58,7 @@ def run_end(connection: Connection, shape: Shape, data: bytes, start: int) -> in
 
 
 def _longest_run(connection: Connection, shape: Shape) -> int:
-    """Return the most messages of this shape that may be published at once."""
+    """Return the maximum number of messages of this shape that may be published at once."""
     if shape.singly:
         return 1
     route = connection.broker.subscriptions.route(shape.topic)
@@ -67,23 +67,23 @@ def _longest_run(connection: Connection, shape: Shape) -> int:
 
 
 def _receivers(route: Route) -> int:
-    """Return how many deliveries a message on a route counts for."""
+    """Return the number of deliveries that a message on a route counts as."""
     return 1 + len(route.targets) + GROUP_DELIVERIES * len(route.groups)
 
 
 def read_mixed(
     connection: Connection, shape: Shape, data: bytes, start: int
 ) -> tuple[MixedBatch, Route] | None:
-    """Gather packets from `start` on that differ in topic or size into one batch.
+    """Gather packets that differ in topic or size into one batch, beginning at `start`.
 
-    All have the same QoS, no other flag, no properties, and cached topics with the route of the first, whose
-    shape is given. Return None if only one packet fits.
+    `shape` is the shape of the first packet. The others have the same QoS, no other flag, no properties, and
+    a topic whose cached route is that of the first. Return None if only one packet qualifies.
     """
     first = data[start]
     five = connection.form == FORM_V5
     gap = (2 if first & 6 else 0) + five
     route = connection.broker.subscriptions.route(shape.topic)
-    routes = connection.broker.subscriptions.routes
+    routes = connection.broker.subscriptions.cache.routes
     longest = min(MAX_MIXED, MAX_MIXED_DELIVERIES // _receivers(route))
     if shape.qos == 2:
         longest = min(longest, MAX_QOS_2_RUN)
@@ -92,7 +92,7 @@ def read_mixed(
     ids_at: list[int] = []
     largest = connection.broker.limits.max_packet_size
     at, end = start, len(data)
-    last = end - 4  # a fixed header and the length of a topic can be read
+    last = end - 4  # the last position from which fixed header and topic length can be read
     while at <= last and data[at] == first and len(starts) < longest:
         length, body = data[at + 1], at + 2
         if length > 127:

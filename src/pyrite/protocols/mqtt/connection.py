@@ -1,4 +1,4 @@
-"""One MQTT client: bytes in, packets handled, bytes out. No I/O: a listener feeds it what it read.
+"""The MQTT protocol for one client. No I/O: a listener feeds it received bytes.
 
 `feed` splits bytes into packets. Runs of PUBLISH go to publishing.py and runs of acknowledgements to
 acknowledging.py; other packets are decoded and handled one by one.
@@ -10,9 +10,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import Exchange
-from pyrite.broker.core import TURN
 from pyrite.broker.inflight import WrongAcknowledgement
 from pyrite.broker.link import Transport
+from pyrite.broker.timers import TURN
 from pyrite.protocols.mqtt import (
     acknowledging,
     acks,
@@ -51,8 +51,9 @@ logger = logging.getLogger(__name__)
 MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
 MAX_CONTROL_PACKET = 1024 * 1024
 """Bytes of a packet other than PUBLISH, which is decoded in one go."""
-SIGN_OF_LIFE = 1_000
-"""Bytes of an incomplete packet that count as a sign of life for the keep-alive: fewer are a slow drip."""
+MIN_KEEP_ALIVE_BYTES = 1_000
+"""Bytes of one read within an incomplete packet that restart the keep-alive. Smaller reads do not, so that a
+client cannot hold its connection open by sending a packet byte by byte."""
 
 
 class Connection(Delivery):
@@ -79,9 +80,9 @@ class Connection(Delivery):
         self.aliases = None
         self.max_aliases = 0
         self.connect: Connect | None = None
-        """The CONNECT of a client that is not accepted yet."""
+        """The CONNECT of a client that is not accepted yet; None afterwards."""
         self.exchange: Exchange | None = None
-        """The enhanced authentication in progress."""
+        """The enhanced authentication in progress, if any."""
         self.method: str | None = None
         """The authentication method of the CONNECT."""
         self.problem_information = True
@@ -104,7 +105,7 @@ class Connection(Delivery):
         except WrongAcknowledgement as error:
             self.fail(Reason.PROTOCOL_ERROR, str(error))
         except Exception:
-            # Our own fault ends this connection, and no other.
+            # A bug in the broker ends this connection only.
             logger.exception("client %r: internal error", self.credentials.client_id)
             self.fail(Reason.UNSPECIFIED_ERROR, "internal error")
 
@@ -115,7 +116,7 @@ class Connection(Delivery):
             until = self.broker.clock() + TURN
             if not self.work_off(until):
                 self.interrupted = True
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
         if self.received is None and self.interrupted:
             self.keep(data, 0, 0)
             return
@@ -123,16 +124,16 @@ class Connection(Delivery):
             self.received += data
             self.missing -= len(data)
             if self.missing > 0 or self.interrupted:
-                if len(data) >= SIGN_OF_LIFE:
+                if len(data) >= MIN_KEEP_ALIVE_BYTES:
                     self.seen_at = self.broker.now
                 return
             data = bytes(self.received)
             self.received = None
-        self.seen_at = self.broker.now
         at, end = 0, len(data)
-        clock, fan_outs = self.broker.clock, self.broker.fan_outs
-        largest = min(MAX_CONTROL_PACKET, self.broker.limits.max_packet_size)
-        is_first = True  # most reads bring one packet or run, which needs no look at the clock
+        broker = self.broker
+        self.seen_at = broker.now
+        clock, fan_outs = broker.clock, broker.fan_outs
+        is_first = True  # most reads bring one packet or run, and the clock need not be read
         while at < end:
             if is_first:
                 is_first = False
@@ -168,7 +169,7 @@ class Connection(Delivery):
                     if not self.work_off(until):
                         self.interrupt(data, at)
                         return
-                if self.broker.journal.full:
+                if broker.journal.full:
                     self.wait_for_room(data, at)
                     return
                 continue
@@ -186,15 +187,20 @@ class Connection(Delivery):
                     shift += 7
                     if byte < 128:
                         if byte == 0:
-                            raise malformed("the remaining length is not minimal")  # [MQTT-1.5.5-1]
+                            raise malformed("the remaining length is not minimally encoded")  # [MQTT-1.5.5-1]
                         break
                 else:
                     if shift >= 28:
                         raise malformed("the remaining length is longer than four bytes")
                     break
             stop = body + length
-            if stop - at > largest or self.state is not CONNECTED:
-                self._check_size(first, stop - at)
+            size = stop - at
+            if (
+                size > MAX_CONTROL_PACKET
+                or size > broker.limits.max_packet_size
+                or self.state is not CONNECTED
+            ):
+                self._check_size(first, size)
             if stop > end:
                 self.keep(data, at, stop - end)
                 return
@@ -239,7 +245,7 @@ class Connection(Delivery):
                 if not self.work_off(until):
                     self.interrupt(data, at)
                     return
-            if self.broker.journal.full:
+            if broker.journal.full:
                 self.wait_for_room(data, at)
                 return
         if at < end:
@@ -250,32 +256,32 @@ class Connection(Delivery):
         limits = self.broker.limits
         if self.state is not CONNECTED and size > limits.before_login:
             raise ProtocolError(
-                Reason.PACKET_TOO_LARGE, f"a packet has at most {limits.before_login} bytes before the log-in"
+                Reason.PACKET_TOO_LARGE, f"the packet exceeds {limits.before_login} bytes before the log-in"
             )
         if size > limits.max_packet_size:
-            raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet is larger than the maximum")
+            raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet exceeds the maximum packet size")
         if size > MAX_CONTROL_PACKET and first >> 4 != fields.PUBLISH:
             raise ProtocolError(
                 Reason.QUOTA_EXCEEDED,
-                f"a packet other than PUBLISH has at most {MAX_CONTROL_PACKET} bytes here",
+                f"a packet other than PUBLISH exceeds {MAX_CONTROL_PACKET} bytes",
             )
 
     def _may_start(self, first: int) -> bool:
-        """Return whether a packet with this first byte may come in the present state."""
+        """Return whether a packet with this first byte is allowed in the present state."""
         if self.state is CLOSED:
             return False
         if self.state is WAITING and first >> 4 != fields.CONNECT:
             self.close()  # [MQTT-3.1.0-1]; a client that does not speak MQTT gets no answer
             return False
         if self.state is AUTHENTICATING and first >> 4 not in (fields.AUTH, fields.DISCONNECT):
-            raise violation("only AUTH and DISCONNECT may come before CONNACK")  # [MQTT-3.1.2-30]
+            raise violation("only AUTH and DISCONNECT are allowed before CONNACK")  # [MQTT-3.1.2-30]
         return True
 
     # Packets in
 
     def _handle(self, first: int, body: bytes) -> None:
         if first >> 4 == fields.CONNECT and self.state is not WAITING:
-            raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
+            raise violation("second CONNECT on a connection")  # [MQTT-3.1.0-2]
         if self.state is WAITING:
             handshake.peek_version(self, body)
         packet = decode(first, body, self.version)
@@ -296,31 +302,31 @@ class Connection(Delivery):
             case Auth():
                 handshake.auth(self, packet)
             case _:
-                raise violation("a packet that only a server sends")
+                raise violation("only servers send this packet type")
 
     def _disconnected(self, packet: Disconnect) -> None:
         session = self.session
         expiry = packet.properties.get("session_expiry")
         if session is not None and expiry is not None:
             if expiry and session.expiry == 0:
-                raise violation("a session expiry where CONNECT had none")  # 3.14.2.2.2
-            self.broker.set_expiry(session, min(expiry, self.options.max_session_expiry))
+                raise violation("DISCONNECT has a session expiry, but CONNECT had none")  # 3.14.2.2.2
+            self.broker.sessions.set_expiry(session, min(expiry, self.options.max_session_expiry))
         if "server_reference" in packet.properties:
-            raise violation("a server reference from a client")
+            raise violation("DISCONNECT from a client has a server reference")
         self.why = "the client disconnected"
         self.leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]
         self.close()
 
     def rights_changed(self) -> None:
-        """Forget the last shape, which says whether rights are checked."""
+        """Drop the last shape: it caches whether the client may publish to its topic."""
         self.shape = None
 
     # Packets out
 
     def reply(self, packet: Packet) -> bool:
-        """Send a packet, without its reason string if that makes it too large for the client.
+        """Send a packet, without its reason string if the packet is too large for the client otherwise.
 
-        Return False, and send nothing, if it is too large even so.
+        Return False, and send nothing, if it is still too large.
         """
         data = self.encoded(packet)
         if not data:
@@ -333,12 +339,12 @@ class Connection(Delivery):
         """Return the bytes that `reply` sends; none if the packet is too large for the client."""
         data = encode(packet, self.version)
         if len(data) > self.max_packet and hasattr(packet, "properties"):
-            packet.properties.pop("reason_string", None)  # [MQTT-3.2.2-19] and its like
+            packet.properties.pop("reason_string", None)  # [MQTT-3.2.2-19], and the same for other packets
             data = encode(packet, self.version)
         return data if len(data) <= self.max_packet else b""
 
     def answer(self, acks: bytes, first: int) -> None:
-        """Answer a run of acknowledgements with the next step of QoS 2: only the first bytes differ."""
+        """Answer a run of acknowledgements with the next step of QoS 2: only the first byte differs."""
         answers = bytearray(acks)
         answers[0::4] = bytes((first,)) * (len(acks) // 4)
         self.write(answers)
@@ -347,7 +353,7 @@ class Connection(Delivery):
     # The end
 
     def fail(self, reason: Reason, text: str) -> None:
-        """Close the connection for an error, and tell the client where its version allows it."""
+        """Close the connection because of an error, which is reported if the client's version allows it."""
         if self.state is CLOSED:
             return
         self.why = text
@@ -385,14 +391,14 @@ class Connection(Delivery):
         self.close()
 
     def ended(self, reason: int) -> None:
-        """Close on behalf of the broker."""
+        """Close the connection on the broker's behalf."""
         self.why = describe(reason)
         if self.state is CONNECTED and self.version == V5:
             values: dict[str, object] = {}
             if reason == Reason.SERVER_SHUTTING_DOWN and self.options.server_reference:
                 values["server_reference"] = self.options.server_reference
             self.reply(Disconnect(reason, values))
-        # When the broker stops, there is no one left to receive the wills.
+        # When the broker stops, no subscriber is left to receive the wills.
         self.leave(send_will=reason != Reason.SERVER_SHUTTING_DOWN)
         self.close()
 
@@ -404,13 +410,13 @@ class Connection(Delivery):
         elif self.state is not CONNECTED and self.interrupted:
             self.refuse(Reason.SERVER_BUSY, "the log-in could not be checked in time")
         elif self.state is not CONNECTED:
-            self.tell_refused(0, "it did not say who it is in time")
+            self.tell_refused(0, "no CONNECT within the time limit")
             self.close()
         elif self.keep_alive:
             if self.is_throttled:
                 self.seen_at = broker.now
             silent_since = self.seen_at + self.keep_alive
             if silent_since <= broker.now:
-                self.fail(Reason.KEEP_ALIVE_TIMEOUT, "nothing came within the keep-alive")  # [MQTT-3.1.2-22]
+                self.fail(Reason.KEEP_ALIVE_TIMEOUT, "keep-alive timeout")  # [MQTT-3.1.2-22]
             else:
                 broker.timers.set(self, silent_since)

@@ -1,4 +1,4 @@
-"""PUBLISH: batches of packets are checked, published, and acknowledged when they are committed. HOT."""
+"""Check batches of PUBLISH packets, publish them, and acknowledge them once they are committed. HOT."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.journal import Done
 from pyrite.broker.message import Batch, MixedBatch
-from pyrite.broker.subscriptions import Route
+from pyrite.broker.routes import Route
 from pyrite.protocols.mqtt.acks import unpack_ids
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation
@@ -25,7 +25,7 @@ def publish_mixed(connection: Connection, batch: MixedBatch, route: Route) -> No
     figures.publish_received += batch.count
     figures.publish_bytes_received += len(batch.data)
     if batch.qos == 0:
-        connection.broker.publish(batch, route)
+        connection.broker.publishing.publish(batch, route)
         return
     data = batch.data
     high = bytes([data[at] for at in batch.ids_at])
@@ -38,34 +38,46 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     broker = connection.broker
     size = shape.size
     count = len(packets) // size
-    if shape.plain and not shape.qos:  # by far the most common case
+    qos, at = shape.qos, shape.id_at
+    if shape.plain:  # by far the most common case
         figures = broker.figures
         figures.publish_received += count
         figures.publish_bytes_received += len(packets)
         origin = connection.credentials.client_id
         batch = Batch(
-            shape.topic, packets, 0, False, None, None, origin, count, size, shape.payload_at, shape.form
+            shape.topic,
+            packets,
+            qos,
+            False,
+            None,
+            None,
+            origin,
+            count,
+            size,
+            shape.payload_at,
+            shape.form,
+            at,
         )
-        broker.publish(batch)
+        if qos:
+            _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], 0)
+        else:
+            broker.publishing.publish(batch)
         return
     properties = shape.properties
-    refused = shape.refused
+    refused = 0
     if properties is not None and properties.payload_format and connection.options.check_payload_format:
-        refused = refused or _wrong_payload(packets[shape.payload_at :])
+        refused = _wrong_payload(packets[shape.payload_at :])
     if shape.topic.startswith(REQUESTS):
         _request(connection, shape, packets, refused)
         return
-    if broker.access.checks_topics and not broker.access.may_publish(
-        connection.credentials, shape.topic.decode()
-    ):
-        refused = refused or Reason.NOT_AUTHORIZED
     text = ""
-    if broker.catalog.restricts and not refused:
-        text = broker.catalog.refusal(shape.topic)
-        if text:
-            refused = Reason.TOPIC_NAME_INVALID
-            if not shape.qos or connection.form != FORM_V5:  # no other packet can tell the client
-                raise ProtocolError(refused, text)
+    refusal = broker.policy.refuse_publish(connection.credentials, shape.topic)
+    if refusal is not None and refusal.is_unauthorized:
+        refused = refused or Reason.NOT_AUTHORIZED
+    elif refusal is not None and not refused:
+        refused, text = Reason.TOPIC_NAME_INVALID, refusal.text
+        if not shape.qos or connection.form != FORM_V5:  # no acknowledgement can carry the refusal
+            raise ProtocolError(refused, text)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)
@@ -88,25 +100,24 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     )
     if shape.retain and not refused and connection.session is not None:
         batch = batch.owned_by(connection.session.account)
-        fault = broker.retain_fault(batch)
-        # Only QoS 1 and 2 of MQTT 5 can be refused; else the message is delivered, but not retained.
+        fault = broker.retained.fault(batch)
+        # Only QoS 1 and 2 in MQTT 5 can be refused; otherwise the message is delivered but not retained.
         if fault is not None and shape.qos and connection.form == FORM_V5:
             figures.quota_refused += count * fault.quota
             refused, text = Reason.QUOTA_EXCEEDED, fault.text
-    if shape.qos == 0:
+    if qos == 0:
         if refused:
             figures.messages_dropped += count
         else:
             _publish_batch(connection, batch)
         return
-    at = shape.id_at
     _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], refused, text)
 
 
 def _request(connection: Connection, shape: Shape, packet: bytes, refused: int) -> None:
     """Acknowledge and handle a request, which is neither delivered, nor logged, nor retained.
 
-    Its rights are checked by what it asks for. A duplicate may have been handled, so it is not handled again.
+    The handler of the request checks the client's rights. A duplicate is not handled again.
     """
     figures = connection.broker.figures
     figures.publish_received += 1
@@ -147,7 +158,10 @@ def _publish_acknowledged(
     """
     broker = connection.broker
     ids = unpack_ids(high, low)
-    allowed, error = _allowed(connection, batch.qos, ids, refused)
+    if batch.qos == 2 or 0 in ids:
+        allowed, error = _allowed(connection, batch.qos, ids, refused)
+    else:
+        allowed, error = len(ids), None
     if error is not None:
         if allowed:  # messages before the fault are good
             before = batch.part(0, allowed)
@@ -182,15 +196,15 @@ def _publish_batch(
     done: Done | None = None,
     packet_ids: Sequence[int] | None = None,
 ) -> None:
-    """Publish a batch, on the client's account if that is metered."""
+    """Publish a batch, charged to the client's account if it has a rate quota."""
     if connection.meter is None:
-        connection.broker.publish(batch, route, done, packet_ids)
+        connection.broker.publishing.publish(batch, route, done, packet_ids)
     else:
-        connection.broker.publish_for(connection.meter, batch, route, done, packet_ids)
+        connection.broker.publishing.publish_for(connection.meter, batch, route, done, packet_ids)
 
 
 def _wrong_payload(payload: bytes) -> int:
-    """Return a reason if a payload that claims to be UTF-8 is not, else 0."""
+    """Return a reason code if a payload declared as UTF-8 is not valid UTF-8, else 0."""
     try:
         payload.decode()
     except UnicodeDecodeError:
@@ -201,9 +215,9 @@ def _wrong_payload(payload: bytes) -> int:
 def _allowed(
     connection: Connection, qos: int, ids: tuple[int, ...], refused: int
 ) -> tuple[int, ProtocolError | None]:
-    """Return how many messages, from the first, may have these ids, and the error of the next one."""
+    """Return how many messages, from the first, have acceptable ids, and the error of the next message."""
     if 0 in ids:
-        return ids.index(0), violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+        return ids.index(0), violation("the packet identifier is 0")  # [MQTT-2.2.1-3]
     if qos == 2 and not refused and connection.session is not None:
         incoming = connection.session.incoming or set()
         most = connection.broker.limits.receive_maximum
@@ -214,7 +228,7 @@ def _allowed(
                     fresh.add(message_id)
                 if len(incoming) + len(fresh) > most:
                     return number, ProtocolError(  # [MQTT-3.3.4-7]
-                        Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many messages are unacknowledged"
+                        Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unacknowledged messages"
                     )
     return len(ids), None
 
@@ -222,7 +236,7 @@ def _allowed(
 def _first_time(
     connection: Connection, batch: Batch, ids: tuple[int, ...]
 ) -> list[tuple[Batch, Sequence[int]]]:
-    """Record the ids of QoS 2 messages, and return those that are no duplicates [MQTT-4.3.3-10]."""
+    """Record the ids of QoS 2 messages, and return the messages that are not duplicates [MQTT-4.3.3-10]."""
     session = connection.session
     assert session is not None
     if session.incoming is None:

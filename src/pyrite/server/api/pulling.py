@@ -22,10 +22,10 @@ from pyrite.broker.consumers import (
 from pyrite.broker.core import Broker
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import Place
-from pyrite.ipc.api.log import Acknowledge, Message, Pull, Pulled
+from pyrite.ipc.api.log import Acknowledge, Pull, PulledMessages, StoredMessage
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_filter, refused
+from pyrite.server.api.checks import check, checked_filter
 from pyrite.server.api.pages import TURN_BYTES
 from pyrite.server.gate import answers
 from pyrite.storage.positions import Earliest
@@ -86,10 +86,10 @@ class PullRequests:
         self._listens = False
         pulls, self._for_growth = self._for_growth, {}
         for pull in pulls.values():  # each in a turn of its own, as there may be many
-            self.broker.soon(pull.look)
+            self.broker.turns.soon(pull.look)
 
     @answers(Pull)
-    def pull(self, who: Credentials, request: Pull, call: Call[Pulled]) -> None:
+    def pull(self, who: Credentials, request: Pull, call: Call[PulledMessages]) -> None:
         """Give some messages of a consumer, which is created if there is a filter; wait if there is none."""
         pull = _WaitingPull(self, who, request, call)
         wanted = request.body.filter
@@ -98,12 +98,7 @@ class PullRequests:
             pull.fetch()
             return
         topic_filter = checked_filter(self.broker, wanted)
-        access = self.broker.access
-        if access.checks_topics and not access.may_pull(who, wanted):
-            raise refused("pull", wanted)
-        refusal = self.broker.catalog.filter_refusal(topic_filter)
-        if refusal:
-            raise Problem(409, refusal)
+        check(self.broker.policy.refuse_consumer(who, topic_filter))
         begin = partial(call.attempt, pull.fetch)
         try:
             consumers.create(
@@ -142,7 +137,9 @@ class PullRequests:
 class _WaitingPull:
     """One pull: it fetches, and if there is no message waits for one, until its time is over."""
 
-    def __init__(self, pulls: PullRequests, who: Credentials, request: Pull, call: Call[Pulled]) -> None:
+    def __init__(
+        self, pulls: PullRequests, who: Credentials, request: Pull, call: Call[PulledMessages]
+    ) -> None:
         self._pulls = pulls
         self._broker = pulls.broker
         self._who = who
@@ -151,7 +148,7 @@ class _WaitingPull:
         self._until = self._broker.clock() + request.body.wait
         self._no_fetch_before = 0.0
         self._timer: Timer | None = None
-        self._messages: list[Message] = []
+        self._messages: list[StoredMessage] = []
         self._bytes = 0
         """Of `_messages`."""
         self._sent_bytes = 0
@@ -161,9 +158,9 @@ class _WaitingPull:
         """Fetch what there is."""
         name = self._request.name
         if name not in self._broker.consumers:
-            self._call.reply(Pulled([]))  # it was deleted meanwhile
+            self._call.reply(PulledMessages([]))  # it was deleted meanwhile
             return
-        if not self._broker.is_welcome(self._who):
+        if not self._broker.policy.is_welcome(self._who):
             raise Problem(401, "log in again: users have changed")
         consumer = self._pulls.find(self._who, name)
         asker = self._who.asker._replace(client=name)
@@ -173,7 +170,7 @@ class _WaitingPull:
         self._messages.append(_message(place, batch))
         self._bytes += len(batch.topic) + len(batch.data)
         if self._bytes >= TURN_BYTES:
-            self._call.send_part(Pulled(self._messages))
+            self._call.send_part(PulledMessages(self._messages))
             self._sent_bytes += self._bytes
             self._messages, self._bytes = [], 0
 
@@ -183,7 +180,7 @@ class _WaitingPull:
     def _fetched(self, count: int) -> None:
         consumer = self._broker.consumers.get(self._request.name)
         if count or consumer is None or self._broker.clock() >= self._until:
-            self._call.reply(Pulled(self._messages))
+            self._call.reply(PulledMessages(self._messages))
         else:
             self._wait(consumer)
 
@@ -227,9 +224,9 @@ class _WaitingPull:
             self._timer = None
 
 
-def _message(place: Place, batch: Batch) -> Message:
+def _message(place: Place, batch: Batch) -> StoredMessage:
     """Return a message of the log as the API has it."""
-    message = Message(
+    message = StoredMessage(
         stream=place.stream.name,
         offset=place.offset,
         timestamp=_EPOCH + timedelta(microseconds=batch.timestamp),
