@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyrite.broker.limits import Limits
-from pyrite.journal import group_commit, log, progress
+from pyrite.journal import gathering, group_commit, log, progress
 from pyrite.journal.disk import open_journal
 from pyrite.journal.workers import Worker
 from pyrite.protocols.mqtt import fields
@@ -901,7 +901,8 @@ def test_bytes_dropped_from_the_end_at_start_are_reported(folder: Path) -> None:
     machine.stop()
 
 
-def test_damage_in_promised_messages_is_reported(folder: Path) -> None:
+def test_damage_in_promised_messages_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "MAX_ROWS", 0)  # each message becomes a record batch
     machine = Machine(folder)
     client = machine.core.connect("c")
     path = machine.data / "streams" / "a" / f"{0:020d}.arrow"

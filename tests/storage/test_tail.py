@@ -81,7 +81,7 @@ def topics(count: int, first: int = 0) -> list[str]:
 def write_rows(writer: SegmentWriter, count: int, sync: bool = True) -> None:
     """Append rows one by one, numbered by their offsets."""
     for _ in range(count):
-        writer.append_rows([row(writer.next_offset)], sync)
+        writer.append_rows([row(writer.next_offset)], writer.next_offset, sync)
 
 
 @settings(max_examples=100, deadline=None)
@@ -90,7 +90,7 @@ def test_rows_are_read_alike_from_the_tail_and_after_a_fold(appended: list[list[
     with quick_folder() as folder:
         writer = SegmentWriter(FILES, folder, 7)
         for rows in appended:
-            writer.append_rows(rows, True)
+            writer.append_rows(rows, writer.next_offset, True)
         expected = batch_of([one for rows in appended for one in rows], 7).to_pylist()
         assert rows_of(list(StreamReader(folder).read(0))) == expected
         assert not len(read_index(folder / f"{7:020d}.arrow.index")[0])
@@ -106,7 +106,9 @@ def test_a_few_messages_at_a_time_take_less_than_250_bytes_each(folder: Path) ->
     count = 10_000
     for number in range(count):
         topic = b"site/%d/temperature" % (number % 100)
-        writer.append_rows([Row(START + number, topic, random.randbytes(112), 1, False, "device-17")], True)
+        writer.append_rows(
+            [Row(START + number, topic, random.randbytes(112), 1, False, "device-17")], number, True
+        )
     assert sum(path.stat().st_size for path in folder.iterdir()) / count < 250
     writer.close()
 
@@ -124,6 +126,19 @@ def test_a_large_group_folds_the_tail_in_front_of_it(folder: Path) -> None:
     assert not tail_of(writer.path).exists()
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_rows_after_skipped_offsets_have_their_own(folder: Path, before: int) -> None:
+    writer = SegmentWriter(FILES, folder, 0)
+    write_rows(writer, before)
+    writer.append_rows([row(7), row(8)], 7, True)
+    expected = [*range(before), 7, 8]
+    assert [one["offset"] for one in rows_of(list(StreamReader(folder).read(0)))] == expected
+    copy = crash(folder)
+    assert go_on(copy).next_offset == 9
+    assert [one["offset"] for one in rows_of(list(StreamReader(copy).read(0)))] == expected
+    writer.close()
+
+
 def test_a_full_tail_is_folded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_writer, "MAX_TAIL_ROWS", 4)
     writer = SegmentWriter(FILES, folder, 0)
@@ -132,7 +147,7 @@ def test_a_full_tail_is_folded(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert read(folder) == topics(9)
     large = [row(9, bytes(TAIL_BYTES // 2 - HEAD_BYTES)), row(10), row(11)]
     for one in large:
-        writer.append_rows([one], True)
+        writer.append_rows([one], writer.next_offset, True)
     assert read(folder) == topics(12)
     writer.close()
 
@@ -326,7 +341,7 @@ def test_a_tail_that_someone_removes_costs_nothing(folder: Path) -> None:
     writer = SegmentWriter(FILES, folder, 0)
     write_rows(writer, 3)
     tail_of(writer.path).unlink()
-    writer.append_rows([row(3)], True)
+    writer.append_rows([row(3)], 3, True)
     assert read(folder) == topics(4)
     write_rows(writer, 1)
     tail_of(writer.path).rename(folder / "moved")

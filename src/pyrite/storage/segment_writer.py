@@ -172,15 +172,19 @@ class SegmentWriter:
 
     # The tail
 
-    def append_rows(self, rows: Sequence[Row], sync: bool) -> None:
+    def append_rows(self, rows: Sequence[Row], first: int, sync: bool) -> None:
         """Append rows to the tail, which is folded first if it is full. If `sync`, they are durable then."""
-        record = pack_rows(rows, self.next_offset)
+        record = pack_rows(rows, first)
         tail = self._tail
-        if tail is not None and (len(tail.rows) >= MAX_TAIL_ROWS or not tail.has_room(len(record))):
+        if tail is not None and (
+            len(tail.rows) >= MAX_TAIL_ROWS or not tail.has_room(len(record)) or tail.end != first
+        ):
             self.fold()
             tail = self._tail
         if tail is None:
-            tail = self._tail = TailWriter(self._files, tail_of(self.path), self.next_offset)
+            tail = self._tail = TailWriter(self._files, tail_of(self.path), first)
+        elif tail.end != first:  # offsets were skipped
+            tail.begin_anew(first)
         if not tail.rows:
             self._tail_since = time.monotonic()
         if sync and self._is_dirty:  # no row may be durable before the messages in front of it
@@ -190,6 +194,8 @@ class SegmentWriter:
         except OSError:
             self._doubtful = True
             raise
+        if not os.fstat(self._segment).st_nlink:  # readers do not find a tail without its segment
+            raise removed(self.path)
         self.next_offset = tail.end
         self.started = self.started or rows[0].timestamp
         if not tail.is_linked:

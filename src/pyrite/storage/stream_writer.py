@@ -112,7 +112,7 @@ class StreamWriter:
     def append_rows(self, rows: Sequence[Row], first: int, promised: bool) -> None:
         """Append a few messages as rows, all or none; durable as with `append`."""
         size = sum(len(row.payload) for row in rows)
-        self._append(first, size, len(rows), promised, lambda one, sync: one.append_rows(rows, sync))
+        self._append(first, size, len(rows), promised, lambda one, sync: one.append_rows(rows, first, sync))
 
     def _append(
         self,

@@ -364,7 +364,6 @@ class TailWriter:
         try:
             head = _pack_head(self._head())
             files.write(self._descriptor, [head, bytes(TAIL_BYTES - len(head))], 0)
-            files.sync(self._descriptor)
             files.sync_folder(path.parent)
         except OSError:
             files.close(self._descriptor)
