@@ -394,7 +394,7 @@ def test_of_a_large_log_only_the_end_is_read_when_it_is_opened(folder: Path) -> 
     before = _read_so_far()
     machine.start()
     read = _read_so_far() - before
-    opened = next(iter(machine.journal.writers.values())).opened
+    opened = next(iter(machine.journal.log.writers.values())).opened
     assert (opened.segments, opened.end, opened.damages) == (11, 31, [])
     assert opened.size > 10e9
     assert read < 2_000_000, "but for the end, which is mapped"

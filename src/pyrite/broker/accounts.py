@@ -259,7 +259,7 @@ class Account:
                 if len(spans) % 2:
                     merged.append(spans[-1])
                 self.stored[stream] = merged
-        self.broker.journal.save_stored(self)
+        self.broker.journal.state.save_stored(self)
 
     def unstore(self, stream: Stream, end: int, size: int) -> None:
         """Take back what `store` noted: the log could not keep it."""
@@ -269,7 +269,7 @@ class Account:
                 span.size -= taken
                 self.stored_bytes -= taken
                 break
-        self.broker.journal.save_stored(self)
+        self.broker.journal.state.save_stored(self)
 
     def release_dropped(self) -> None:
         """Forget what the log no longer keeps."""
@@ -281,4 +281,4 @@ class Account:
                 self.stored_bytes -= spans.popleft().size
             if not spans:
                 del self.stored[stream]
-            self.broker.journal.save_stored(self)
+            self.broker.journal.state.save_stored(self)

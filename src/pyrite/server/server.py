@@ -199,7 +199,7 @@ class Server:
         """Describe what was found in the data folder, a line for each stream."""
         if self.journal is None:
             return []
-        lines = [f"stream {one.name}: {writer.opened}" for one, writer in self.journal.writers.items()]
+        lines = [f"stream {one.name}: {writer.opened}" for one, writer in self.journal.log.writers.items()]
         return [*lines, *(f"damaged: {damage}" for damage in self.journal.damages)]
 
     async def stop(self) -> None:
