@@ -78,6 +78,12 @@ class Receiver(Link):
             self.hold()
             self.broker.interrupted(self)
 
+    def receive_later(self, data: bytes) -> None:
+        """Handle one read from the client in a later turn."""
+        self.hold()
+        self.broker.interrupted(self)
+        self.feed(data)
+
     def interrupt(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` in a later turn."""
         self.keep(data, at, 0)

@@ -30,7 +30,7 @@ from pyrite.server.log_metrics import CommitWorker, Sizes
 from pyrite.server.memory import Memory
 from pyrite.server.metrics import Metrics
 from pyrite.server.opening import Listeners
-from pyrite.server.streams import is_encrypted
+from pyrite.server.streams import Round, is_encrypted
 from pyrite.server.system import System
 from pyrite.sinks.sinks import Sinks
 from pyrite.storage.upkeep import be_nice
@@ -73,6 +73,7 @@ class Server:
         """Whether the code that runs now will flush the broker at its end."""
         self._turn_comes = False
         self.memory = Memory()
+        self.round = Round()
         self._timer: asyncio.TimerHandle | None = None
         self.sinks: Sinks | None = None
         self.metrics = Metrics(self.broker, self._measure_log())
