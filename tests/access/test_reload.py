@@ -40,6 +40,8 @@ from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 from tests.support.waiting import let_pass, wait_until
 
+pytestmark = pytest.mark.slow
+
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line", "udp")]
 
 
@@ -476,11 +478,11 @@ def test_a_client_accepted_just_before_a_reload_is_checked_again() -> None:
     then(job())
     guard.replace({"ann": User("ann", quick_hash("new"))}, [], False, None)
     broker.access_changed()
-    broker.take_turns()
-    assert not broker.sessions
+    broker.turns.take()
+    assert not broker.sessions.by_id
     job, then = waiting.pop()
     then(job())
-    broker.take_turns()
+    broker.turns.take()
     assert transport.written.startswith(b"Error not-authorized the user name or the password is wrong")
     assert transport.closed
 

@@ -29,6 +29,8 @@ from tests.support.children import children
 from tests.support.process import BrokerProcess
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 HTTPS, FLIGHTS, MQTTS, HTTP = range(4)
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("https", "flights", "mqtts", "http")]
 ENCRYPTED = pytest.mark.parametrize("at", [HTTPS, FLIGHTS, MQTTS], ids=["https", "flights", "mqtts"])

@@ -16,6 +16,8 @@ from tests.support.process import BrokerProcess
 
 from .harness import PYRITE, SECONDS, Commands
 
+pytestmark = pytest.mark.slow
+
 CONNACK, PUBACK = bytes.fromhex("20 03 00 00 00"), bytes.fromhex("40 02 00 01")
 
 

@@ -24,6 +24,8 @@ from tests.support.process import BrokerProcess
 
 from .harness import PYRITE, SECONDS, Commands, Running, free_port, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def logging_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:

@@ -33,6 +33,8 @@ from tests.support.failpoints import (
     Stopped,
 )
 
+pytestmark = pytest.mark.slow
+
 PAIRS = 60
 SEED = 20_260
 ROUNDS = 3

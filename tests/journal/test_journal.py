@@ -179,7 +179,7 @@ def test_a_subscription_is_safe_before_it_is_acknowledged(folder: Path) -> None:
     assert [one.reasons for one in device.others if isinstance(one, Suback)] == [[1]]
     machine.crash()
     machine.start()
-    assert set(machine.core.broker.sessions["c"].subscriptions) == {b"a/#"}
+    assert set(machine.core.broker.sessions.by_id["c"].subscriptions) == {b"a/#"}
 
 
 def test_messages_that_no_one_waits_for_are_gathered(folder: Path) -> None:
@@ -244,7 +244,7 @@ def test_topics_with_a_dollar_are_not_captured_by_a_wildcard(folder: Path) -> No
     client = machine.core.connect("c")
     for topic in ("$other/b", "$mine/b", "a/b"):
         client.publish(topic, topic.encode(), qos=1)
-    machine.core.broker.publish(_system_batch())
+    machine.core.broker.publishing.publish(_system_batch())
     machine.core.flush()
     assert payloads(machine.log("all")) == [b"a/b"]
     assert payloads(machine.log("some")) == [b"$mine/b"]
@@ -310,8 +310,8 @@ def test_a_stream_that_is_no_longer_configured_is_read_to_its_end(
             assert sorted(early.payloads()) == [b"1", b"2"]
             late.connect()  # and has its place written anew
             late.drop()
-            machine.journal._rows[machine.core.broker.sessions["late"]] = journal_module.MAX_ROWS
-            machine.journal.save_deliveries(machine.core.broker.sessions["late"])
+            machine.journal._rows[machine.core.broker.sessions.by_id["late"]] = journal_module.MAX_ROWS
+            machine.journal.save_deliveries(machine.core.broker.sessions.by_id["late"])
             early.drop()
     late.connect()
     late.finish()
@@ -704,7 +704,7 @@ def test_a_waiter_for_the_state_waits_until_it_is_durable(folder: Path) -> None:
     assert device.connected
     machine.crash()
     machine.start()
-    assert "c" in machine.core.broker.sessions
+    assert "c" in machine.core.broker.sessions.by_id
 
 
 def test_the_queue_for_a_client_that_waits_for_the_disk_is_bounded(folder: Path) -> None:
@@ -755,7 +755,7 @@ def test_sessions_subscriptions_and_retained_messages_come_back(folder: Path) ->
     publisher.publish("r/3", b"", qos=2, retain=True)
     machine.tick(10)
     machine.restart()
-    session = machine.core.broker.sessions["c"]
+    session = machine.core.broker.sessions.by_id["c"]
     assert set(session.subscriptions) == {b"a/+", b"$share/g/b", b"c"}
     subscription = session.subscriptions[b"c"]
     assert (subscription.qos, subscription.no_local, subscription.retain_as_published) == (1, True, True)
@@ -792,7 +792,7 @@ def test_a_session_expires_while_the_broker_is_down(folder: Path, crash: bool) -
     machine.elapsed += 60
     machine.start()
     machine.tick(1)
-    assert set(machine.core.broker.sessions) == {"long"}
+    assert set(machine.core.broker.sessions.by_id) == {"long"}
 
 
 def test_a_session_that_was_resumed_has_its_full_time_after_a_crash(folder: Path) -> None:
@@ -825,7 +825,7 @@ def test_a_session_that_ends_with_its_connection_does_not_outlive_a_crash(folder
     machine.crash()
     machine.start()
     machine.tick(1)
-    assert machine.core.broker.sessions == {}
+    assert machine.core.broker.sessions.by_id == {}
 
 
 def test_an_expired_message_is_not_sent_after_a_restart(folder: Path) -> None:
@@ -1134,7 +1134,7 @@ def test_a_member_that_does_not_come_back_after_a_crash_leaves_its_messages_to_o
     machine.crash()
     machine.start()
     machine.tick(100)
-    assert "m1" not in machine.core.broker.sessions
+    assert "m1" not in machine.core.broker.sessions.by_id
     come_back(machine, second)
     assert second.payloads() == [b"x"]
 

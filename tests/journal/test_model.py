@@ -547,7 +547,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def the_broker_has_the_sessions_of_the_model(self) -> None:
         alive = {name for name, session in self.sessions.items() if session.alive}
-        assert set(self.machine.core.broker.sessions) == alive
+        assert set(self.machine.core.broker.sessions.by_id) == alive
 
     def finish(self) -> None:
         """Have everyone come back, take everything and acknowledge it."""
@@ -594,7 +594,7 @@ class LogMachine(RuleBasedStateMachine):
             assert device.client is None or device.outgoing == {}
         broker = self.machine.core.broker
         assert broker.figures.messages_stored == 0
-        for one in broker.sessions.values():
+        for one in broker.sessions.by_id.values():
             assert one.inflight_messages == 0
             assert one.inflight is None or one.inflight.size == 0
 

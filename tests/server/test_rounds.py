@@ -118,7 +118,7 @@ def test_clients_that_send_much_at_the_same_time_have_no_long_round_together(sch
             await until(
                 lambda: (
                     server.broker.figures.bytes_received - received >= CLIENTS * SIZE // 2
-                    and not server.broker.has_interrupted
+                    and not server.broker.turns.has_work
                 ),
                 "all was handled",
             )

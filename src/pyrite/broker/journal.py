@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pyrite.broker.consumers import Consumer
     from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
-    from pyrite.broker.subscriptions import SharedGroup, Subscription
+    from pyrite.broker.shared_group import SharedGroup
+    from pyrite.broker.subscriptions import Subscription
 
 
 class Fault(NamedTuple):

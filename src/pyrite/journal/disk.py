@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from pyrite.broker.consumers import Consumer
-from pyrite.broker.core import TURN
 from pyrite.broker.fanout import lowest_offsets
 from pyrite.broker.journal import Done, Fault, Journal, Piece, Stream, Wanted
 from pyrite.broker.message import Batch
 from pyrite.broker.record import snapshot
 from pyrite.broker.session import Session
-from pyrite.broker.subscriptions import SharedGroup, Subscription
-from pyrite.broker.timers import NO_SLOT
+from pyrite.broker.shared_group import SharedGroup
+from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.timers import NO_SLOT, TURN
 from pyrite.journal import state as database
 from pyrite.journal.changes import Changes
 from pyrite.journal.faults import STATE, Faults, Missing, Subject, fault_of, missing_fault
@@ -343,7 +343,7 @@ class DiskJournal(Journal):
         """Have those go on who had to wait, if enough was written."""
         if self._pending < MAX_PENDING // 2 and self._waiting_changes() < MAX_CHANGES // 2:
             self.full = False
-            self.broker.unchoke()
+            self.broker.turns.journal_has_room()
 
     def unrouted(self, stream: Stream) -> list[Batch]:
         """Return the QoS 0 batches of a stream that are not in the log as far as the broker knows."""
@@ -379,7 +379,7 @@ class DiskJournal(Journal):
     def _ask_for_a_turn(self) -> None:
         if not self._turn_comes:
             self._turn_comes = True
-            self.broker.interrupted(self)
+            self.broker.turns.add(self)
 
     def go_on(self) -> None:
         """Settle more of what was written."""
@@ -546,9 +546,9 @@ class DiskJournal(Journal):
         if fault is None:
             stream.routed = batch.offset
             try:
-                matched = self.broker.distribute(batch)
+                matched = self.broker.publishing.deliver_committed(batch)
             except Exception:  # it is safe all the same: were it sent again, it would be in the log twice
-                self.broker.mistake(batch)
+                self.broker.publishing.log_error(batch)
                 matched = True
         stream.routed = batch.offset + batch.count
         if done is not None:
@@ -634,7 +634,7 @@ class DiskJournal(Journal):
         if not self._stale and broker.now - self._swept >= SWEEP:
             self._swept = broker.now
             self._stale.extend(
-                one for one in broker.sessions.values() if one.lasting and one.link is not None
+                one for one in broker.sessions.by_id.values() if one.lasting and one.link is not None
             )
         for _ in range(min(1_000, len(self._stale))):
             session = self._stale.popleft()

@@ -16,7 +16,8 @@ from pyrite.broker.journal import Stream
 from pyrite.broker.message import AbsentBatch, Batch, Properties
 from pyrite.broker.pending import BLOCK, Place
 from pyrite.broker.session import Session
-from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.broker.shared_group import SharedGroup
+from pyrite.broker.subscriptions import Subscription
 from pyrite.journal.decoding import batches_in
 from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Kept, State
@@ -58,7 +59,7 @@ class _Restorer:
             else:
                 self._stored(name, json.loads(value))
         for client_id, expiry, expires_at in kept.sessions:
-            session = sessions[client_id] = broker.restore_session(client_id, expiry)
+            session = sessions[client_id] = broker.sessions.restore(client_id, expiry)
             broker.quotas.own(session, broker.quotas.restored(self._owners.get(client_id)))
             if expires_at is not None:
                 session.expires_at = broker.now + expires_at - self._wall
@@ -98,7 +99,7 @@ class _Restorer:
         for client_id in self._owners.keys() - sessions.keys():  # it ended with the broker before this one
             self._journal.drop_owner_of(client_id)
         for session in sessions.values():
-            broker.restored(session)
+            broker.sessions.restored(session)
 
     def _stored(self, key: str, kept: dict[str, Any]) -> None:
         """Take up what an account has stored in the log."""
@@ -148,7 +149,7 @@ class _Restorer:
         subscription.latest = options.get("latest", False)  # older folders do not have it
         if options["since"] is not None:
             subscription.since = self._streams(options["since"])
-        self._broker.restore_subscription(key, subscription, group_name)
+        self._broker.subscribing.restore(key, subscription, group_name)
         if "replay" in options:
             self._broker.subscriptions.remove(subscription)
             replay = Replay(self._broker, key, subscription, self._streams(options["replay"]))
@@ -166,7 +167,7 @@ class _Restorer:
             for number, offset, count in state["returned"]
             if number in self._by_number
         )
-        self._broker.restored_group(group)
+        self._broker.groups.restored(group)
 
     def _retained(self, topic: bytes, message: dict[str, Any], payload: bytes) -> None:
         properties = message.get("properties")
@@ -223,7 +224,7 @@ class _Restorer:
             if ids.null_count < len(ids):
                 clients = rows.column(6).to_pylist()
                 for client_id, packet_id in zip(clients, ids.to_pylist(), strict=True):
-                    session = broker.sessions.get(client_id)
+                    session = broker.sessions.by_id.get(client_id)
                     if packet_id is not None and session is not None:
                         session.incoming = session.incoming or set()
                         session.incoming.add(packet_id)
@@ -234,7 +235,7 @@ class _Restorer:
                 owner = self._owner_of(batch.origin)
                 if owner is not None:
                     last = last.owned_by(owner)
-                broker.retain(journal.place(stream, last, offset + batch.count - 1, when))
+                broker.retained.retain(journal.place(stream, last, offset + batch.count - 1, when))
 
     def _owner_of(self, client_id: str | None) -> Account | None:
         """Return the account that messages with a client id count for, as far as that is known."""

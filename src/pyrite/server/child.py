@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from pyrite.broker.access import NOT_AUTHORIZED, Credentials
-from pyrite.broker.core import TURN, Broker
+from pyrite.broker.core import Broker
+from pyrite.broker.timers import TURN
 from pyrite.ipc.channel import READ_AHEAD
 from pyrite.ipc.messages import (
     Cancel,

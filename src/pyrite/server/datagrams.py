@@ -38,7 +38,7 @@ class DatagramSocket:
         try:
             while self._receive() and monotonic() < began + TURN:
                 pass
-            server.broker.flush()
+            server.broker.output.flush()
         except Exception:  # whatever it is, it must not take the socket down
             logger.exception("internal error")
         finally:

@@ -90,21 +90,20 @@ class AccessRequests:
     @answers(CheckRights)
     def check_rights(self, who: Credentials, request: CheckRights, call: Call[None]) -> None:
         """Refuse a caller that has none of these rights on any topic."""
-        access, rights = self._broker.access, request.rights
-        if access.checks_topics and not any(access.may_within(right, who, "#") for right in rights):
-            raise Problem(403, f"not authorized: {' or '.join(rights)}")
+        refusal = self._broker.policy.refuse_everywhere(who, request.rights)
+        if refusal is not None:
+            raise Problem(403, refusal.text)
         call.reply(None)
 
     @answers(NameStreams)
     def name_streams(self, who: Credentials, request: NameStreams, call: Call[list[str]]) -> None:
         """Return the streams from which the caller may read something."""
-        access = self._broker.access
+        policy = self._broker.policy
         call.reply(
             [
                 stream.name
                 for stream in self._broker.journal.streams
-                if not access.checks_topics
-                or any(access.may_within("pull", who, topic.decode()) for topic in stream.filters)
+                if any(policy.refuse_everywhere(who, ["pull"], one) is None for one in stream.filters)
             ]
         )
 
@@ -116,10 +115,10 @@ class AccessRequests:
     @answers(CheckRead)
     def check_read(self, who: Credentials, request: CheckRead, call: Call[None]) -> None:
         """Refuse a caller that may not read these topics."""
-        access = self._broker.access
         for topic in request.topics:
-            if access.checks_topics and not access.may_pull(who, topic):
-                raise Problem(403, f"not authorized for {topic!r}")
+            refusal = self._broker.policy.refuse_pull(who, topic.encode())
+            if refusal is not None:
+                raise Problem(403, refusal.text)
         call.reply(None)
 
 
@@ -134,8 +133,10 @@ class SinkRequests:
     def stage(self, who: Credentials, request: StagePart, call: Call[str]) -> None:
         """Begin to stage a part; return the name of its file."""
         user = self._user(who)
-        if request.topic is not None and not self._may_publish(who, request.topic):
-            raise Problem(403, f"topic {request.topic!r}: not authorized")
+        if request.topic is not None:
+            refusal = self._broker.policy.refuse_publish(who, request.topic.encode())
+            if refusal is not None:
+                raise Problem(403 if refusal.is_unauthorized else 400, refusal.text)
         if request.topic is None or self._sinks.owner(request.sink) is not None:
             self._check_owner(who, request.sink)
         part = _file_name(user, request.part)
@@ -157,8 +158,8 @@ class SinkRequests:
         self._check_owner(who, request.sink)
         user = self._user(who)
         parts = [_file_name(user, part) for part in request.parts]
-        may_publish = partial(self._may_publish, who)
-        self._sinks.commit(request.sink, request.batch, parts, may_publish, done, user)
+        refuse = partial(self._broker.policy.refuse_publish, who)
+        self._sinks.commit(request.sink, request.batch, parts, refuse, done, user)
 
     @answers(AbortSink)
     def abort(self, who: Credentials, request: AbortSink, call: Call[None]) -> None:
@@ -168,7 +169,8 @@ class SinkRequests:
         if user is not None and owner is None and not self._sinks.has_staged(sink, user):
             call.reply(None)  # there is nothing to discard
             return
-        if request.parts is None and owner not in (None, user) and self._broker.access.may_admin(who, "#"):
+        is_others = owner not in (None, user)
+        if request.parts is None and is_others and self._broker.policy.refuse_admin(who) is None:
             self._sinks.delete(sink, done)
             return
         self._check_owner(who, sink)
@@ -189,10 +191,6 @@ class SinkRequests:
             raise Problem(403, f"sink {sink!r} is another user's: choose another name")
         if not self._sinks.has_staged(sink, user):
             raise Problem(400, f"nothing was staged for sink {sink!r}")
-
-    def _may_publish(self, who: Credentials, topic: str) -> bool:
-        access = self._broker.access
-        return not access.checks_topics or access.may_publish(who, topic)
 
 
 def _replies(call: Call[Any], answer: object) -> Callable[[str], None]:

@@ -77,7 +77,8 @@ class Gate:
         def handler(call: Call[Any]) -> None:
             caller = call.caller
             if isinstance(caller, Admitted):
-                who = Credentials("", caller.username, None, caller.address, groups=frozenset(caller.groups))
+                groups = frozenset(caller.groups)
+                who = Credentials("", caller.username, None, caller.address, groups=groups, is_accepted=True)
                 handle(who, call.request, call)
                 return
             assert caller is not None

@@ -67,7 +67,7 @@ class Memory:
         blocks = sys.getallocatedblocks()
         self._most_blocks = max(self._most_blocks, blocks)
         if broker.is_quiet and self._most_blocks - blocks > BURST:
-            broker.subscriptions.forget_oldest(but=0)
+            broker.subscriptions.cache.forget_oldest(but=0)
             sys._clear_type_cache()  # it holds attribute names that C made of text, thousands of them
             if sys.getallocatedblocks() - self._blocks_at_start <= MAX_SEARCHED:
                 gc.collect()

@@ -100,7 +100,7 @@ METRICS = (
         GAUGE,
         OTHER,
         "Sessions, connected or not.",
-        lambda now: len(now.broker.sessions),
+        lambda now: len(now.broker.sessions.by_id),
         ["clients/total"],
     ),
     Metric(

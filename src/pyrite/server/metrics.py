@@ -31,7 +31,7 @@ class Metrics:
     @property
     def disconnected(self) -> int:
         """Sessions whose client is away."""
-        return len(self.broker.sessions) - self.figures.connections
+        return len(self.broker.sessions.by_id) - self.figures.connections
 
     @property
     def stored(self) -> int:

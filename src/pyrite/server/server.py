@@ -136,7 +136,7 @@ class Server:
         self.awake = True
         try:
             call()
-            self.broker.flush()
+            self.broker.output.flush()
         except Exception:  # whatever it is, it must not end what others wait for
             logger.exception("internal error")
         finally:
@@ -156,8 +156,8 @@ class Server:
         self._turn_comes = False
         self.awake = True
         try:
-            self.broker.take_turns()
-            self.broker.flush()
+            self.broker.turns.take()
+            self.broker.output.flush()
         finally:
             self.sleep()
 
@@ -167,7 +167,7 @@ class Server:
         now = time.monotonic()
         if now > self.memory.due_at:
             self.memory.collect_young(now)
-        if self.broker.has_interrupted:
+        if self.broker.turns.has_work:
             self._wake()
 
     def _tick(self) -> None:
@@ -281,9 +281,9 @@ class Server:
                 if not stays:
                     connection.ended(Reason.NOT_AUTHORIZED)
                 continue
-            if stays and self.broker.is_welcome(connection.credentials):
+            if stays and self.broker.policy.is_welcome(connection.credentials):
                 try:
-                    self.broker.prune(session, connection.credentials)
+                    self.broker.subscribing.prune(session, connection.credentials)
                     continue
                 except Exception:  # a plug-in may do anything
                     logger.exception("internal error in the access plug-in")

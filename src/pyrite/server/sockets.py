@@ -254,7 +254,7 @@ class Poller:
             while ready:
                 self._left = []
                 is_flood = self._handle(ready, until)
-                server.broker.flush()
+                server.broker.output.flush()
                 self._rounds += 1
                 if monotonic() > until:
                     break

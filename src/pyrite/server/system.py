@@ -88,7 +88,7 @@ class System:
     def _publish(self, name: str, value: str) -> None:
         if self._published.get(name) != value:
             self._published[name] = value
-            self.broker.publish(Batch((PREFIX + name).encode(), value.encode(), retain=True))
+            self.broker.publishing.publish(Batch((PREFIX + name).encode(), value.encode(), retain=True))
 
     def _load_averages(self) -> Iterator[tuple[str, str]]:
         """Yield moving averages of counters, per minute, over the last 1, 5 and 15 minutes."""

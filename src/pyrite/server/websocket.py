@@ -105,7 +105,7 @@ class WebSocketProtocol(StreamProtocol):
     def _ask_for_a_turn(self) -> None:
         if not self._waits and self.connection is not None:
             self._waits = True
-            self.server.broker.interrupted(self)
+            self.server.broker.turns.add(self)
 
     def go_on(self) -> None:
         """Take the rest of what came apart, for another turn."""

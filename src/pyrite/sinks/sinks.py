@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.timers import NO_SLOT
 from pyrite.journal.sink_state import SinkState
-from pyrite.sinks.commit import Answer, MayPublish, SinkCommit, log_failure
+from pyrite.sinks.commit import Answer, RefusePublish, SinkCommit, log_failure
 from pyrite.sinks.staging import KEPT, Staging
 from pyrite.storage.query import QueryError
 
@@ -225,7 +225,7 @@ class Sinks:
         sink: str,
         batch: int,
         parts: Sequence[str],
-        may_publish: MayPublish,
+        refuse: RefusePublish,
         answer: Answer,
         user: str | None = None,
     ) -> None:
@@ -241,12 +241,12 @@ class Sinks:
                 return
         if state.pending is not None and state.pending.batch != batch and not self._is_under_way(sink):
             self._finish(state, log_failure)  # promised earlier, so finished first
-        self._add(SinkCommit(self, state, batch, list(parts), may_publish, answer, user))
+        self._add(SinkCommit(self, state, batch, list(parts), refuse, answer, user))
 
     def _finish(self, state: SinkState, told: Told) -> None:
         """Finish a commit that was interrupted, after the commits in progress."""
         batch = -1 if state.pending is None else state.pending.batch
-        self._add(SinkCommit(self, state, batch, [], lambda _: True, lambda _, wrong: told(wrong)))
+        self._add(SinkCommit(self, state, batch, [], lambda _: None, lambda _, wrong: told(wrong)))
 
     def _is_under_way(self, sink: str) -> bool:
         return any(one.state.name == sink for one in self._commits)

@@ -16,8 +16,8 @@ from pyrite.ipc.api.broker import (
     Readiness,
 )
 from pyrite.ipc.messages import Given
-from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
+from pyrite.server.api.checks import check
 from pyrite.server.gate import answers
 from pyrite.server.listeners import Listener
 from pyrite.server.metrics import Metrics
@@ -73,7 +73,5 @@ class BrokerRequests:
     @answers(CheckRight)
     def check_right(self, who: Credentials, request: CheckRight, call: Call[str]) -> None:
         """Return the user name for quotas, or refuse a caller that has a right on no topic."""
-        access = self._broker.access
-        if access.checks_topics and not access.may_within(request.right, who, "#"):
-            raise Problem(403, f"not authorized: {request.right}")
+        check(self._broker.policy.refuse_everywhere(who, [request.right]))
         call.reply(who.asker.user)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyrite.broker.core import Broker
+from pyrite.broker.policy import Refusal
 from pyrite.ipc.problem import Problem
 from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, check_topic
 
@@ -29,6 +30,7 @@ def checked_topic(broker: Broker, text: str, parameter: str = "topic") -> bytes:
     return topic
 
 
-def refused(right: str, topic: str) -> Problem:
-    """Return the refusal of a caller without a right."""
-    return Problem(403, f"not authorized: {right} {topic!r}")
+def check(refusal: Refusal | None) -> None:
+    """Raise Problem if the broker's policy refuses a request."""
+    if refusal is not None:
+        raise Problem(403 if refusal.is_unauthorized else 409, refusal.text)

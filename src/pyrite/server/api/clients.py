@@ -27,7 +27,7 @@ from pyrite.protocols.line.datagram_connection import DatagramConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.handshake import KEEP_ALIVE_GRACE, VERSIONS
 from pyrite.protocols.mqtt.reasons import Reason
-from pyrite.server.api.checks import refused
+from pyrite.server.api.checks import check
 from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 from pyrite.server.gate import answers
 from pyrite.server.sockets import SocketTransport
@@ -50,7 +50,7 @@ class ClientRequests:
     def page(self, who: Credentials, request: ListClients, call: Call[ClientPage]) -> None:
         """Return some clients, in the order of their ids."""
         self._check(who)
-        sessions = self._broker.sessions
+        sessions = self._broker.sessions.by_id
 
         def describe(client_id: str) -> Entry | None:
             session = sessions.get(client_id)
@@ -65,7 +65,7 @@ class ClientRequests:
 
     def _following(self, after: str | None) -> Iterator[str]:
         """Yield the client ids after one, or all, in order; also those of clients that are away."""
-        ids: Iterator[str] = self._broker.client_ids.irange(after, None, (False, True))
+        ids: Iterator[str] = self._broker.sessions.ids.irange(after, None, (False, True))
         return ids
 
     @answers(GetClient)
@@ -103,13 +103,11 @@ class ClientRequests:
         call.reply(None)
 
     def _check(self, who: Credentials) -> None:
-        access = self._broker.access
-        if access.checks_topics and not access.may_admin(who, "#"):
-            raise refused("admin", "#")
+        check(self._broker.policy.refuse_admin(who))
 
     def _connected(self, who: Credentials, client_id: str) -> tuple[Session, Conversation]:
         self._check(who)
-        session = self._broker.sessions.get(client_id)
+        session = self._broker.sessions.by_id.get(client_id)
         link = session.link if session is not None else None
         if session is None or not isinstance(link, Conversation):
             raise Problem(404, f"no client {client_id!r} is connected")

@@ -9,7 +9,7 @@ from pyrite.broker.core import Broker
 from pyrite.ipc.api.log import ListStreams, ReadMessages, StreamInfo, Streams
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_filter, refused
+from pyrite.server.api.checks import check, checked_filter
 from pyrite.server.gate import answers
 from pyrite.server.log_metrics import Sizes, StreamSize
 
@@ -36,15 +36,12 @@ class LogRequests:
 
     def _allowed(self, who: Credentials) -> dict[str, list[str]]:
         """Return the filters that the caller may pull, by stream."""
-        access = self._broker.access
+        policy = self._broker.policy
         allowed = {}
         for stream in self._broker.journal.streams:
-            topics = [topic.decode() for topic in stream.filters]
-            if access.checks_topics:
-                if not any(access.may_within("pull", who, topic) for topic in topics):
-                    continue
-                topics = [topic for topic in topics if access.may_pull(who, topic)]
-            allowed[stream.name] = topics
+            if any(policy.refuse_everywhere(who, ["pull"], one) is None for one in stream.filters):
+                topics = [one for one in stream.filters if policy.refuse_pull(who, one) is None]
+                allowed[stream.name] = [topic.decode() for topic in topics]
         return allowed
 
     def _described(self, allowed: Mapping[str, list[str]], sizes: Mapping[str, StreamSize]) -> Streams:
@@ -75,10 +72,8 @@ class LogRequests:
     @answers(ReadMessages)
     def read(self, who: Credentials, request: ReadMessages, call: Call[None]) -> None:
         """Allow the caller to read messages that match a filter; the HTTP process reads them itself."""
-        checked_filter(self._broker, request.filter)
-        access = self._broker.access
-        if access.checks_topics and not access.may_pull(who, request.filter):
-            raise refused("pull", request.filter)
+        topic_filter = checked_filter(self._broker, request.filter)
+        check(self._broker.policy.refuse_pull(who, topic_filter))
         if request.name not in [one.name for one in self._broker.journal.streams]:
             raise Problem(404, f"there is no stream {request.name!r}")
         call.reply(None)

@@ -6,7 +6,7 @@ from pyrite.broker.access import Credentials
 from pyrite.ipc.api.metrics import GetMetrics, Samples, ScrapeLocalMetrics, ScrapeMetrics
 from pyrite.ipc.messages import Request
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import refused
+from pyrite.server.api.checks import check
 from pyrite.server.gate import answers
 from pyrite.server.metric_table import samples
 from pyrite.server.metrics import Metrics
@@ -21,9 +21,7 @@ class MetricsRequests:
     @answers(GetMetrics, ScrapeMetrics)
     def metrics(self, who: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
         """Return all metrics to a caller that may administer everything."""
-        access = self._metrics.broker.access
-        if access.checks_topics and not access.may_admin(who, "#"):
-            raise refused("admin", "#")
+        check(self._metrics.broker.policy.refuse_admin(who))
         self._reply(call)
 
     @answers(ScrapeLocalMetrics)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from pyrite.broker.core import TURN, Broker
+from pyrite.broker.core import Broker
+from pyrite.broker.timers import TURN
 from pyrite.ipc.server import Call
 from pyrite.process.fair import Asker, FairQueue
 
@@ -34,7 +35,7 @@ class PageTurns:
     def add(self, asker: Asker, work: Callable[[], bool]) -> None:
         """Call `work` in turns until it returns True."""
         if not self._waiting:
-            self._broker.interrupted(self)
+            self._broker.turns.add(self)
         self._waiting.put(asker, (asker, work))
 
     def go_on(self) -> None:
@@ -44,7 +45,7 @@ class PageTurns:
         if not is_done:
             self._waiting.put(asker, (asker, work))
         if self._waiting:
-            self._broker.interrupted(self)
+            self._broker.turns.add(self)
 
 
 class PageBuilder(Generic[Name]):

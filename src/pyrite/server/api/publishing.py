@@ -10,13 +10,13 @@ from msgspec import UNSET, UnsetType
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.accounts import Account
-from pyrite.broker.core import SYSTEM, Broker
+from pyrite.broker.core import Broker
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, Properties
 from pyrite.ipc.api.publishing import NewMessage, Published, PublishMessage
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_topic, refused
+from pyrite.server.api.checks import check, checked_topic
 from pyrite.server.gate import answers
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class PublishRequests:
         )
         if batch.retain:
             batch = batch.owned_by(account)
-            fault = broker.retain_fault(batch)
+            fault = broker.retained.fault(batch)
             if fault is not None:
                 broker.figures.quota_refused += fault.quota
                 raise Problem(_status(fault), fault.text)
@@ -82,26 +82,19 @@ class PublishRequests:
         done = partial(_done, batch, call)
         if self._broker.journal.full:
             publish = partial(self._publish_when_there_is_room, account, batch, call)
-            self._broker.choke(_Turn(publish, call))
+            self._broker.turns.wait_for_journal(_Turn(publish, call))
         elif self._broker.fan_outs.has_to_wait(batch.topic, 1):
             publish = partial(self._publish_when_there_is_room, account, batch, call)
             self._broker.fan_outs.wait(_Turn(publish, call))
         elif account.meter is None:
-            self._broker.publish(batch, done=done)
+            self._broker.publishing.publish(batch, done=done)
         else:
-            self._broker.publish_for(account, batch, done=done)
+            self._broker.publishing.publish_for(account, batch, done=done)
 
     def _checked(self, who: Credentials, name: str) -> bytes:
         """Return the topic, if the caller may publish on it."""
-        broker, access = self._broker, self._broker.access
-        topic = checked_topic(broker, name)
-        if topic.startswith(SYSTEM):
-            raise Problem(403, "not authorized: only the broker publishes on $SYS")
-        if access.checks_topics and not access.may_publish(who, name):
-            raise refused("publish", name)
-        refusal = broker.catalog.refusal(topic)
-        if refusal:
-            raise Problem(409, refusal)
+        topic = checked_topic(self._broker, name)
+        check(self._broker.policy.refuse_publish(who, topic))
         return topic
 
 

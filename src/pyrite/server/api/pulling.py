@@ -25,7 +25,7 @@ from pyrite.broker.pending import Place
 from pyrite.ipc.api.log import Acknowledge, Pull, PulledMessages, StoredMessage
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_filter, refused
+from pyrite.server.api.checks import check, checked_filter
 from pyrite.server.api.pages import TURN_BYTES
 from pyrite.server.gate import answers
 from pyrite.storage.positions import Earliest
@@ -86,7 +86,7 @@ class PullRequests:
         self._listens = False
         pulls, self._for_growth = self._for_growth, {}
         for pull in pulls.values():  # each in a turn of its own, as there may be many
-            self.broker.soon(pull.look)
+            self.broker.turns.soon(pull.look)
 
     @answers(Pull)
     def pull(self, who: Credentials, request: Pull, call: Call[PulledMessages]) -> None:
@@ -98,12 +98,7 @@ class PullRequests:
             pull.fetch()
             return
         topic_filter = checked_filter(self.broker, wanted)
-        access = self.broker.access
-        if access.checks_topics and not access.may_pull(who, wanted):
-            raise refused("pull", wanted)
-        refusal = self.broker.catalog.filter_refusal(topic_filter)
-        if refusal:
-            raise Problem(409, refusal)
+        check(self.broker.policy.refuse_consumer(who, topic_filter))
         begin = partial(call.attempt, pull.fetch)
         try:
             consumers.create(
@@ -165,7 +160,7 @@ class _WaitingPull:
         if name not in self._broker.consumers:
             self._call.reply(PulledMessages([]))  # it was deleted meanwhile
             return
-        if not self._broker.is_welcome(self._who):
+        if not self._broker.policy.is_welcome(self._who):
             raise Problem(401, "log in again: users have changed")
         consumer = self._pulls.find(self._who, name)
         asker = self._who.asker._replace(client=name)

@@ -27,7 +27,7 @@ from pyrite.ipc.api.topics import (
 )
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_filter, checked_topic, refused
+from pyrite.server.api.checks import check, checked_filter, checked_topic
 from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 from pyrite.server.api.tree import children, level_at
 from pyrite.server.gate import answers
@@ -140,29 +140,25 @@ class TopicRequests:
         return is_created, kept
 
     def _check_subscribe(self, who: Credentials, topic_filter: str) -> None:
-        access = self._broker.access
-        if access.checks_topics and not access.may_subscribe(who, topic_filter):
-            raise refused("subscribe", topic_filter)
+        check(self._broker.policy.refuse_list(who, topic_filter.encode()))
 
     @answers(CreateTopic)
     def create(self, who: Credentials, request: CreateTopic, call: Call[Created]) -> None:
         """Create a topic, unless it exists."""
         topic = self._managed(who, request.topic)
         is_new = topic not in self._broker.catalog.created.values
-        self._change(self._broker.create_topic, topic, 409, call, Created(is_new))
+        self._change(self._broker.catalog.create, topic, 409, call, Created(is_new))
 
     @answers(DeleteTopic)
     def delete(self, who: Credentials, request: DeleteTopic, call: Call[None]) -> None:
         """Delete a topic, and its retained message."""
         topic = self._managed(who, request.topic)
         is_fixed = self._broker.catalog.is_fixed(topic)
-        self._change(self._broker.delete_topic, topic, 409 if is_fixed else 404, call, None)
+        self._change(self._broker.catalog.delete, topic, 409 if is_fixed else 404, call, None)
 
     def _managed(self, who: Credentials, name: str) -> bytes:
-        access = self._broker.access
         topic = checked_topic(self._broker, name)
-        if access.checks_topics and not access.may_admin(who, name):
-            raise refused("admin", name)
+        check(self._broker.policy.refuse_admin(who, topic))
         return topic
 
     def _change(
