@@ -46,7 +46,7 @@ from pyrite.journal.state import Change, State
 from pyrite.journal.tables import STATE_FILE
 from pyrite.journal.workers import Worker
 from pyrite.process.fair import NO_ONE, Asker
-from pyrite.process.memory import give_back_memory
+from pyrite.process.memory import release_memory
 from pyrite.storage.files import Files
 from pyrite.storage.folder import DataFolder, FolderError
 from pyrite.storage.options import STREAM_NAME, StreamOptions
@@ -585,7 +585,7 @@ class DiskJournal(Journal):
         for reader in (*self._readers.values(), *self._readers_here.values()):
             reader.forget_unused()
         if not busy:
-            give_back_memory()
+            release_memory()
 
     def _kept_up(self, _: None) -> None:
         self._keeps_up = False
