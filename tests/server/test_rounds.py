@@ -181,7 +181,7 @@ def test_large_messages_to_many_subscribers_make_no_long_round(
             )
             with reading(clients) as count:
                 rounds = Rounds()
-                server.at_work(lambda: server.broker.publish(message))
+                server.at_work(lambda: server.broker.publishing.publish(message))
                 await until(lambda: count[0] > number * len(message.data), "all have it")
                 return rounds.longest
         finally:
