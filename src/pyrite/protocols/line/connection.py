@@ -36,12 +36,15 @@ _LF = 10
 class _LogInDeadline(Term):
     """Ends the connection of a client that has to log in and has not: Ping and Pong do not keep it open."""
 
-    __slots__ = ()
-    connection: LineConnection
+    __slots__ = ("_client",)
+
+    def __init__(self, client: LineConnection) -> None:
+        super().__init__(client)
+        self._client = client
 
     def due(self) -> None:
         """End the connection."""
-        self.connection.log_in_overdue()
+        self._client.log_in_overdue()
 
 
 class LineConnection(LineDelivery):
