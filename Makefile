@@ -6,8 +6,8 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-# Tests of `make test-fast` and `make coverage`: no Spark, no browser, no other brokers, nothing that takes minutes.
-FAST := $(addprefix tests/,access broker classic cli client conformance journal line mqtt process sinks storage topics)
+# Tests of `make test-fast` and `make coverage`: no Spark, no browser, no other brokers, nothing marked slow.
+FAST := -m "not slow" $(addprefix tests/,access broker cli client conformance journal line mqtt process sinks storage topics)
 
 .PHONY: help run demo test test-fast coverage lint bench soak fuzz clean
 .DEFAULT_GOAL := help

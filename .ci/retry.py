@@ -18,7 +18,7 @@ def main() -> int:
         print("retry: the suite failed before running tests")
         return 1
     # pytest-xdist appends the group to a test's name: test_name@group.
-    names = [re.sub(r"@[\w-]+$", "", name) for name in json.loads(FAILED.read_text())]
+    names = [re.sub(r"@[^@\]]+$", "", name) for name in json.loads(FAILED.read_text())]
     if not 0 < len(names) <= MAX_RETRIED:
         print(f"retry: {len(names)} tests failed; at most {MAX_RETRIED} are retried")
         return 1

@@ -111,7 +111,7 @@ def test_an_error_of_a_plug_in_does_not_log_the_password(caplog: pytest.LogCaptu
         door.check(1)
     assert [code for _, code in door.told] == [0x80] * 3
     assert "RuntimeError, whose words are those of the client's password" in caplog.text
-    assert "username='careful'" in caplog.text, "who it is may be told"
+    assert "username='careful'" in caplog.text, "the user name may be logged"
     assert not [one for one in ("wörd", "w\\xc3\\xb6rd", "plain word", "open") if one in caplog.text]
 
 
@@ -128,7 +128,7 @@ def test_a_check_that_hangs_does_not_delay_others(caplog: pytest.LogCaptureFixtu
     assert door.told[2:] == [("eve", 0x89)]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     door.check(1)
-    assert len(door.told) == 3, "who was told once is not told again"
+    assert len(door.told) == 3, "an address is logged once"
     door.knock("10.0.0.1", "ann", b"secret")
     door.check(1)
     assert door.told[3:] == [("ann", 0)]

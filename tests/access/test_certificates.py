@@ -16,6 +16,8 @@ from pyrite.storage.query import Query
 from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 RULES = """
 [access]
 users = "users"

@@ -40,6 +40,8 @@ from tests.support.passwords import quick_hash
 from tests.support.process import BrokerProcess
 from tests.support.waiting import let_pass, wait_until
 
+pytestmark = pytest.mark.slow
+
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "line", "udp")]
 
 
@@ -234,27 +236,27 @@ def test_rules_added_at_a_reload_apply_to_connected_clients(tmp_path: Path) -> N
     with BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=tmp_path) as broker:
         with FlightLog(broker.urls[2]) as log:
             assert log.table(Query()).num_rows == 0
-        somebody, impostor = (LineClient("127.0.0.1", broker.port(1)) for _ in range(2))
-        somebody.connect("somebody")
-        impostor.connect("impostor", user="ann", password="whatever")
+        anonymous, impostor = (LineClient("127.0.0.1", broker.port(1)) for _ in range(2))
+        anonymous.connect("anonymous")
+        impostor.connect("impostor", user="ann", password="wrong-word")
         listed = rules("a").replace("[access]", "[access]\nanonymous = true")
         (tmp_path / "pyrite.toml").write_text(listed)
         hang_up_and_wait(broker, "users, rules, certificates and quotas were read again")
         wait_until(lambda: impostor.closed)
         with pytest.raises(LineError, match="not authorized"):  # the rule is for users
-            somebody.publish("a", b"1")
-        assert not somebody.closed
+            anonymous.publish("a", b"1")
+        assert not anonymous.closed
         with pytest.raises(ConnectError):
-            BlockingClient(broker.urls[0], username="ann", password="whatever").connect()
+            BlockingClient(broker.urls[0], username="ann", password="wrong-word").connect()
         with BlockingClient(broker.urls[0], username="ann", password="ann-word") as ann:
             ann.publish("a", b"2", qos=1)
         with FlightLog(broker.urls[2]) as log, pytest.raises(PermissionError, match="not authorized"):
             log.table(Query())
         (tmp_path / "pyrite.toml").write_text("")
-        hang_up_and_wait(broker, "there is no access list any more")
+        hang_up_and_wait(broker, "the access list was removed: the last one stays in force until a restart")
         with pytest.raises(ConnectError):
-            BlockingClient(broker.urls[0], username="ann", password="whatever").connect()
-        for client in (somebody, impostor):
+            BlockingClient(broker.urls[0], username="ann", password="wrong-word").connect()
+        for client in (anonymous, impostor):
             client.close()
 
 
@@ -263,10 +265,10 @@ def test_new_rules_apply_to_a_publisher_that_repeats_its_topic(tmp_path: Path, q
     (tmp_path / "pyrite.toml").write_text("")
     users(tmp_path, "ann")
     with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
-        somebody = Client(Tcp("127.0.0.1", broker.port()))
-        somebody.connect("somebody")
-        somebody.publish("a", b"1", qos=qos)
-        somebody.ping()
+        anonymous = Client(Tcp("127.0.0.1", broker.port()))
+        anonymous.connect("anonymous")
+        anonymous.publish("a", b"1", qos=qos)
+        anonymous.ping()
         (tmp_path / "pyrite.toml").write_text(
             rules("#").replace("[access]", "[access]\nanonymous = true")  # whom no rule is for
         )
@@ -274,11 +276,11 @@ def test_new_rules_apply_to_a_publisher_that_repeats_its_topic(tmp_path: Path, q
         with LineClient("127.0.0.1", broker.port(1)) as ann:
             ann.connect("ann", user="ann", password="ann-word")
             ann.subscribe("#")
-            somebody.publish("a", b"2", qos=qos)
-            somebody.ping()
+            anonymous.publish("a", b"2", qos=qos)
+            anonymous.ping()
             ann.publish("b", b"3")
             assert next(ann.messages(timeout=20)).payload == b"3"
-        somebody.close()
+        anonymous.close()
 
 
 def test_a_removed_user_cannot_use_flight(tmp_path: Path) -> None:
@@ -314,8 +316,8 @@ def test_a_flight_read_ends_when_permission_is_withdrawn(tmp_path: Path, how: st
                 assert log.commit("s", number, log.stage("s", "p", rows.schema, [rows]).parts)
         until = time.time() + 4 - LEEWAY
         token = jwt.encode({"sub": "tim", "exp": until}, b"k" * 32, "HS256")
-        who: dict[str, Any] = {"username": "ann", "password": "ann-word"}
-        with FlightLog(broker.urls[0], **{"token": token} if how == "token" else who) as log:
+        login: dict[str, Any] = {"username": "ann", "password": "ann-word"}
+        with FlightLog(broker.urls[0], **{"token": token} if how == "token" else login) as log:
             found = log.read(Query())
             read = next(found).num_rows
             if how == "token":
@@ -368,7 +370,7 @@ def test_a_waiting_http_pull_needs_permission_when_a_message_comes(tmp_path: Pat
         assert waiting.result().status_code == (401 if gone else 403)
 
 
-# Who has come in, and would not any more
+# Clients that would no longer be let in
 
 
 def test_a_changed_password_disconnects_its_user(tmp_path: Path) -> None:
@@ -556,7 +558,7 @@ def test_command_line_options_survive_a_reload(tmp_path: Path) -> None:
 READS_AGAIN = """
 import asyncio, os, signal
 from pyrite.server.config import Config
-from pyrite.server.server import serve
+from pyrite.server.run import serve
 
 config = Config(listen=["mqtt://127.0.0.1:0"], ephemeral=True)
 
@@ -580,12 +582,12 @@ def test_a_reload_can_exclude_anonymous_clients(tmp_path: Path) -> None:
     (tmp_path / "pyrite.toml").write_text(rules("a").replace("[access]", "[access]\nanonymous = true"))
     users(tmp_path, "ann")
     with BrokerProcess("--config", "pyrite.toml", *LISTEN, "--ephemeral", cwd=tmp_path) as broker:
-        somebody = LineClient("127.0.0.1", broker.port(1))
-        somebody.connect("somebody")
+        anonymous = LineClient("127.0.0.1", broker.port(1))
+        anonymous.connect("anonymous")
         (tmp_path / "pyrite.toml").write_text(rules("a"))
         hang_up_and_wait(broker, "were read again")
-        wait_until(lambda: somebody.closed)
-        somebody.close()
+        wait_until(lambda: anonymous.closed)
+        anonymous.close()
 
 
 def test_an_exception_in_a_plug_in_loses_no_queued_message(tmp_path: Path) -> None:

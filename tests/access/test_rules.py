@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.access.guard import Guard
+from pyrite.access.options import AccessError
 from pyrite.access.rules import Rule, Rules
-from pyrite.access.users import User, UsersError, hash_password, read_users, verify, write_users
+from pyrite.access.users import User, hash_password, read_users, verify, write_users
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.attempts import FIRST, FORGET, FREE, FREE_BY_NAME, LONGEST, Attempts, network_of
 from pyrite.topics.filters import covers, matches
@@ -151,10 +152,10 @@ def test_the_file_of_users_round_trips(tmp_path: Path) -> None:
 def test_invalid_files_of_users_are_errors(tmp_path: Path, text: str, wrong: str) -> None:
     path = tmp_path / "users"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UsersError) as caught:
+    with pytest.raises(AccessError) as caught:
         read_users(path)
     assert wrong in str(caught.value)
-    with pytest.raises(UsersError, match="No such file"):
+    with pytest.raises(AccessError, match="No such file"):
         read_users(tmp_path / "none")
 
 
@@ -194,7 +195,7 @@ def test_a_successful_login_does_not_reset_guesses_of_other_names() -> None:
         attempts.failed("here", "ann")
         attempts.succeeded("here", "eve")
     assert attempts.wait("here", "ann") == FIRST
-    assert attempts.wait("here", "eve") == 0, "who has come from there before is not kept out by others"
+    assert attempts.wait("here", "eve") == 0, "a known user is not locked out by failures of others"
     for _ in range(FREE):
         attempts.failed("here", "eve")
     assert attempts.wait("here", "eve") == FIRST, "but counts for himself"
@@ -277,11 +278,12 @@ def test_groups_come_from_the_file_and_the_token() -> None:
 
 def test_decisions_about_long_topics_and_names_are_not_cached() -> None:
     guard = Guard({}, [Rule(users=["anonymous"], publish=["a/#"])], anonymous=True)
-    who = Credentials("c", None, None, "here")
-    before = kept_after(lambda: [guard.may_publish(who, f"a/{number}") for number in range(100)])
+    client = Credentials("c", None, None, "here")
+    before = kept_after(lambda: [guard.may_publish(client, f"a/{number}") for number in range(100)])
     assert before < 100_000
     assert (
-        kept_after(lambda: [guard.may_publish(who, f"a/{n}".ljust(65_000)) for n in range(100)]) < 1_000_000
+        kept_after(lambda: [guard.may_publish(client, f"a/{n}".ljust(65_000)) for n in range(100)])
+        < 1_000_000
     )
 
     def ask_by_many() -> list[bool]:

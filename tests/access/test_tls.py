@@ -29,11 +29,13 @@ from tests.support.children import children
 from tests.support.process import BrokerProcess
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 HTTPS, FLIGHTS, MQTTS, HTTP = range(4)
 LISTEN = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("https", "flights", "mqtts", "http")]
 ENCRYPTED = pytest.mark.parametrize("at", [HTTPS, FLIGHTS, MQTTS], ids=["https", "flights", "mqtts"])
 FIRST = {HTTPS: b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", FLIGHTS: b"", MQTTS: connect_packet("c")}
-"""What is answered; with HTTP/2, the server may begin."""
+"""The expected answer; with HTTP/2, the server may send first."""
 
 
 class Place:
@@ -144,7 +146,7 @@ def strangers(place: Place) -> ssl.SSLContext:
 
 @ENCRYPTED
 @pytest.mark.parametrize(
-    ("who", "part", "reason"),
+    ("context", "part", "reason"),
     [
         (Place.context, "access", '"it showed no certificate"'),
         (strangers, "access", '"its certificate was refused: unable to get local issuer certificate"'),
@@ -154,10 +156,10 @@ def strangers(place: Place) -> ssl.SSLContext:
     ids=["none", "a stranger's", "an old one", "an old version"],
 )
 def test_a_refused_client_is_logged_and_counted(
-    strict: Place, at: int, who: Callable[[Place], ssl.SSLContext], part: str, reason: str
+    strict: Place, at: int, context: Callable[[Place], ssl.SSLContext], part: str, reason: str
 ) -> None:
     lines, count = strict.refusals(), strict.count()
-    assert strict.is_refused(at, who(strict))
+    assert strict.is_refused(at, context(strict))
     wait_until(lambda: len(strict.refusals()) > len(lines))
     (line,) = strict.refusals()[len(lines) :]
     assert line.endswith(f"INFO {part}: refused address=127.0.0.1 reason={reason}")
@@ -221,7 +223,7 @@ def test_a_read_continues_while_certificates_change(place: Place) -> None:
 def test_a_change_of_authorities_closes_connections_with_certificates(tmp_path: Path, at: int) -> None:
     first, second = trustme.CA(), trustme.CA()
     first.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    slow = "[limits]\nconnect_timeout = 60\n"  # who says nothing is not closed for that
+    slow = "[limits]\nconnect_timeout = 60\n"  # idle connections stay open
     place = Place(tmp_path, f"client_ca = 'ca.pem'\nrequire_client_certificate = true\n{slow}")
     one, other = (place.context(ca.issue_cert("ann@example.org")) for ca in (first, second))
     with place.broker, place.shake_hands(at, one) as stays:
@@ -239,14 +241,21 @@ def test_a_change_of_authorities_closes_connections_with_certificates(tmp_path: 
 
 
 def test_a_child_that_cannot_load_new_certificates_ends(tmp_path: Path) -> None:
-    tls = {"minimum_version": "1.2", "certificate": str(tmp_path / "gone.pem"), "key": ""}
-    code = f"from pyrite.process.tls import context_or_end; context_or_end({tls!r})"
+    tls = {
+        "certificate": str(tmp_path / "gone.pem"),
+        "key": "",
+        "client_ca": "",
+        "require_client_certificate": False,
+        "certificate_user": "",
+        "minimum_version": "1.2",
+    }
+    code = f"from pyrite.process.tls import *; context_or_exit(TlsSettings(**{tls!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "the certificates cannot be read: [Errno 2] No such file or directory\n"
 
 
-# What is behind the TLS of flights://
+# The Flight server behind the TLS of flights://
 
 
 def test_connections_leave_nothing_behind(place: Place) -> None:

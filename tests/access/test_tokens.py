@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from pyrite.access.tokens import LEEWAY, Bearer, Tokens, TokensError
+from pyrite.access.options import AccessError
+from pyrite.access.tokens import LEEWAY, Bearer, Tokens
 from pyrite.client import BlockingClient, ClientError, FlightLog
 from pyrite.client.line import LineClient
 from pyrite.storage.query import Query
@@ -109,9 +110,9 @@ def test_an_invalid_key_file_is_an_error(tmp_path: Path) -> None:
         "[" * 100_000,
     ):
         (tmp_path / "keys").write_text(text)
-        with pytest.raises(TokensError, match="expected a set of keys"):
+        with pytest.raises(AccessError, match="expected a set of keys"):
             checker(tmp_path / "keys")
-    with pytest.raises(TokensError, match="No such file"):
+    with pytest.raises(AccessError, match="No such file"):
         checker(tmp_path / "none")
 
 
@@ -124,7 +125,7 @@ def test_a_short_secret_is_an_error(tmp_path: Path) -> None:
             if size == least:
                 checker(tmp_path / "keys")
                 continue
-            with pytest.raises(TokensError, match=f"'one' has {size} bytes, .* takes at least {least}"):
+            with pytest.raises(AccessError, match=f"'one' has {size} bytes, .* takes at least {least}"):
                 checker(tmp_path / "keys")
 
 
@@ -132,7 +133,7 @@ def test_keys_without_unique_names_are_an_error(tmp_path: Path) -> None:
     path = keys(tmp_path / "keys", "hs", "es")
     for wrong in (path.read_text().replace("kid", "id"), path.read_text().replace('"hs"', '"es"')):
         path.write_text(wrong)
-        with pytest.raises(TokensError, match="expected a name of its own"):
+        with pytest.raises(AccessError, match="expected a name of its own"):
             checker(path)
 
 

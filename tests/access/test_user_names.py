@@ -74,7 +74,7 @@ def lock(door: Door, address: str = HERE) -> None:
         door.log_in(f"{address} {number}", address=address)
 
 
-def test_a_known_name_costs_what_an_unknown_one_does_before_and_while_an_address_is_locked(
+def test_known_and_unknown_names_cost_the_same_before_and_during_a_lockout(
     door: Door,
 ) -> None:
     assert door.log_in("known", b"right") == ((0, ""), [COST])
@@ -119,7 +119,7 @@ def test_a_right_password_under_a_name_new_to_a_locked_address_gets_the_answer_o
     assert door.log_in("known", b"right")[0][0] == 0
 
 
-def test_an_unknown_name_costs_what_a_known_one_does_whatever_the_hashes_of_users_cost(
+def test_an_unknown_name_costs_as_much_as_a_known_one_for_any_hash_parameters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     door = Door(monkeypatch, costly=COSTLY.hash("a"), quick=quick_hash("b"))

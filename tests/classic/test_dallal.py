@@ -183,7 +183,7 @@ def test_a_client_that_answers_no_ping_is_printed_and_closed_after_three_periods
     with socket.create_connection(("127.0.0.1", server.ports[0]), timeout=20) as silent:
         port = silent.getsockname()[1]
         received = silent.makefile("rb").read()
-    assert received == b"Ping\n" * 3 + b"Error silent no Pong came\n"
+    assert received == b"Ping\n" * 3 + b"Error silent no Pong received\n"
     printed = lines_until(server.program, "Disconnected by")
     assert printed.count(f"Connected by ('127.0.0.1', {port})\n") == 1
     assert sum(line == f"No response to Ping from ('127.0.0.1', {port})\n" for line in printed) == 3

@@ -296,14 +296,14 @@ def test_a_benchmark_runs_from_the_wheel(classic: Start) -> None:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["dalal"], "there is no system 'dalal': did you mean 'dallal'?"),
+        (["dalal"], "no system 'dalal': did you mean 'dallal'?"),
         (
             ["distributed", "Publsher"],
-            "there is no program of distributed 'Publsher': did you mean 'publisher'?",
+            "no program of distributed 'Publsher': did you mean 'publisher'?",
         ),
         (
             ["zzz"],
-            "there is no system 'zzz': expected message-broker, at-sign, newsroom, dallal, distributed",
+            "no system 'zzz': expected message-broker, at-sign, newsroom, dallal, distributed",
         ),
     ],
 )

@@ -14,6 +14,8 @@ import pytest
 
 from .harness import PYRITE, SECONDS, Commands, free_port, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 @pytest.mark.parametrize("qos", ["0", "1", "2"])

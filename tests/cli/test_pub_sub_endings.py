@@ -16,6 +16,8 @@ from tests.support.process import BrokerProcess
 
 from .harness import PYRITE, SECONDS, Commands
 
+pytestmark = pytest.mark.slow
+
 CONNACK, PUBACK = bytes.fromhex("20 03 00 00 00"), bytes.fromhex("40 02 00 01")
 
 
@@ -98,7 +100,7 @@ def test_pub_counts_unacknowledged_messages_when_the_connection_is_lost(
 ) -> None:
     port = peer(CONNACK, PUBACK).port
     result = commands_at("-h", "127.0.0.1", "-p", str(port)).run(
-        "pub", "-t", "a", "-l", "-q", "1", stdin=b"first\nsecond\n"
+        "pub", "-t", "a", "-l", "-q", "1", "--max-inflight", "1", stdin=b"first\nsecond\n"
     )
     assert result.returncode == 1
     assert result.stderr.decode() == (
@@ -121,7 +123,7 @@ def test_a_connection_closed_before_connack_suggests_version_or_tls(
         ("24 01", "-q 2", 155, "the broker supports QoS 1 at most: lower -q."),
         ("25 00", "-r", 154, "the broker does not support retained messages: drop -r."),
         ("22 0001", "-D publish topic-alias 2", 148, "the broker does not accept topic alias 2."),
-        ("27 00000013", "-D publish content-type text/plain", 149, "larger than the broker takes (19)."),
+        ("27 00000013", "-D publish content-type text/plain", 149, "the broker's maximum packet size (19)."),
     ],
 )
 def test_pub_refuses_what_connack_rules_out(

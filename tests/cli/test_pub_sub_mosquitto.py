@@ -12,6 +12,8 @@ import pytest
 
 from .harness import SECONDS, Commands, Mosquitto
 
+pytestmark = pytest.mark.slow
+
 needs_mosquitto_clients = pytest.mark.skipif(
     not (shutil.which("mosquitto_pub") and shutil.which("mosquitto_sub")),
     reason="mosquitto_pub and mosquitto_sub are not installed",

@@ -15,6 +15,8 @@ from pyrite.process.terminal import printable, printable_bytes
 from tests.cli.harness import PYRITE
 from tests.support.process import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "a/\x1b[31m\u202eb"
 PAYLOAD = "\x1b]0;title\x07 \x9b2J \x7f \u2066x\u200b\nsecond\tline é".encode()
 SECONDS = 30

@@ -17,12 +17,14 @@ import pytest
 from rich.console import Console
 
 from pyrite.access.users import User, hash_password, write_users
-from pyrite.cli.top_metrics import Sample, Sampler
+from pyrite.cli.top_metrics import Sampler, TopSample
 from pyrite.cli.top_view import View, size, sparkline
 from pyrite.client import BlockingClient
 from tests.support.process import BrokerProcess
 
 from .harness import PYRITE, SECONDS, Commands, Running, free_port, serving
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -208,17 +210,17 @@ def test_rates_are_computed_between_two_updates_of_the_broker() -> None:
 def test_unhealthy_metrics_are_red(name: str, good: str, bad: str) -> None:
     for value in (good, bad):
         console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
-        console.print(View(Sample({name: value}, {}, {}), "broker"))
+        console.print(View(TopSample({name: value}, {}, {}), "broker"))
         assert ("\x1b[1;31m" in console.file.getvalue()) is (value == bad)  # type: ignore[attr-defined]
 
 
-def drawn(sample: Sample, width: int) -> list[str]:
+def drawn(sample: TopSample, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=100)
     console.print(View(sample, "broker"))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
-BUSY = Sample(
+BUSY = TopSample(
     {
         "version": "pyrite version 0.1.0",
         "uptime": "1234567 seconds",

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.process import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 Done = subprocess.CompletedProcess[str]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyrite.client import Message, PublishError
-from pyrite.client.protocol import Answered, Connected, Ended, Protocol, Refusal, Settled
+from pyrite.client.protocol import Answered, Connected, ConnectRefused, Ended, Protocol, Settled
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.packets import (
     Ack,
@@ -174,7 +174,7 @@ def test_refusals_become_events() -> None:
     assert protocol.receive(encode(Disconnect(0x8B), 5)) == [Ended(0x8B, "")]
     protocol.connect(Connect("me"))
     refusing = Connack(0x87)
-    assert protocol.receive(encode(refusing, 5)) == [Refusal(refusing)]
+    assert protocol.receive(encode(refusing, 5)) == [ConnectRefused(refusing)]
 
 
 def test_messages_that_connack_rules_out_are_not_sent() -> None:

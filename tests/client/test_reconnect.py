@@ -12,6 +12,8 @@ from tests.support.waiting import until
 
 from .conftest import Durable
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_no_acknowledged_message_is_lost_when_the_broker_is_killed(durable: Durable, qos: int) -> None:

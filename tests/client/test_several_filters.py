@@ -10,6 +10,8 @@ from pyrite.client import BlockingClient, Client, ClientError, SubscribeError
 
 from .conftest import Durable
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 async def test_several_filters_share_one_iterator(url: str, topic: str, version: int) -> None:

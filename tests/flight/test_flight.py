@@ -312,7 +312,7 @@ def test_an_aborted_sink_accepts_nothing_more(tmp_path: Path) -> None:
     ):
         log.stage("s", "early", rows(0).schema, [rows(3)])
         log.abort("s")
-        with pytest.raises(QueryError, match="sink 's' was given up"):
+        with pytest.raises(QueryError, match="sink 's' was aborted"):
             log.stage("s", "late", rows(0).schema, [rows(3)])
         assert [path for path in (tmp_path / "data" / "staging").rglob("*") if path.is_file()] == []
         staged = log.stage("another", "part", rows(0).schema, [rows(3)])

@@ -15,7 +15,7 @@ import pytest
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client.log import FlightLog
-from pyrite.flight.inspection import MAX_MESSAGE, Inspection, Refused, check_metadata
+from pyrite.flight.inspection import MAX_MESSAGE, InputRefused, Inspection, check_metadata
 from pyrite.storage.query import Query, QueryError
 from tests.support.children import children
 from tests.support.process import BrokerProcess
@@ -230,13 +230,13 @@ def test_only_uncompressed_batches_are_accepted_however_they_are_cut(step: int) 
         frame(packed[:halves]) + frame(plain, 3) + frame(packed[halves:]),
         frame(b"\x05" + packed + bytes(5), 1, 8),
     ):
-        with pytest.raises(Refused, match="compressed buffers"):
+        with pytest.raises(InputRefused, match="compressed buffers"):
             feed(data)
-    with pytest.raises(Refused, match="gRPC has compressed"):
+    with pytest.raises(InputRefused, match="gRPC has compressed"):
         feed(frame(b"\x01" + plain[1:]))
-    with pytest.raises(Refused, match="at most"):
+    with pytest.raises(InputRefused, match="at most"):
         feed(frame(b"\0" + (MAX_MESSAGE + 1).to_bytes(4, "big")))
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(InputRefused, match="cannot be read"):
         feed(frame(message(b"\x12\xff\xff\xff\xff\x7f")))
 
 
@@ -248,5 +248,5 @@ def test_arbitrary_metadata_bytes_cause_no_crash() -> None:
             try:
                 check_metadata(header[:at] + bytes([value]) + header[at + 1 :])
                 check_metadata(header[:at])
-            except Refused:
+            except InputRefused:
                 pass

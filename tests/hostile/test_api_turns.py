@@ -15,10 +15,10 @@ from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
 from pyrite.ipc.api import ENDPOINTS
 from pyrite.ipc.api.broker import CheckRight, GetBroker, GetHealth, GetReadiness
-from pyrite.ipc.api.clients import Disconnect, GetClient, ListClients
+from pyrite.ipc.api.clients import DisconnectClient, GetClient, ListClients
 from pyrite.ipc.api.log import Acknowledge, Acknowledged, ListStreams, Pull, PullOptions, ReadMessages
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeLocalMetrics, ScrapeMetrics
-from pyrite.ipc.api.publishing import NewMessage, Publish
+from pyrite.ipc.api.publishing import NewMessage, PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
 from pyrite.ipc.api.topics import CreateTopic, DeleteTopic, GetTopic, ListLevels, ListTopics
 from pyrite.ipc.channel import frame
@@ -130,9 +130,9 @@ REQUESTS: list[Request[Any]] = [
     *(ListQuotas(1_000, after) for after in ("", "address:1")),
     *(ListClients(limit, after) for limit in (1, 1_000) for after in ("", "client-0500")),
     *(GetClient(one) for one in ("client-0000", "client-0001", "missing")),
-    Disconnect("missing"),
+    DisconnectClient("missing"),
     *(
-        Publish(
+        PublishMessage(
             NewMessage(
                 topic="made/2",
                 qos=1,

@@ -14,6 +14,7 @@ import pytest
 from pyrite.access.guard import Guard
 from pyrite.access.rules import Rule
 from pyrite.broker.access import Access
+from pyrite.broker.inflight import MAX_MESSAGE_ID
 from pyrite.broker.message import Batch
 from pyrite.broker.session import NEVER
 from pyrite.broker.subscriptions import Subscription
@@ -281,6 +282,33 @@ def test_acknowledgements_do_not_delay_others(crowd: Crowd, kind: int, known: st
             read(turns, client, data * (LARGEST_READ // len(data) if known == "unknown" else 1), "acks")
 
     check(f"{known} ids of type {kind}", once)
+
+
+def test_a_subscriber_that_leaves_one_message_unacknowledged_does_not_delay_others(crowd: Crowd) -> None:
+    window = crowd.broker.limits.max_inflight
+    kept = window - 1
+
+    def once(turns: Turns) -> None:
+        with attacker(crowd, V5) as client:
+            client.subscribe("mine", qos=1)
+            session = client.connection.session
+            assert session is not None
+
+            def publish(count: int) -> None:
+                crowd.broker.publish(Batch(b"mine", b"x" * count, 1, count=count, stride=1))
+
+            used = 0
+            while used < MAX_MESSAGE_ID:  # then the ids begin again
+                count = min(window if not used else window - 1, MAX_MESSAGE_ID - used)
+                publish(count)
+                used += count
+                session.acknowledge([one for one in session.inflight_ids if one != kept])
+                client.transport.written.clear()
+            turns.take("publish", lambda: publish(window - 1))
+            turns.finish(crowd.broker, "publish")
+            assert session.inflight_messages == window
+
+    check("one message unacknowledged", once)
 
 
 @pytest.mark.parametrize("form", ["mine/%d", "+/%d/#", "$share/g/%d"])

@@ -13,27 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyrite.broker.core import Broker
+from pyrite.server.memory import YOUNG_INTERVAL
 
 LARGEST_READ = 256 * 1024
 """Bytes that the server reads from one client at a time."""
 MAX_TURN = 0.010
 """Seconds of CPU time that no turn may take: five times what is aimed at."""
 MAX_TURNS = 200_000
-GC_THRESHOLD = (5_000, 200, 50)
-"""As the server sets it."""
 
 
 @contextmanager
 def collector_of_the_server() -> Iterator[None]:
-    """Collect garbage as the server does: objects from the start are frozen."""
-    before = gc.get_threshold()
+    """Leave garbage to `Turns`, which collects it as the server does: objects from the start are frozen."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLD)
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.enable()
         gc.unfreeze()
 
 
@@ -46,9 +44,17 @@ class Turns:
     total: float = 0.0
     count: int = 0
     slow: list[str] = field(default_factory=list)
+    collected_at: float = 0.0
+    """The total at the last collection of young garbage."""
 
     def take(self, what: str, call: Callable[[], object]) -> None:
-        """Run a call and record its duration."""
+        """Run a call and record its duration; collect garbage when it is due."""
+        self._measure(what, call)
+        if self.total - self.collected_at > YOUNG_INTERVAL:
+            self.collected_at = self.total
+            self._measure(f"{what}, garbage", lambda: gc.collect(0))
+
+    def _measure(self, what: str, call: Callable[[], object]) -> None:
         began = time.thread_time()
         call()
         took = time.thread_time() - began

@@ -13,7 +13,7 @@ from pyrite.ipc.api.clients import GetClient
 from pyrite.ipc.messages import Answer, Refusal
 from pyrite.ipc.server import Call
 from pyrite.process.fair import Asker
-from pyrite.server.api.pages import Entry, Page, PageTurns
+from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 
 STEP = 50
 """Names that are looked at in one turn, by the clock of these tests."""
@@ -36,7 +36,7 @@ class Asked:
         self.problems: list[Refusal] = []
         turns = PageTurns(self.broker)
         call: Call[Any] = Call(1, None, GetClient("x"), self._send, lambda: 0)
-        page = Page(self.broker, call, following, after, limit, describe, lambda *found: found)
+        page = PageBuilder(self.broker, call, following, after, limit, describe, lambda *found: found)
         turns.add(Asker(), page.work)
 
     def _clock(self) -> float:

@@ -96,7 +96,9 @@ def test_the_last_of_each_row_leads_where_all_of_them_do(
 
 
 @given(st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30))
-def test_what_is_needless_has_no_effect(there: list[Change], first: list[Change], then: list[Change]) -> None:
+def test_changes_without_effect_are_dropped(
+    there: list[Change], first: list[Change], then: list[Change]
+) -> None:
     with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 0):
         for name in ("all", "needed"):
             state = State(folder / name)
@@ -116,7 +118,7 @@ def test_what_is_needless_has_no_effect(there: list[Change], first: list[Change]
         assert rows(folder / "needed") == rows(folder / "all")
 
 
-def test_what_comes_and_goes_does_not_add_up() -> None:
+def test_changes_that_cancel_out_do_not_accumulate() -> None:
     with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 100):
         state = State(folder / "state")
         changes = Changes()
@@ -135,7 +137,7 @@ def test_what_comes_and_goes_does_not_add_up() -> None:
         assert most <= 110
 
 
-def test_what_waits_does_not_grow_with_changes_of_the_same_rows() -> None:
+def test_repeated_changes_of_a_row_are_kept_once() -> None:
     changes = Changes()
     new = 0
     for number in range(1_000):

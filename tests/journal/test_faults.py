@@ -41,7 +41,7 @@ def reasons(client: Client) -> list[int]:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Return what was logged of faults: the level, and the first words."""
+    """Return the level and first words of each log line about a fault."""
     return [
         (record.levelname, record.getMessage().split(" (")[0].split(":")[0])
         for record in caplog.records
@@ -138,7 +138,7 @@ def test_it_is_tried_whether_there_is_room_for_as_much_as_was_refused(folder: Pa
 
 
 def fail_state(machine: Machine, error: Exception) -> list[list[Any]]:
-    """Have the state not be written until there is a None in the list of what was tried."""
+    """Let writes of the state fail until the returned list of attempts holds a None."""
     state = machine.journal._state
     commit = state.commit
     tried: list[Any] = []
@@ -158,9 +158,7 @@ def fail_state(machine: Machine, error: Exception) -> list[list[Any]]:
 @pytest.mark.parametrize(
     "error", [sqlite3.OperationalError("disk full"), MemoryError("no more"), OSError(28)]
 )
-def test_who_waits_for_state_is_told_when_it_works_again_whatever_was_wrong(
-    folder: Path, error: Exception
-) -> None:
+def test_waiters_for_the_state_are_called_after_any_fault_ends(folder: Path, error: Exception) -> None:
     machine = Machine(folder)
     client = machine.core.connect("c")
     tried = fail_state(machine, error)
@@ -213,7 +211,7 @@ def test_changes_of_the_state_do_not_pile_up_while_it_cannot_be_written(folder: 
     assert found == {b"b/%d" % topic: b"%d" % (rounds - 1) for topic in range(topics)}
 
 
-def test_what_comes_and_goes_leaves_nothing_behind_while_the_state_cannot_be_written(
+def test_short_lived_changes_do_not_accumulate_while_the_state_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "LOOKED_THROUGH", 64)
@@ -298,11 +296,11 @@ def test_messages_that_no_one_waited_for_are_synced_before_their_file_is_left(fo
     machine.stop()
 
 
-# Jobs that raise what no one expected
+# Jobs that raise unexpected exceptions
 
 
 class Spoilt(Exception):
-    """What no one expected."""
+    """An unexpected exception."""
 
 
 def spoil(*_: object) -> Any:
@@ -310,7 +308,7 @@ def spoil(*_: object) -> Any:
 
 
 @pytest.mark.usefixtures("internal_errors")
-def test_who_waits_for_a_job_is_told_also_if_it_raises() -> None:
+def test_the_waiter_for_a_job_is_called_if_it_raises() -> None:
     posted: SimpleQueue[Any] = SimpleQueue()
     worker = ThreadWorker("spoilt", posted.put)
     told: list[object] = []
@@ -332,7 +330,7 @@ class Much:
         """Take it, and have no result."""
 
 
-def test_what_a_job_was_about_is_not_kept_until_the_next() -> None:
+def test_a_finished_job_is_not_referenced_until_the_next() -> None:
     posted: SimpleQueue[Any] = SimpleQueue()
     worker = ThreadWorker("kept", posted.put)
     much = Much()
@@ -422,7 +420,7 @@ def test_upkeep_that_fails_says_so_once_and_once_that_it_works(
 
 @pytest.mark.usefixtures("internal_errors")
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), Spoilt("on purpose")])
-def test_who_asks_for_a_time_is_answered_though_the_log_cannot_be_read(
+def test_a_query_by_time_is_answered_if_the_log_cannot_be_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     machine = Machine(folder, [StreamOptions()], reading=Deferred)
@@ -439,7 +437,7 @@ def test_who_asks_for_a_time_is_answered_though_the_log_cannot_be_read(
     assert answers == [0], "rather too much than too little"
 
 
-def test_who_reads_in_the_event_loop_is_answered_though_there_are_too_many_files(folder: Path) -> None:
+def test_a_read_in_the_event_loop_is_answered_with_too_many_open_files(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions()], reading=Deferred)
     machine.core.connect("c").publish("a", b"x", qos=1)
     stream = machine.journal.streams[0]
@@ -457,7 +455,7 @@ def test_who_reads_in_the_event_loop_is_answered_though_there_are_too_many_files
 
 
 @pytest.mark.usefixtures("internal_errors")
-def test_who_reads_is_answered_after_an_internal_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_is_answered_after_an_internal_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(folder, [StreamOptions()], reading=Deferred)
     machine.core.connect("c").publish("a", b"x", qos=1)
     stream = machine.journal.streams[0]
@@ -510,7 +508,7 @@ def test_messages_that_can_never_be_read_are_given_up(folder: Path, monkeypatch:
     assert found == [{}]
 
 
-def test_what_cannot_be_written_at_the_end_is_an_error(folder: Path) -> None:
+def test_a_failed_write_at_shutdown_is_an_error(folder: Path) -> None:
     machine = Machine(folder, files=lambda _: FailingFiles(), writing=Deferred)
     files = machine.files
     assert isinstance(files, FailingFiles)

@@ -1,4 +1,4 @@
-"""What gathers for a stream: in whatever pieces it is written, every message is there once, in order."""
+"""Gathering rows of a stream: however they are split into writes, each is written once, in order."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def expected(batches: list[Batch]) -> list[Row]:
 
 
 def written(pieces: list[Encoded]) -> list[Row]:
-    """Read what was written back, as any Arrow library would."""
+    """Read the written bytes as any Arrow library would."""
     rows: list[Row] = []
     for piece in pieces:
         batch = frames.decode(memoryview(b"".join(piece.frame.pieces)))
@@ -189,7 +189,7 @@ def test_much_becomes_several_record_batches(batches: list[Batch], pieces: int) 
     assert written(made) == expected(batches)
 
 
-def test_what_is_not_yet_written_can_be_had() -> None:
+def test_rows_can_be_read_before_they_are_written() -> None:
     """From those that were made record batches, and those that were not; only messages with QoS 0."""
     batches = [strided(WORTH_IT, 8), strided(2, 8, qos=1), strided(1, 8), mixed(4)]
     one = gathered(batches[:1])
@@ -213,7 +213,7 @@ def test_what_is_not_yet_written_can_be_had() -> None:
     assert [p for batch, _, _ in again for p in batch.payloads()] == [p for b in quiet for p in b.payloads()]
 
 
-def test_memory_that_is_used_again_does_not_change_what_others_hold() -> None:
+def test_reused_memory_does_not_change_rows_already_handed_out() -> None:
     """Payloads are put side by side in the same place again and again."""
     first = gathered([strided(WORTH_IT, 8)])
     held = first.unrouted()
@@ -224,7 +224,7 @@ def test_memory_that_is_used_again_does_not_change_what_others_hold() -> None:
     assert [batch.payloads() for batch, _, _ in held] == before * 2
 
 
-def test_what_was_compressed_and_is_not_yet_written_keeps_its_place() -> None:
+def test_compressed_rows_keep_their_offsets_before_they_are_written() -> None:
     """Before it shares a record batch with others, and after."""
     batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(2, 8)]
     places = [(100, 1_000), (100 + WORTH_IT, 1_001), (100 + 2 * WORTH_IT, 1_002)]
@@ -233,7 +233,7 @@ def test_what_was_compressed_and_is_not_yet_written_keeps_its_place() -> None:
 
 
 def test_an_error_in_putting_blocks_together_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was compressed is written in the other way then."""
+    """Compressed rows are then written by the other encoder."""
     batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4)]
     with monkeypatch.context() as patch:
         patch.setattr(packed, "_remembered", lambda _: 1 / 0)
@@ -244,7 +244,7 @@ def test_an_error_in_putting_blocks_together_loses_nothing(monkeypatch: pytest.M
 
 
 def test_an_error_in_compressing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came is written in the other way then, after what was compressed before it."""
+    """The rows are then written by the other encoder, after the rows compressed before."""
     batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(WORTH_IT, 5)]
     one = gathered(batches[:1])
     with monkeypatch.context() as patch:
@@ -267,7 +267,7 @@ def test_not_much_waits_until_it_was_sent() -> None:
     assert written(encode(one.pieces)) == expected(batches)
 
 
-def test_what_is_compressed_keeps_no_bytes_of_the_wire() -> None:
+def test_compressed_rows_keep_no_received_bytes() -> None:
     """A flood that waits to be written needs the memory of what will be written, not of what came."""
     batch = strided(1_000, 64)
     data = batch.data

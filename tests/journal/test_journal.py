@@ -1,4 +1,4 @@
-"""The journal: what is acknowledged when, what a disk that fails does, what a restart brings back."""
+"""The journal: when it acknowledges, failing disks, and restarts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def payloads(rows: list[dict[str, Any]]) -> list[bytes]:
 # Group commit
 
 
-def test_what_arrives_while_a_group_is_written_is_the_next_group(folder: Path) -> None:
+def test_messages_that_arrive_during_a_write_form_the_next_group(folder: Path) -> None:
     machine = deferred(folder)
     client = machine.core.connect("c")
     for number in range(3):
@@ -205,7 +205,7 @@ def test_a_qos_2_message_that_comes_again_is_acknowledged_when_the_first_is_safe
     assert len(machine.log("a")) == 1
 
 
-def test_a_message_that_waits_for_its_turn_goes_to_those_who_are_there_then(folder: Path) -> None:
+def test_a_queued_message_goes_to_the_sessions_connected_at_its_turn(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions("a", ["a/#"])], writing=Deferred)
     reader = machine.core.connect("reader")
     reader.subscribe("u", qos=1)
@@ -331,7 +331,7 @@ def test_offsets_are_never_given_twice(folder: Path) -> None:
 
 
 def test_offsets_are_not_given_twice_after_messages_were_lost(folder: Path) -> None:
-    """What was noted of them in the state is of messages that are no more."""
+    """The state refers to messages that no longer exist."""
     machine = Machine(folder, default_streams(fsync="never", segment_bytes=1_000_000))
     client = machine.core.connect("c")
     for _ in range(5):
@@ -512,7 +512,7 @@ def test_an_earlier_message_is_not_forgotten_with_those_that_are_refused(folder:
     assert reader.payloads() == [b"5"]
 
 
-def test_only_what_was_not_kept_is_refused(folder: Path) -> None:
+def test_only_messages_that_were_not_kept_are_refused(folder: Path) -> None:
     """The id of a message that was kept must not seem free to its publisher."""
     machine, files = failing(folder)
     client = machine.core.connect("c")
@@ -534,7 +534,7 @@ def test_a_qos_2_message_is_known_after_state_was_written_with_it_and_after_it(f
     machine.tick(3)  # and again, as the stream has moved
     machine.crash()
     machine.start()
-    device.cut_off()  # who has not read the acknowledgement
+    device.cut_off()  # before it reads the acknowledgement
     device.connect()
     device.finish()
     assert payloads(machine.log("a")) == [b"x"]
@@ -573,7 +573,7 @@ def test_a_disk_that_fails_for_long_costs_no_more_and_more(folder: Path, operati
     machine.stop()
 
 
-def test_what_was_there_before_is_read_while_the_disk_fails(folder: Path) -> None:
+def test_earlier_messages_are_read_while_the_disk_fails(folder: Path) -> None:
     machine, files = failing(folder)
     reader, writer = Device(machine, "reader"), Device(machine, "writer")
     reader.connect()
@@ -613,7 +613,7 @@ def test_many_changes_of_the_state_are_written_without_waiting_longer(
     assert retained_rows(machine) == 6
 
 
-def test_who_makes_many_changes_of_the_state_waits_for_them(
+def test_a_client_that_makes_many_state_changes_waits_for_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others do not: they publish, and are told that it is safe."""
@@ -656,7 +656,7 @@ def test_messages_are_acknowledged_while_the_state_is_being_written(folder: Path
     assert retained_rows(machine) == 1
 
 
-def test_what_is_retained_at_once_waits_for_what_came_before_it_on_its_topic(folder: Path) -> None:
+def test_a_qos_0_retained_message_waits_for_earlier_ones_on_its_topic(folder: Path) -> None:
     machine = deferred(folder)
     client = machine.core.connect("c")
     retained = machine.core.broker.retained.values
@@ -672,7 +672,7 @@ def test_what_is_retained_at_once_waits_for_what_came_before_it_on_its_topic(fol
 
 
 def fail_state(machine: Machine) -> Callable[[], None]:
-    """Have the state not be written; return what ends it."""
+    """Let writes of the state fail until the returned function is called."""
     state = machine.journal._state
     commit = state.commit
 
@@ -683,8 +683,8 @@ def fail_state(machine: Machine) -> Callable[[], None]:
     return lambda: setattr(state, "commit", commit)
 
 
-def test_who_waits_for_state_waits_until_it_is_safe(folder: Path) -> None:
-    """Others who publish meanwhile do not make it so."""
+def test_a_waiter_for_the_state_waits_until_it_is_durable(folder: Path) -> None:
+    """Commits of messages in the meantime do not make it durable."""
     machine = Machine(folder)
     client = machine.core.connect("other")
     heal = fail_state(machine)
@@ -707,7 +707,7 @@ def test_who_waits_for_state_waits_until_it_is_safe(folder: Path) -> None:
     assert "c" in machine.core.broker.sessions
 
 
-def test_what_waits_for_a_client_that_waits_for_the_disk_is_bounded(folder: Path) -> None:
+def test_the_queue_for_a_client_that_waits_for_the_disk_is_bounded(folder: Path) -> None:
     machine = Machine(folder, limits=Limits(max_waiting_bytes=5_000))
     reader = Device(machine, "reader")
     reader.connect()
@@ -813,7 +813,7 @@ def test_a_session_that_was_resumed_has_its_full_time_after_a_crash(folder: Path
 
 
 def test_a_session_that_ends_with_its_connection_does_not_outlive_a_crash(folder: Path) -> None:
-    """3.1.2.11.2: an expiry of 0 in the last CONNECT counts, whatever was in those before."""
+    """3.1.2.11.2: an expiry of 0 in the last CONNECT replaces earlier ones."""
     machine = Machine(folder)
     device = Device(machine, "c", expiry=100)
     device.connect()
@@ -864,7 +864,7 @@ def test_retained_messages_of_the_last_moment_are_found_in_the_log(folder: Path)
     assert kept == {b"a/1": b"new", b"b": b"first"}
 
 
-def test_what_was_retained_last_is_retained_whatever_its_qos(folder: Path) -> None:
+def test_the_last_retained_message_stays_at_any_qos(folder: Path) -> None:
     """QoS 0 waits for nothing, and must not be overtaken by what came before it."""
     machine = Machine(folder)
     client = machine.core.connect("c")
@@ -881,7 +881,7 @@ def test_what_was_retained_last_is_retained_whatever_its_qos(folder: Path) -> No
     assert kept == {b"a/1": b"last"}
 
 
-def test_what_was_dropped_at_the_end_is_told(folder: Path) -> None:
+def test_bytes_dropped_from_the_end_at_start_are_reported(folder: Path) -> None:
     machine = Machine(folder)
     client = machine.core.connect("c")
     client.publish("a/b", b"safe", qos=1)
@@ -901,7 +901,7 @@ def test_what_was_dropped_at_the_end_is_told(folder: Path) -> None:
     machine.stop()
 
 
-def test_damage_in_what_was_promised_is_told(folder: Path) -> None:
+def test_damage_in_promised_messages_is_reported(folder: Path) -> None:
     machine = Machine(folder)
     client = machine.core.connect("c")
     path = machine.data / "streams" / "a" / f"{0:020d}.arrow"
@@ -950,7 +950,7 @@ def test_replacing_a_subscription_loses_nothing(folder: Path, qos: int) -> None:
     assert reader.payloads() == [b"%02d" % number for number in range(20)]
 
 
-def test_what_was_not_asked_for_yet_does_not_come_from_the_log(folder: Path) -> None:
+def test_messages_from_before_the_subscription_are_not_sent(folder: Path) -> None:
     machine = Machine(folder, limits=Limits(max_buffered_bytes=64), reading=Deferred)
     reader = reader_with(machine, "a/1", window=1)
     writer = Device(machine, "writer")
@@ -967,7 +967,7 @@ def test_what_was_not_asked_for_yet_does_not_come_from_the_log(folder: Path) -> 
 
 
 def test_a_slow_client_reads_on_from_the_log(folder: Path) -> None:
-    """However little may wait in memory."""
+    """With any bound on buffered bytes."""
     for most in (1, 2, 64, 1_000):
         machine = Machine(folder / str(most), limits=Limits(max_buffered_bytes=most))
         reader = reader_with(machine, "#", window=2, qos=2)
@@ -986,7 +986,7 @@ def test_a_slow_client_reads_on_from_the_log(folder: Path) -> None:
 def test_a_client_that_leaves_while_it_catches_up_goes_on_there(
     folder: Path, reading: type[Worker], buffered: int
 ) -> None:
-    """What was read for it and not sent is read again."""
+    """Messages that were read for it and not sent are read again."""
     machine = Machine(folder, limits=Limits(max_buffered_bytes=buffered), reading=reading)
     reader = reader_with(machine, "#", window=2, qos=2)
     writer = Device(machine, "writer")
@@ -1107,7 +1107,7 @@ def come_back(machine: Machine, *devices: Device) -> None:
         device.finish()
 
 
-def test_a_shared_subscription_gets_what_came_while_all_were_away(folder: Path) -> None:
+def test_a_shared_subscription_gets_messages_published_while_all_members_were_away(folder: Path) -> None:
     """Also what came in the second before the crash."""
     machine = Machine(folder)
     (member,) = members(machine, "m")
@@ -1140,8 +1140,8 @@ def test_a_member_that_does_not_come_back_after_a_crash_leaves_its_messages_to_o
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_what_a_member_was_dealt_and_not_sent_is_not_lost(folder: Path, crash: bool) -> None:
-    """Of a batch, only a part may be in flight: the rest must stay in the log, for whoever has room."""
+def test_messages_assigned_to_a_member_and_not_sent_are_not_lost(folder: Path, crash: bool) -> None:
+    """Only part of a batch fits in flight: the rest must stay in the log for members with room."""
     machine = Machine(folder, limits=Limits(max_waiting_bytes=100, max_queued_bytes=300))
     (member,) = members(machine, "m")
     publisher = Device(machine, "p")
@@ -1158,7 +1158,7 @@ def test_what_a_member_was_dealt_and_not_sent_is_not_lost(folder: Path, crash: b
     assert sorted(set(member.payloads())) == [b"%02d" % number + b" " * 30 for number in range(10)]
 
 
-def test_what_was_dealt_to_a_client_that_does_not_outlive_a_crash_goes_to_others(folder: Path) -> None:
+def test_messages_of_a_member_that_ends_with_a_crash_go_to_others(folder: Path) -> None:
     machine = Machine(folder)
     (lasting,) = members(machine, "m1")
     lasting.drop()
@@ -1173,7 +1173,7 @@ def test_what_was_dealt_to_a_client_that_does_not_outlive_a_crash_goes_to_others
     assert lasting.payloads() == [b"x"]
 
 
-def test_what_a_member_gave_back_survives_a_crash(folder: Path) -> None:
+def test_messages_that_a_member_returned_survive_a_crash(folder: Path) -> None:
     machine = Machine(folder)
     first, second = members(machine, "m1", "m2", window=1)
     publisher = machine.core.connect("p")
@@ -1320,12 +1320,12 @@ def test_connack_says_whether_the_session_was_there(folder: Path) -> None:
 
 
 def said(machine: Machine, *lines: str) -> None:
-    """Have someone publish."""
+    """Send commands as a new line client."""
     LineClient(machine.core).say(*lines)
 
 
 def test_no_offset_is_given_twice_after_the_power_failed(tmp_path: Path) -> None:
-    """Others may have read what was written and not synced: Spark has noted how far it came."""
+    """Readers may have seen written messages before they were synced: Spark keeps its position."""
     machine = Machine(tmp_path)
     said(machine, "Publish a 3", "one")
     said(machine, "Publish a 3 noack", "two")

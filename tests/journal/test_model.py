@@ -1,9 +1,9 @@
-"""Sessions on the log against a simple model: whatever happens, each gets what it was promised.
+"""Sessions on the log against a simple model: after any steps, each gets its promised messages.
 
 Clients subscribe, publish, acknowledge when they like, leave and come back; the disk writes and reads when it
 likes; the broker's process ends and another takes its place; time passes. The model knows what each session
 must get: QoS 1 at least once, QoS 2 exactly once, in order for each topic; nothing that it did not ask for,
-and nothing that had expired. Of a shared subscription, someone must get it.
+and nothing that had expired. Of a shared subscription, one member must get it.
 
 Little may wait in memory, so that sessions read from the log most of the time.
 """
@@ -49,7 +49,7 @@ SMALL: list[list[tuple[Any, str, int]]] = [
         (fanout, "BETWEEN_LOOKS", 1),
         (subscriptions, "WIDE", 0),
     ],
-    [(fanout, "MANY", 0)],  # subscribers of a topic above which only those are asked who are connected
+    [(fanout, "MANY", 0)],  # subscribers of a topic above which only connected ones are asked
     [(fanout, "MAX_OWED", 50), (fanout, "CHARGED", 0), (subscriptions, "COSTLY", 0)],  # publishers wait
     [(reading, "PIECE_MESSAGES", 3)],  # read from the log at a time
     [(reading, "GATHER", 2)],
@@ -296,7 +296,7 @@ class LogMachine(RuleBasedStateMachine):
     # What may happen
 
     @rule(
-        who=clients,
+        client_id=clients,
         chosen=st.lists(
             st.tuples(
                 st.sampled_from([*TOPICS, *SHARED_TOPICS["g"], *SHARED_TOPICS["h"]]),
@@ -312,19 +312,19 @@ class LogMachine(RuleBasedStateMachine):
     )
     def publish(
         self,
-        who: str,
+        client_id: str,
         chosen: list[tuple[str, int, int]],
         expiry: int | None,
         written: bool,
         rounds: int | None,
     ) -> None:
-        device = self.devices[who]
+        device = self.devices[client_id]
         if device.client is None:
             return
         sending = []
         for topic, qos, padding in chosen:
             self.number += 1
-            message = Message(self.number, topic, qos, who, expiry)
+            message = Message(self.number, topic, qos, client_id, expiry)
             self.messages[self.number] = message
             message.sent_at = self.machine.elapsed
             self.note_sent(message)
@@ -367,37 +367,42 @@ class LogMachine(RuleBasedStateMachine):
         accepted[self.known_accepted["p"] :] = numbers
         self.look()
 
-    @rule(who=clients, topic_filter=st.sampled_from(FILTERS), qos=st.integers(0, 2), no_local=st.booleans())
-    def subscribe(self, who: str, topic_filter: str, qos: int, no_local: bool) -> None:
-        device, session = self.devices[who], self.sessions[who]
+    @rule(
+        client_id=clients,
+        topic_filter=st.sampled_from(FILTERS),
+        qos=st.integers(0, 2),
+        no_local=st.booleans(),
+    )
+    def subscribe(self, client_id: str, topic_filter: str, qos: int, no_local: bool) -> None:
+        device, session = self.devices[client_id], self.sessions[client_id]
         if device.client is None:
             return
         since = session.subscriptions.get(topic_filter, (0, False, self.number))[2]
         session.subscriptions[topic_filter] = (qos, no_local, since)
-        self.changed(who)
+        self.changed(client_id)
         self.request(device, Subscribe(device.request(), [Wish(topic_filter.encode(), qos, no_local)]), [qos])
 
-    @rule(who=clients, topic_filter=st.sampled_from(FILTERS))
-    def unsubscribe(self, who: str, topic_filter: str) -> None:
-        device, session = self.devices[who], self.sessions[who]
+    @rule(client_id=clients, topic_filter=st.sampled_from(FILTERS))
+    def unsubscribe(self, client_id: str, topic_filter: str) -> None:
+        device, session = self.devices[client_id], self.sessions[client_id]
         if device.client is None:
             return
         existed = session.subscriptions.pop(topic_filter, None) is not None
-        self.changed(who)
+        self.changed(client_id)
         self.request(device, Unsubscribe(device.request(), [topic_filter.encode()]), [0 if existed else 0x11])
 
-    def changed(self, who: str) -> None:
-        """Note that a session's subscriptions have changed, and what that does to what was promised."""
-        session = self.sessions[who]
+    def changed(self, client_id: str) -> None:
+        """Update the promised messages after a session's subscriptions have changed."""
+        session = self.sessions[client_id]
         session.version += 1
         for number in list(session.must):
             if not session.count[number]:
-                if session.wants(self.messages[number], who, also_older=False):
+                if session.wants(self.messages[number], client_id, also_older=False):
                     session.must[number] = 1
                 else:
                     del session.must[number]
         for message in self.pending.values():
-            if session.wants(message, who) is not None:
+            if session.wants(message, client_id) is not None:
                 session.may.add(message.number)
 
     def request(self, device: Device, packet: Subscribe | Unsubscribe, expected: list[int]) -> None:
@@ -409,71 +414,71 @@ class LogMachine(RuleBasedStateMachine):
         assert isinstance(answer, Suback)
         assert (answer.packet_id, answer.reasons) == (packet.packet_id, expected)
 
-    @rule(who=clients, group=st.sampled_from(list(SHARED_FILTERS)), qos=st.integers(1, 2))
-    def share(self, who: str, group: str, qos: int) -> None:
-        device = self.devices[who]
+    @rule(client_id=clients, group=st.sampled_from(list(SHARED_FILTERS)), qos=st.integers(1, 2))
+    def share(self, client_id: str, group: str, qos: int) -> None:
+        device = self.devices[client_id]
         if device.client is not None:
-            self.groups[group].members.add(who)
+            self.groups[group].members.add(client_id)
             wish = Wish(SHARED_FILTERS[group].encode(), qos)
             self.request(device, Subscribe(device.request(), [wish]), [qos])
 
-    @rule(who=clients, group=st.sampled_from(list(SHARED_FILTERS)))
-    def unshare(self, who: str, group: str) -> None:
-        device = self.devices[who]
+    @rule(client_id=clients, group=st.sampled_from(list(SHARED_FILTERS)))
+    def unshare(self, client_id: str, group: str) -> None:
+        device = self.devices[client_id]
         if device.client is not None:
-            existed = who in self.groups[group].members
-            self.groups[group].leave(who)
+            existed = client_id in self.groups[group].members
+            self.groups[group].leave(client_id)
             packet = Unsubscribe(device.request(), [SHARED_FILTERS[group].encode()])
             self.request(device, packet, [0 if existed else 0x11])
 
-    @rule(who=clients, most=st.integers(1, 6))
-    def acknowledge(self, who: str, most: int) -> None:
-        self.devices[who].answer(most)
+    @rule(client_id=clients, most=st.integers(1, 6))
+    def acknowledge(self, client_id: str, most: int) -> None:
+        self.devices[client_id].answer(most)
         self.look()
 
-    @rule(who=clients, cleanly=st.booleans())
-    def leave(self, who: str, cleanly: bool) -> None:
-        device = self.devices[who]
+    @rule(client_id=clients, cleanly=st.booleans())
+    def leave(self, client_id: str, cleanly: bool) -> None:
+        device = self.devices[client_id]
         if device.client is None:
             return
         device.drop(cleanly)
-        self.is_away(who)
+        self.is_away(client_id)
         self.look()
 
-    def is_away(self, who: str) -> None:
-        session = self.sessions[who]
+    def is_away(self, client_id: str) -> None:
+        session = self.sessions[client_id]
         session.away_since = self.machine.elapsed
-        if not LASTING[who]:
-            self.ended(who)
+        if not LASTING[client_id]:
+            self.ended(client_id)
 
-    def ended(self, who: str) -> None:
-        self.sessions[who].end()
+    def ended(self, client_id: str) -> None:
+        self.sessions[client_id].end()
         for group in self.groups.values():
-            group.leave(who)
-        for number in [n for n, message in self.pending.items() if message.publisher == who]:
+            group.leave(client_id)
+        for number in [n for n, message in self.pending.items() if message.publisher == client_id]:
             del self.pending[number]
 
-    @rule(who=clients, clean=st.sampled_from([False] * 7 + [True]), window=windows)
-    def come_back_or_take_over(self, who: str, clean: bool, window: int) -> None:
-        self.devices[who].window = window
-        self.connect(who, clean)
+    @rule(client_id=clients, clean=st.sampled_from([False] * 7 + [True]), window=windows)
+    def come_back_or_take_over(self, client_id: str, clean: bool, window: int) -> None:
+        self.devices[client_id].window = window
+        self.connect(client_id, clean)
 
-    def connect(self, who: str, clean: bool) -> None:
-        device, session = self.devices[who], self.sessions[who]
-        if device.client is not None and not LASTING[who]:
-            self.ended(who)  # it ends with the connection that is taken over
+    def connect(self, client_id: str, clean: bool) -> None:
+        device, session = self.devices[client_id], self.sessions[client_id]
+        if device.client is not None and not LASTING[client_id]:
+            self.ended(client_id)  # it ends with the connection that is taken over
         expected = session.alive and not clean
         if not expected and session.alive:
-            self.ended(who)
+            self.ended(client_id)
         device.begin(clean)
         self.write_all()
         device.receive()
         assert device.connected
-        assert device.present == expected, f"{who}: session present is {device.present}"
+        assert device.present == expected, f"{client_id}: session present is {device.present}"
         session.alive = True
         session.away_since = None
         for message in self.pending.values():
-            if message.publisher == who:  # it was sent again
+            if message.publisher == client_id:  # it was sent again
                 message.sent_at = self.machine.elapsed
         self.write_all()
         self.look()
@@ -516,15 +521,15 @@ class LogMachine(RuleBasedStateMachine):
         self.pass_time(3)
 
     @precondition(lambda self: any(device.client is not None for device in self.devices.values()))
-    @rule(who=clients)
-    def read_slowly(self, who: str) -> None:
-        client = self.devices[who].client
+    @rule(client_id=clients)
+    def read_slowly(self, client_id: str) -> None:
+        client = self.devices[client_id].client
         if client is not None:
             client.transport.slow = True
 
-    @rule(who=clients)
-    def read_all(self, who: str) -> None:
-        client = self.devices[who].client
+    @rule(client_id=clients)
+    def read_all(self, client_id: str) -> None:
+        client = self.devices[client_id].client
         if client is not None:
             client.take_all()
             self.look()
@@ -561,7 +566,7 @@ class LogMachine(RuleBasedStateMachine):
             idle = 0 if answered else idle + 1
 
     def teardown(self) -> None:
-        """In the end everyone has what was promised."""
+        """In the end every session has its promised messages."""
         try:
             if sys.exc_info()[0] is None:
                 self.check()
@@ -584,7 +589,7 @@ class LogMachine(RuleBasedStateMachine):
                 message = self.messages[number]
                 if life != group.life or message.expired(now) or (message.qos == 2 and left != group.left):
                     continue
-                assert group.count[number], f"no one got {number}"
+                assert group.count[number], f"no member got {number}"
         for device in self.devices.values():
             assert device.client is None or device.outgoing == {}
         broker = self.machine.core.broker

@@ -61,7 +61,7 @@ some = st.builds(batch, st.integers(0, len(KINDS) - 1), counts, st.sampled_from(
 @example([batch(0, 32_768, 8), batch(0, 32_768, 8), batch(0, 32_000, 8)], 2**40)
 @example([batch(number % 4, 300, 4) for number in range(20)], 0)
 @example([batch(0, blocks.MOST, 1), batch(1, blocks.MOST // 2, 2, True)], 0)
-def test_it_is_what_arrow_would_have_made(batches: list[Batch], first: int) -> None:
+def test_the_bytes_are_what_arrow_would_write(batches: list[Batch], first: int) -> None:
     """Of however many kinds and sizes, and payloads that LZ4 can do nothing with."""
     frame = frame_of(batches, first)
     whole = b"".join(frame.pieces)
@@ -97,14 +97,14 @@ def test_its_buffers_are_frames_of_lz4() -> None:
         assert LZ4.decompress(blocks.zeros(size)[8:], size, asbytes=True) == bytes(size)
 
 
-def test_what_is_alike_takes_next_to_no_room() -> None:
+def test_alike_messages_take_little_space() -> None:
     """Times and what no message has are said once for all of them."""
     flood = [batch(0, 8_000, 8) for _ in range(8)]
     body = frame_of(flood).size - len(blocks.values([block_of(one, 0) for one in flood]))
     assert body < 4 * 64_000 + 8_000, "beside payloads there is hardly more than where they end"
 
 
-def test_what_is_remembered_of_kinds_is_bounded() -> None:
+def test_the_cache_of_kinds_is_bounded() -> None:
     """However many topics there are, and it is right for each."""
     for number in range(200):
         one = Batch(b"t/%d" % number, bytes(300), 0, count=300, stride=1)

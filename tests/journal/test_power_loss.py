@@ -1,6 +1,6 @@
-"""The power goes at any moment: what was acknowledged is there, once and in order, and all goes on.
+"""Power loss at any moment: acknowledged messages survive, once and in order, and the broker continues.
 
-The disk keeps what was synced, and of the rest nothing, or some: a part of what was written last, or some of
+The disk keeps synced bytes and, of the rest, nothing or some: a part of the last write, or some of
 its sectors. It happens between two steps of the clients, or in the middle of a commit, after any operation
 of the disk; and sometimes again while the broker recovers from it.
 """
@@ -45,9 +45,9 @@ class Messages(NamedTuple):
 
 
 class Acknowledge(NamedTuple):
-    """Someone sends some of the acknowledgements owed."""
+    """A client sends some of its outstanding acknowledgements."""
 
-    who: int
+    client_id: int
     most: int
     flush: bool
 
@@ -65,7 +65,7 @@ class Flush(NamedTuple):
 class Return(NamedTuple):
     """A connection is lost, and there is another."""
 
-    who: int
+    client_id: int
 
 
 Step = Messages | Acknowledge | Pass | Flush | Return
@@ -121,15 +121,15 @@ class World:
         match step:
             case Messages(publisher, chosen, retain, flush):
                 self.publish(publisher, chosen, retain, flush)
-            case Acknowledge(who, most, flush):
-                self.everyone[who].answer(most, flush)
+            case Acknowledge(client_id, most, flush):
+                self.everyone[client_id].answer(most, flush)
             case Pass(seconds):
                 self.machine.tick(seconds)
             case Flush():
                 self.machine.core.flush()
-            case Return(who):
-                self.everyone[who].drop()
-                self.everyone[who].connect()
+            case Return(client_id):
+                self.everyone[client_id].drop()
+                self.everyone[client_id].connect()
         for one in self.everyone:
             one.receive()
 
@@ -157,7 +157,7 @@ class World:
     # What must hold
 
     def rows(self, stream: str) -> list[dict[str, Any]]:
-        """Return what is in the log, each just as it was sent."""
+        """Return the messages in the log, as they were sent."""
         rows = self.machine.log(stream, damaged=self.torn)
         for row in rows:
             publisher, topic, qos, payload, retain = self.sent[number_of(row["payload"])]
@@ -220,7 +220,7 @@ class World:
         self.check_retained()
 
     def check_retained(self) -> None:
-        """What is retained is what the log has last."""
+        """The retained message of a topic is its last one in the log."""
         expected = {
             row["topic"].encode(): row["payload"]
             for row in self.machine.whole_log(self.torn)
@@ -230,7 +230,7 @@ class World:
         assert {topic: batch.payload() for topic, batch in retained.items()} == expected
 
     def check_suffix(self) -> None:
-        """Of what was written, the disk has the beginning."""
+        """The disk has the beginning of the written bytes."""
         for stream in ("a", "default"):
             numbers = list(dict.fromkeys(number_of(row["payload"]) for row in self.rows(stream)))
             ours = [n for n, sent in self.sent.items() if sent[1].startswith("a/") == (stream == "a")]
@@ -243,7 +243,7 @@ def number_of(payload: bytes) -> int:
 
 @given(crashes)
 @settings(max_examples=examples(250), deadline=None)
-def test_what_was_acknowledged_survives(lives: list[tuple[list[Step], int, int | None, int]]) -> None:
+def test_acknowledged_messages_survive(lives: list[tuple[list[Step], int, int | None, int]]) -> None:
     with quick_folder() as folder:
         world = World(folder)
         for number, (life, moment, seed, second) in enumerate(lives):
@@ -309,7 +309,7 @@ def test_without_a_sync_before_each_acknowledgement_only_the_last_messages_are_l
 
 
 @pytest.mark.parametrize("fill", [b"", END, END * 8, b" " * 700])
-def test_whatever_is_left_of_a_message_that_no_one_was_promised(folder: Path, fill: bytes) -> None:
+def test_remains_of_an_unacknowledged_message_are_ignored(folder: Path, fill: bytes) -> None:
     """The index has it, the segment a part: also one that ends like a segment that was sealed."""
     machine = Machine(folder, default_streams(segment_bytes=100_000))
     device = Device(machine, "c")

@@ -26,7 +26,7 @@ from tests.support.durable import Deferred, FailingFiles, Machine
 
 
 def test_a_sync_is_asked_of_the_system() -> None:
-    """A pipe cannot be synced: who asks is told."""
+    """A pipe cannot be synced, and the error is raised."""
     reading, writing = os.pipe()
     try:
         with pytest.raises(OSError, match="Invalid argument"):
@@ -78,7 +78,7 @@ def test_messages_before_a_sync_that_failed_once_are_counted_as_lost(folder: Pat
     disk = machine.files
     assert isinstance(disk, FailsOnce)
     client = machine.core.connect("publisher")
-    client.publish("a", b"no one waits for it")
+    client.publish("a", b"without a waiter")
     disk.failing["sync"] = errno.EIO
     assert not publish(client, b"refused")
     machine.tick(1)
@@ -123,7 +123,7 @@ class Aside(Worker):
         failed: Callable[[Exception], Any] = id,
         asker: Asker = NO_ONE,
     ) -> None:
-        """Begin a job; no one is told of the result."""
+        """Begin a job without a waiter for its result."""
         thread = threading.Thread(target=job, daemon=True)
         self.threads.append(thread)
         thread.start()

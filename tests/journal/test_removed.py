@@ -1,4 +1,4 @@
-"""Files of the log that someone removes while the broker runs: no message is lost in silence."""
+"""Files of the log removed while the broker runs: no message is lost silently."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_is_acknowledged_that_went_to_a_file_which_was_removed(machine: 
     assert len(accepted) >= 299
     assert [row["payload"] for row in machine.log("default")] == accepted
     machine.tick(3)
-    assert machine.journal.fault is not None, "what was removed is not back"
+    assert machine.journal.fault is not None, "the removed file is not back"
     assert f"someone has removed {active.name} (messages 0 to 0)" in machine.journal.fault.text
     assert machine.journal.damages_found == 1
     assert read(machine) == accepted
@@ -70,7 +70,7 @@ def test_an_index_that_was_removed_costs_nothing(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_older_segment_that_was_removed_is_reported_by_who_reads_and_by_the_broker(
+def test_a_removed_older_segment_is_reported_by_readers_and_the_broker(
     machine: Machine, which: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = machine.core.connect("publisher")
@@ -97,7 +97,7 @@ def test_an_older_segment_that_was_removed_is_reported_by_who_reads_and_by_the_b
     assert read(machine) == [*sent, b"all else goes on"]
 
 
-def test_what_retention_drops_and_merges_replace_is_not_missing(folder: Path) -> None:
+def test_segments_dropped_by_retention_or_replaced_by_merges_are_not_missing(folder: Path) -> None:
     machine = Machine(folder, default_streams(segment_bytes=20_000, segment_age=5.0, retention_bytes=60_000))
     client = machine.core.connect("publisher")
     for number in range(60):

@@ -66,7 +66,7 @@ def whole() -> Iterator[tuple[Path, Rows]]:
 
 
 def lost_of(path: Path, expected: Rows) -> tuple[int, list[str]]:
-    """Open a damaged state; return how many rows are lost, and what was said. What is left must be right."""
+    """Open a damaged state; return the number of lost rows and the reports. Remaining rows must be right."""
     state = State(path)
     found = rows_of(state)
     damages = list(state.damages)
@@ -77,7 +77,7 @@ def lost_of(path: Path, expected: Rows) -> tuple[int, list[str]]:
         else:
             assert found[table] <= expected[table], damages
     lost = sum(len(expected[table] - found[table]) for table in KEYS)
-    assert damages or not lost, "lost, and no one was told"
+    assert damages or not lost, "lost without a report"
     return lost, damages
 
 
@@ -104,7 +104,7 @@ def test_a_flipped_bit_costs_few_rows(whole: tuple[Path, Rows]) -> None:
     assert sorted(salvaged)[len(salvaged) * 9 // 10] <= ON_A_PAGE, salvaged
 
 
-def test_a_page_that_is_lost_costs_what_was_on_it(whole: tuple[Path, Rows]) -> None:
+def test_a_lost_page_costs_its_own_rows_only(whole: tuple[Path, Rows]) -> None:
     template, expected = whole
     raw = template.read_bytes()
     pages = len(raw) // PAGE
@@ -118,7 +118,7 @@ def test_a_page_that_is_lost_costs_what_was_on_it(whole: tuple[Path, Rows]) -> N
     assert max(costs) <= ON_A_PAGE, costs
 
 
-def test_what_was_kept_and_lost_is_said(whole: tuple[Path, Rows], tmp_path: Path) -> None:
+def test_kept_and_lost_rows_are_reported(whole: tuple[Path, Rows], tmp_path: Path) -> None:
     template, expected = whole
     path = tmp_path / "state.sqlite"
     shutil.copy(template, path)
@@ -182,7 +182,7 @@ def test_an_index_that_lacks_rows_is_made_anew(whole: tuple[Path, Rows], tmp_pat
     state.close()
 
 
-def test_what_the_write_ahead_log_adds_is_salvaged_and_kept(tmp_path: Path) -> None:
+def test_rows_of_the_write_ahead_log_are_salvaged_and_kept(tmp_path: Path) -> None:
     (tmp_path / "running").mkdir()
     state = fill(tmp_path / "running" / "state.sqlite")
     state._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

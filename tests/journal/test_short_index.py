@@ -1,4 +1,4 @@
-"""An index that lacks what was acknowledged: no reader takes its end for the end of the log."""
+"""An index without acknowledged messages: no reader takes its end for the end of the log."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def away(machine: Machine) -> Device:
 
 
 def everyone_has(machine: Machine, device: Device, accepted: list[bytes]) -> None:
-    """Require that session, consumer, replay and single reads have what was acknowledged, in order."""
+    """Require that session, consumer, replay and single reads get the acknowledged messages in order."""
     device.connect()
     device.finish()
     assert device.payloads() == accepted, "the session"
@@ -79,7 +79,7 @@ def publish(client: Client, payload: bytes) -> bool:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_what_was_acknowledged_while_the_index_could_not_be_written_reaches_everyone(
+def test_messages_acknowledged_while_the_index_failed_reach_every_reader(
     machine: Machine, error: int
 ) -> None:
     device, disk = away(machine), disk_of(machine)
@@ -173,7 +173,7 @@ def test_offsets_that_were_refused_are_no_reason_to_stop(machine: Machine) -> No
     everyone_has(machine, device, [b"before"])
 
 
-def test_what_was_refused_does_not_show_up_though_it_could_not_be_taken_back(machine: Machine) -> None:
+def test_a_refused_message_that_could_not_be_cut_off_is_not_read(machine: Machine) -> None:
     """The index fails, and so does cutting the segment: then the message lies there whole."""
     device, disk = away(machine), disk_of(machine)
     create(machine)

@@ -1,4 +1,4 @@
-"""The state beside the log: what is written comes back, however much of it at once."""
+"""The state beside the log: written rows come back, however many at once."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def check(machine: Machine, expected: Found, where: str) -> bool:
     assert all(len(damage) < 500 for damage in damages)
     found = state_of(machine)
     if not damages:
-        assert found == expected, f"{where}: changed, and no one was told"
+        assert found == expected, f"{where}: changed without a report"
         return False
     told = re.sub("kept: .*?; ", "", " ".join(damages))
     if any(one in told for one in ("-wal", "streams", "nothing of it")):
@@ -293,7 +293,7 @@ def test_damage_is_reported_once(damaged: Damaged, table: str, change: str) -> N
 
 
 def test_a_session_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -> None:
-    """What belonged to it is not to be another's, who comes under the same name."""
+    """A new session with the same name must not inherit the rows of a lost one."""
     machine, _ = damaged("UPDATE sessions SET expiry = expiry + 1 WHERE client_id = 'client-3'")
     assert "client-3" not in machine.core.broker.sessions
     device = Device(machine, "client-3")
@@ -309,7 +309,7 @@ def test_a_session_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -
 
 
 def test_a_consumer_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -> None:
-    """What it was given is not to be another's, who is made under the same name."""
+    """A new consumer with the same name must not inherit the pending messages of a lost one."""
     machine, _ = damaged("UPDATE consumers SET state = '{}' WHERE name = 'two'")
     broker = machine.core.broker
     assert set(broker.consumers) == {"one", "three"}
@@ -396,7 +396,7 @@ def test_of_half_a_database_the_rest_is_lost(folders: dict[str, Path], folder: P
 
 
 def test_a_state_that_is_missing_is_told(folders: dict[str, Path], folder: Path) -> None:
-    """The log is there and knows of no session: someone has removed the state, or a disk has lost it."""
+    """The log exists without its state: an operator removed it, or a disk lost it."""
     shutil.copytree(folders["closed"], folder / "data-0")
     (folder / "data-0" / "state.sqlite").unlink()
     machine = Machine(folder, files=lambda _: OpenFiles())

@@ -156,7 +156,7 @@ def test_ping_does_not_extend_the_time_to_log_in() -> None:
             stranger.say("Ping", "Pong")
         known.say("Ping")
         core.tick(1)
-    assert stranger.transport.written.endswith(b"Error silent no log-in came in time\n")
+    assert stranger.transport.written.endswith(b"Error silent no log-in within the time limit\n")
     assert stranger.transport.closed
     core.tick(20)
     assert not known.transport.closed
@@ -167,7 +167,7 @@ def test_a_line_before_the_log_in_is_bounded_before_it_is_whole() -> None:
     stranger, known = LineClient(core), LineClient(core)
     assert stranger.send(b"Ping " + b"x" * 4_000) == []
     (refused,) = texts(stranger.send(b"x" * 1_000))
-    assert refused == "Error too-long a line has at most 5000 bytes before the log-in"
+    assert refused == "Error too-long the line exceeds 5000 bytes before the log-in"
     assert stranger.transport.closed
     known.say("Connect ann user=ann password=secret")
     assert texts(known.say("Ping " + "x" * 100_000)) == ["Pong " + "x" * 100_000]

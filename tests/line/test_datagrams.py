@@ -137,14 +137,14 @@ def test_a_client_beyond_the_limit_is_refused_with_a_reason(
     setattr(core.broker.limits, limit, 2)
     for port in (1, 2):
         network.prove(("127.0.0.1", port))
-    where = " from its address" if limit == "max_connections_per_address" else ""
+    where = " from this address" if limit == "max_connections_per_address" else ""
     for refused in (1, 2):
         (ping,) = network.send(HERE, b"Publish a 1 retain\nx\n")
         with caplog.at_level("INFO", "pyrite.connections"):
             (answer,) = network.send(HERE, ping.replace(b"Ping", b"Pong"))
-        assert answer == f"Error full there are too many connections{where}\n".encode()
+        assert answer == f"Error full too many connections{where}\n".encode()
         assert core.broker.figures.connections_refused == refused
-        assert caplog.records[-1].fields["reason"] == f"there are too many connections{where}"  # type: ignore[attr-defined]
+        assert caplog.records[-1].fields["reason"] == f"too many connections{where}"  # type: ignore[attr-defined]
     assert not core.broker.retained.values, "what it asked for was not done"
     if limit == "max_connections_per_address":
         network.prove(("127.0.0.2", 1))
@@ -251,7 +251,9 @@ def test_a_duplicate_connect_is_answered_twice(network: Network) -> None:
     network.prove(HERE)
     assert network.send(HERE, b"Connect me") == [b"Ack Connect me new\n"]
     assert network.send(HERE, b"Connect me") == [b"Ack Connect me resumed\n"]
-    assert network.send(HERE, b"Connect you") == [b"Error connected Connect: comes first, and once\n"]
+    assert network.send(HERE, b"Connect you") == [
+        b"Error connected Connect: already connected; Connect must be the first command\n"
+    ]
 
 
 @pytest.mark.parametrize("options", ["", " ack"])
@@ -331,7 +333,7 @@ def test_an_unproven_ping_shorter_than_the_challenge_is_answered_with_pong(netwo
 
 def test_a_datagram_holds_one_whole_frame(network: Network) -> None:
     network.prove(HERE)
-    wrong = b"Error bad-frame a datagram holds one whole frame: is its length right?\n"
+    wrong = b"Error bad-frame expected one complete frame per datagram; is the length right?\n"
     assert network.send(HERE, b"Publish a 10\nabc\n") == [wrong]
     assert network.send(HERE, b"Publish a 1\nabc\n")[0].startswith(b"Error bad-frame Publish")
     assert network.send(HERE, b"Dance\n")[0].startswith(b"Error unknown-command")

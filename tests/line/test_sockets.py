@@ -122,7 +122,7 @@ def test_a_silent_client_is_printed_and_closed(tmp_path: Path) -> None:
         dial(broker) as silent,
     ):
         port = silent.getsockname()[1]
-        expect(silent, b"Ping\n" * 3 + b"Error silent no Pong came\n")
+        expect(silent, b"Ping\n" * 3 + b"Error silent no Pong received\n")
         assert silent.recv(1) == b""
         assert broker.stop() == 0
         assert sum(f"127.0.0.1:{port} has not answered Ping" in line for line in broker.log) == 3

@@ -10,6 +10,8 @@ from tests.support.core import Client, Core
 from tests.support.wire_cases import PUBLISHES, TO_CLIENT, VALID, WRONG_CONNECTS, WRONG_FROM_CLIENTS, Case
 
 WRONG_LATER = [case for case in WRONG_FROM_CLIENTS if case not in WRONG_CONNECTS]
+FIRST_OF_EACH_TYPE = {case.data[0] >> 4: case for case in WRONG_LATER if case.data[0] >> 4 != 1}.values()
+"""A wrong packet of each type but CONNECT."""
 VALID_LATER = [case for case in VALID if case.direction != TO_CLIENT and case.data[0] not in (0x10, 0xF0)]
 
 
@@ -28,16 +30,6 @@ def expect_the_end(client: Client, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", WRONG_LATER, ids=str)
-def test_a_malformed_packet_ends_its_connection_and_no_other(core: Core, case: Case) -> None:
-    other = core.connect("other")
-    client = core.connect("wrong", case.version)
-    client.send(case.data)
-    expect_the_end(client, case)
-    assert other.ping()
-    assert other.received() == []
-
-
-@pytest.mark.parametrize("case", WRONG_LATER, ids=str)
 def test_a_malformed_packet_after_valid_ones_ends_the_connection(core: Core, case: Case) -> None:
     """Valid packets prime the fast paths of the connection, which must not trust the next packet."""
     publish = next(c.data for c in PUBLISHES if c.version == case.version and c.name == "publish")
@@ -52,11 +44,14 @@ def test_a_malformed_packet_after_valid_ones_ends_the_connection(core: Core, cas
 
 
 @pytest.mark.parametrize("case", WRONG_LATER, ids=str)
-def test_a_malformed_packet_in_single_bytes_ends_the_connection(core: Core, case: Case) -> None:
+def test_a_malformed_packet_in_single_bytes_ends_its_connection_and_no_other(core: Core, case: Case) -> None:
+    other = core.connect("other")
     client = core.connect("wrong", case.version)
     for number in range(len(case.data)):
         client.send(case.data[number : number + 1])
     expect_the_end(client, case)
+    assert other.ping()
+    assert other.received() == []
 
 
 @pytest.mark.parametrize("case", WRONG_CONNECTS, ids=str)
@@ -78,7 +73,7 @@ def test_a_malformed_connect_is_refused_with_its_reason(core: Core, case: Case) 
     assert other.ping()
 
 
-@pytest.mark.parametrize("case", [case for case in WRONG_LATER if case.data[0] >> 4 != 1], ids=str)
+@pytest.mark.parametrize("case", FIRST_OF_EACH_TYPE, ids=str)
 def test_a_packet_before_connect_gets_no_answer(core: Core, case: Case) -> None:
     """[MQTT-3.1.0-1]: the first packet is a CONNECT."""
     client = core.wire(case.version)

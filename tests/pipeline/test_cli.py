@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyrite.pipeline.project import ProjectError, find_project, make_project
+from pyrite.pipeline.errors import ProjectError
+from pyrite.pipeline.project import find_project, make_project
 from pyrite.pipeline.tables import row_counts
 from tests.pipeline.support import broken_java
 from tests.support.process import BrokerProcess

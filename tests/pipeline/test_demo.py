@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from pyrite.pipeline.demo import DemoCounts, DemoOptions, demo
-from pyrite.pipeline.process import DemoError, DemoProcess
+from pyrite.pipeline.errors import PipelineError
+from pyrite.pipeline.process import DemoProcess
 from tests.pipeline.support import broken_java
 
 ROWS = {"bronze": 10, "silver_telemetry": 9, "bad_telemetry": 1, "topic_windows": 2}
@@ -87,7 +88,7 @@ def test_without_java_the_demo_fails_before_devices_start(tmp_path: Path) -> Non
 
 
 def test_the_demo_ends_at_its_time_limit() -> None:
-    with pytest.raises(DemoError, match="took too long"):
+    with pytest.raises(PipelineError, match="took too long"):
         demo(
             DemoOptions(devices=1, rate=1, seconds=0, faults=0, seed=1),
             Console(file=io.StringIO()),

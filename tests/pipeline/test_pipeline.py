@@ -24,7 +24,7 @@ from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, read_log
 from pyrite.pipeline.project import Project, make_project
 from pyrite.pipeline.tables import read_table, row_counts
-from pyrite.spark.java import NoJava, find_java
+from pyrite.spark.java import JavaNotFound, find_java
 from tests.support.process import BrokerProcess
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -157,7 +157,7 @@ def publish(broker: BrokerProcess, *messages: tuple[str, str | bytes]) -> int:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     try:
         find_java()
-    except NoJava as missing:
+    except JavaNotFound as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("a pipeline")
     write_users(folder / "users", [User("plant", hash_password("plant-word"))])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyrite.pipeline.schemas import SchemaError, TopicSchema, read_schemas
+from pyrite.pipeline.errors import PipelineError
+from pyrite.pipeline.schemas import TopicSchema, read_schemas
 from pyrite.topics.filters import matches
 
 TOPICS = ["a", "a/b", "a/b/c", "a//c", "ab", "a.b", "$SYS/a", "x/b/c", "a/b/c/d"]
@@ -79,7 +80,7 @@ def test_schemas_that_share_a_topic_are_refused(tmp_path: Path, one: str, other:
             "".join(f"[{name}]\ntopic = '{topic}'\nfields.b = 'int'\n" for name, topic in sections)
         )
         if overlap:
-            with pytest.raises(SchemaError, match=r"\[x\] and \[y\]: a topic may match both"):
+            with pytest.raises(PipelineError, match=r"\[x\] and \[y\]: a topic may match both"):
                 read_schemas(path)
         else:
             assert [schema.topic for schema in read_schemas(path)] == list(topics)
@@ -101,5 +102,5 @@ def test_schemas_that_share_a_topic_are_refused(tmp_path: Path, one: str, other:
 def test_a_mistake_in_a_schema_is_named(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "schemas.toml"
     path.write_text(text)
-    with pytest.raises(SchemaError, match=re.escape(said)):
+    with pytest.raises(PipelineError, match=re.escape(said)):
         read_schemas(path)

@@ -113,7 +113,7 @@ def test_a_refusal_is_logged_with_its_reason_and_without_the_password(broker: Br
 def test_a_connection_beyond_the_limit_is_logged(broker: BrokerProcess) -> None:
     held = [socket.create_connection(("127.0.0.1", broker.port())) for _ in range(4)]
     (refused,) = lines(broker, "refused")
-    assert refused["reason"] == "there are too many connections from its address"
+    assert refused["reason"] == "too many connections from this address"
     for one in held:
         one.close()
 

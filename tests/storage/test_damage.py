@@ -133,8 +133,8 @@ def test_a_flipped_bit_in_head_or_end_costs_nothing(sample: Sample) -> None:
         check(sample, found, path, (-1, -1), sample.rows)
 
 
-def test_a_flipped_bit_beside_a_lost_index_never_serves_what_is_wrong(sample: Sample) -> None:
-    """Two faults at a time: what is good may be lost, but what is served is right, and in order."""
+def test_a_flipped_bit_beside_a_lost_index_never_serves_wrong_rows(sample: Sample) -> None:
+    """With two faults, intact rows may be lost, but all served rows are right and in order."""
     path = sample.paths[PARQUET]
     index = index_of(path)
     raw = index.read_bytes()
@@ -156,7 +156,7 @@ def offsets(damages: list[Damage]) -> set[int]:
     return {offset for each in damages if each.first >= 0 for offset in range(each.first, each.last + 1)}
 
 
-def test_two_flipped_bits_never_serve_what_is_wrong(sample: Sample) -> None:
+def test_two_flipped_bits_never_serve_wrong_rows(sample: Sample) -> None:
     # Of the last batch nothing is known if both it and its record are damaged: it may not have been finished.
     last = read_index(index_of(sample.paths[LAST]))[0][-1]
     last_batch = range(last["first"], last["first"] + last["count"])

@@ -1,4 +1,4 @@
-"""Retention: what is too old, or too much, goes, a segment at a time; and who reads it is not confused."""
+"""Retention drops whole segments by age and size, without confusing readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(machine: Machine) -> list[str]:
     return sorted(path.name for path in (machine.data / "streams" / "a").iterdir())
 
 
-def test_what_is_too_old_is_dropped_and_nothing_else(folder: Path) -> None:
+def test_only_segments_that_are_too_old_are_dropped(folder: Path) -> None:
     machine = Machine(folder, default_streams(retention_age=100.0))
     for number in range(10):
         publish(machine, b"%d" % number)
@@ -38,7 +38,7 @@ def test_what_is_too_old_is_dropped_and_nothing_else(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("age", [0.0, 1_000.0])
-def test_what_is_too_much_is_dropped_the_oldest_first(folder: Path, age: float) -> None:
+def test_the_oldest_segments_above_the_size_are_dropped(folder: Path, age: float) -> None:
     """The room that the segment being written has for more is no reason, nor is what goes for its age."""
     most = 200_000
     options = default_streams(retention_bytes=most, retention_age=age, segment_bytes=1_000_000)
@@ -79,7 +79,7 @@ def test_a_segment_that_is_old_enough_is_sealed_though_nothing_comes(folder: Pat
 
 @pytest.mark.parametrize("end", ["runs on", "stops", "crashes", "loses its power"])
 def test_a_stream_of_which_all_was_dropped_knows_where_it_has_come_to(folder: Path, end: str) -> None:
-    """Who reads it would think that it began anew, and wait for what has long been there: Spark does."""
+    """A reader, such as Spark, would take it for a new stream and wait for offsets that exist already."""
     machine = Machine(folder, default_streams(retention_age=100.0))
     publish(machine, b"one", b"two", b"three")
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_a_stream_of_which_all_was_dropped_knows_where_it_has_come_to(folder: Pa
     elif end != "runs on":
         machine.crash(keep=end == "crashes")
         machine.start()
-    machine.tick(3)  # what was dropped last may be there again
+    machine.tick(3)  # the segment dropped last may be there again
     log = LogFolder(machine.data)
     assert log.bounds("a") == (3, 3)
     with pytest.raises(DataLoss, match="offsets 1 to 2 are not kept any longer"):
@@ -120,7 +120,7 @@ def test_a_stream_of_which_nothing_is_there_but_its_place_goes_on_after_the_powe
     machine.stop()
 
 
-def test_a_session_is_sent_what_was_not_dropped_while_it_was_away(folder: Path) -> None:
+def test_a_resumed_session_gets_the_messages_that_retention_left(folder: Path) -> None:
     machine = Machine(folder, default_streams(retention_age=100.0))
     reader = Device(machine, "reader")
     reader.connect()

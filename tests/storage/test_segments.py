@@ -1,4 +1,4 @@
-"""Segments in Arrow's format: what goes in comes out, whatever happened to the end of the file."""
+"""Segments in Arrow's format: written rows are read back, even if the end of the file is damaged."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def mixed(draw: st.DrawFn) -> Batch:
 
 
 def messages(batches: list[tuple[Batch, int]]) -> list[Message]:
-    """Take batches apart, to compare what is in them."""
+    """Split batches into rows, to compare them."""
     found = []
     for batch, time in batches:
         for part in batch.parts():
@@ -301,7 +301,7 @@ def test_a_segment_that_was_given_up_is_read_whole_though_its_index_is_short(tmp
     )
 
 
-def test_what_was_never_synced_may_be_gone_though_the_index_has_it(tmp_path: Path) -> None:
+def test_unsynced_rows_may_be_gone_while_the_index_has_them(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     written = write_segment(folder, 0, 4, sealed=False, synced=False)
@@ -311,13 +311,13 @@ def test_what_was_never_synced_may_be_gone_though_the_index_has_it(tmp_path: Pat
         path.write_bytes(whole[:size])
         index_of(path).write_bytes(index)
         assert read(folder)[0] == rows_of(written[:-1])
-        assert read(folder) != (rows_of(written[:-1]), [])  # who reads before it is recovered is told
+        assert read(folder) != (rows_of(written[:-1]), [])  # readers before recovery are told
         assert read(folder) == read(folder)
         more = go_on(folder, path)
         assert read(folder) == (rows_of(written[:-1] + more), [])
 
 
-def test_what_was_synced_and_is_gone_is_reported_and_its_offsets_are_not_used_again(tmp_path: Path) -> None:
+def test_lost_synced_rows_are_reported_and_their_offsets_are_not_reused(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     written = write_segment(folder, 0, 4, sealed=False)
@@ -335,7 +335,7 @@ def test_what_was_synced_and_is_gone_is_reported_and_its_offsets_are_not_used_ag
         assert [(each.first, each.last) for each in damages] == [(lost[0].as_py(), lost[-1].as_py())]
 
 
-def test_what_is_written_while_it_is_read_is_seen(tmp_path: Path) -> None:
+def test_rows_written_during_a_read_are_seen(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     folder.mkdir()
     writer = SegmentWriter(FILES, folder, 0)
@@ -371,7 +371,7 @@ def test_a_segment_without_its_index_is_read(tmp_path: Path) -> None:
 
 
 def test_of_a_large_log_only_the_end_is_read_when_it_is_opened(folder: Path) -> None:
-    """Sealed segments, of a GiB each, and the begin of the last hold nothing but zeros: no one looks."""
+    """Sealed segments of a GiB each, and the start of the last, hold zeros only: a start skips them."""
     machine = Machine(folder, [StreamOptions(segment_bytes=6_000)], files=lambda _: OpenFiles())
     client = machine.core.connect("c")
     for _ in range(11):

@@ -55,10 +55,10 @@ def merge(folder: Path, files: Files = FILES) -> Path | None:
     return tiering.merge(files, segments(folder), "zstd", no_damage)
 
 
-# What is written
+# Writing
 
 
-def test_parquet_holds_what_the_segment_held(tmp_path: Path) -> None:
+def test_parquet_holds_the_rows_of_the_segment(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     rows = rows_of(write_segments(folder, [30, 20], last_sealed=False))
     (path,) = convert(folder, f"{0:020d}.arrow")
@@ -176,7 +176,7 @@ def test_a_reader_of_little_pieces_decodes_a_row_group_once(
     assert len(decoded) == len(segments(folder)[0].records())
 
 
-def test_what_is_kept_of_row_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_row_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "MAX_CACHE_BYTES", 3_500)
     batches = [pa.record_batch({"payload": [bytes(1_000)]}) for _ in range(5)]
     kept = segment.BatchCache()
@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_the_old_segment_and_nothing_else(tmp_path: Path) -> 
     assert read(folder) == (rows, [])
 
 
-def test_what_the_next_segment_has_too_is_left_out(tmp_path: Path) -> None:
+def test_rows_that_the_next_segment_repeats_are_left_out(tmp_path: Path) -> None:
     """As it happens when a batch was written but could not be synced, and was written again elsewhere."""
     folder = tmp_path / "s"
     first = write_segment(folder, 0, 4, sealed=False)

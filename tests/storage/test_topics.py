@@ -105,7 +105,7 @@ def test_row_groups_are_not_read_if_the_footer_tells_that_no_one_asks_for_them(l
     assert offsets(log, "a", "zz") == []
 
 
-def test_what_retention_removes_before_messages_that_no_one_asks_for_is_said(
+def test_removal_before_messages_of_other_topics_is_reported(
     log: LogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "MIN_ROWS", 1)
@@ -119,7 +119,7 @@ def test_what_retention_removes_before_messages_that_no_one_asks_for_is_said(
         list(read)
 
 
-def test_what_was_passed_over_may_go(log: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_messages_may_be_removed(log: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "MIN_ROWS", 1)
     folder = log.data / "streams" / "default"
     read = log.read(Query(start=COUNT, topics=("home/kitchen",)))

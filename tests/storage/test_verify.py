@@ -1,4 +1,4 @@
-"""`verify` says what is damaged, exactly; and of what is whole or just being written, nothing."""
+"""`verify` reports damage exactly, and nothing for intact files or files being written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def segment(data: Path, stream: str, number: int) -> Path:
     return sorted(found)[number]
 
 
-def test_what_is_whole_is_not_reported(data: Path) -> None:
+def test_intact_files_are_not_reported(data: Path) -> None:
     seen: list[tuple[int, int]] = []
     assert verify(data, progress=lambda done, total: seen.append((done, total))) == []
     sizes = [segment(data, stream, number).stat().st_size for stream in "ab" for number in range(3)]
@@ -114,7 +114,7 @@ def test_a_short_index_of_a_sealed_segment_is_reported(data: Path) -> None:
     assert verify(data) == [Damage("a", index.name, -1, -1, "the last 63 bytes are damaged")]
 
 
-def test_what_was_never_finished_is_told_and_loses_nothing(data: Path) -> None:
+def test_unfinished_files_are_reported_and_lose_nothing(data: Path) -> None:
     path = segment(data, "a", 2)
     index = index_of(path)
     index.write_bytes(index.read_bytes()[:-64])
@@ -125,7 +125,7 @@ def test_what_was_never_finished_is_told_and_loses_nothing(data: Path) -> None:
     assert verify(data) == [Damage("a", path.name, -1, -1, f"its last {number} bytes were never finished")]
 
 
-def test_what_is_lost_at_the_end_of_a_segment_is_told_by_the_next(data: Path) -> None:
+def test_a_lost_end_of_a_segment_is_reported_from_the_next_one(data: Path) -> None:
     path, index = segment(data, "a", 1), index_of(segment(data, "a", 1))
     last = read_index(index)[0][-1]
     flip(path, int(last["position"]) + 3)
@@ -143,14 +143,14 @@ def test_a_damaged_segment_that_was_kept_is_still_reported(data: Path) -> None:
     assert verify(data) == [before[0]._replace(file=f"{path.name}.damaged")]
 
 
-def test_what_an_interruption_left_is_not_reported(data: Path) -> None:
+def test_remains_of_an_interruption_are_not_reported(data: Path) -> None:
     folder = data / "streams" / "a"
     (folder / f"{0:020d}.parquet.tmp").write_bytes(b"rubbish")
     (folder / f"{0:020d}.arrow").write_bytes(b"rubbish")
     assert verify(data) == []
 
 
-def test_what_is_written_rewritten_and_merged_meanwhile_is_not_reported(tmp_path: Path) -> None:
+def test_writes_rewrites_and_merges_during_verification_are_not_reported(tmp_path: Path) -> None:
     folder = tmp_path / "streams" / "a"
     (first,) = write_segment(folder, 0, 1)
     finished = threading.Event()

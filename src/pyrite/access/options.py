@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pyrite.access.rules import Rule
+from pyrite.errors import PyriteError
 
 
-class AccessError(ValueError):
-    """A file that the access list is made of cannot be used; the text says why."""
+class AccessError(PyriteError):
+    """A file of users or keys is invalid, or the name of a user or group is."""
 
 
 @dataclass(slots=True)

@@ -16,10 +16,6 @@ SHORTEST = {"HS256": 32, "HS384": 48, "HS512": 64}
 """Bytes of a secret, at the least (RFC 7518, 3.2): whoever has a token can try shorter ones at home."""
 
 
-class TokensError(AccessError):
-    """The file of keys cannot be used; the text says why."""
-
-
 @dataclass(frozen=True)
 class Bearer:
     """Who a token is about."""
@@ -39,23 +35,23 @@ class Tokens:
         try:
             import jwt
         except ImportError:
-            raise TokensError("access.jwt_keys: tokens need PyJWT: pip install 'pyrite[jwt]'") from None
+            raise AccessError("access.jwt_keys: tokens need PyJWT: pip install 'pyrite[jwt]'") from None
         self._jwt = jwt
         try:
             text = path.read_text(encoding="utf-8")
             keys = jwt.PyJWKSet.from_dict(_object(text))
         except OSError as error:
-            raise TokensError(f"{path}: {error.strerror}") from None
+            raise AccessError(f"{path}: {error.strerror}") from None
         except (ValueError, RecursionError, jwt.PyJWTError) as error:
-            raise TokensError(f"{path}: expected a set of keys (JWKS): {error}") from None
+            raise AccessError(f"{path}: expected a set of keys (JWKS): {error}") from None
         self._keys = {key.key_id: key for key in keys.keys}
         self._only = keys.keys[0] if len(keys.keys) == 1 else None
         if len(self._keys) < len(keys.keys) or (self._only is None and None in self._keys):
-            raise TokensError(f"{path}: expected a name of its own (kid) for each of several keys")
+            raise AccessError(f"{path}: expected a name of its own (kid) for each of several keys")
         for key in keys.keys:
             least = SHORTEST.get(key.algorithm_name, 0)
             if isinstance(key.key, bytes) and len(key.key) < least:
-                raise TokensError(
+                raise AccessError(
                     f"{path}: the key {key.key_id!r} has {len(key.key)} bytes, and could be guessed: "
                     f"{key.algorithm_name} takes at least {least}"
                 )

@@ -32,10 +32,6 @@ def stand_in() -> str:
     return _hasher.hash("")
 
 
-class UsersError(AccessError):
-    """The file of users cannot be used, or a name cannot be one; the text says why."""
-
-
 @dataclass(frozen=True)
 class User:
     """Someone with a password."""
@@ -46,11 +42,11 @@ class User:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return a name that a user or a group may have; UsersError if it may not."""
+    """Return a name that a user or a group may have; AccessError if it may not."""
     if kind == "user" and name in (ANONYMOUS, EVERYONE):
-        raise UsersError(f"user {name!r}: stands for others in access.rule; expected another name")
+        raise AccessError(f"user {name!r}: stands for others in access.rule; expected another name")
     if not NAME.fullmatch(name):
-        raise UsersError(
+        raise AccessError(
             f"{kind} {name!r}: expected up to 128 characters, none of them a space or one of : , # % + / $"
         )
     return name
@@ -74,7 +70,7 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise UsersError(f"{path}: {reason}") from None
+        raise AccessError(f"{path}: {reason}") from None
 
 
 def _is_remark(line: str) -> bool:
@@ -83,14 +79,14 @@ def _is_remark(line: str) -> bool:
 
 
 def read_users(path: Path) -> dict[str, User]:
-    """Read a file of users; UsersError says which line is wrong."""
+    """Read a file of users; AccessError says which line is wrong."""
     users: dict[str, User] = {}
     for number, line in enumerate(_lines(path), 1):
         if _is_remark(line):
             continue
         parts = line.split(":")
         if len(parts) not in (2, 3) or not parts[1].startswith("$argon2"):
-            raise UsersError(
+            raise AccessError(
                 f"{path}, line {number}: expected name:hash or name:hash:groups, as pyrite passwd writes it"
             )
         try:
@@ -100,12 +96,12 @@ def read_users(path: Path) -> dict[str, User]:
                 if parts[2:]
                 else frozenset()
             )
-        except UsersError as wrong:
-            raise UsersError(f"{path}, line {number}: {wrong}") from None
+        except AccessError as wrong:
+            raise AccessError(f"{path}, line {number}: {wrong}") from None
         if name in users:
-            raise UsersError(f"{path}, line {number}: user {name!r} is there twice")
+            raise AccessError(f"{path}, line {number}: user {name!r} is there twice")
         if not HASH.fullmatch(parts[1]):
-            raise UsersError(
+            raise AccessError(
                 f"{path}, line {number}: user {name!r} has no whole argon2 hash; pyrite passwd makes one"
             )
         users[name] = User(name, parts[1], groups)
@@ -171,7 +167,7 @@ def _be_like(descriptor: int, before: os.stat_result, path: Path) -> None:
         try:
             os.fchown(descriptor, before.st_uid, before.st_gid)
         except PermissionError:
-            raise UsersError(
+            raise AccessError(
                 f"{path}: belongs to user {before.st_uid} and group {before.st_gid}, and only root can keep "
                 "it so; nothing was changed"
             ) from None

@@ -17,6 +17,7 @@ from pyrite.broker.fetching import Fetch, Give, IsFull, never_full
 from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
 from pyrite.broker.quotas import MAX_CONSUMERS
+from pyrite.errors import PyriteError
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.storage.positions import Earliest, Latest, Offset, Position
 from pyrite.topics.filters import SHARE_PREFIX
@@ -126,7 +127,7 @@ class _Acknowledgement:
         broker.journal.after(lambda: self._done(self._known))
 
 
-class ConsumerError(Exception):
+class ConsumerError(PyriteError):
     """What was asked of a consumer cannot be; the text says why."""
 
 
@@ -158,7 +159,7 @@ def create(
     """
     streams = broker.journal.streams
     if not streams:
-        raise ConsumerError("there is no log to fetch messages from")
+        raise ConsumerError("this broker keeps no log to fetch messages from")
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise ConsumerError(f"the name of a consumer is of 1 to {MAX_NAME} printable characters")
     if topic_filter.startswith(SHARE_PREFIX):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
+from pyrite.errors import PyriteError
 
 if TYPE_CHECKING:
     from pyrite.broker.message import AbsentBatch
@@ -47,45 +48,46 @@ SHARED = Subscription(None, b"", 1)  # type: ignore[arg-type]
 """The target of a restored message of a shared subscription that is not known any more."""
 
 
-class WrongAcknowledgement(Exception):
+class WrongAcknowledgement(PyriteError):
     """A client acknowledged a message in a way that does not belong to its QoS."""
 
 
 class InFlight:
     """The messages in flight to one client."""
 
-    __slots__ = ("_next_id", "flights", "size")
+    __slots__ = ("flights", "next_id", "size")
 
     def __init__(self) -> None:
         self.flights: dict[int, Flight] = {}
         self.size = 0
         """Bytes of the batches that are in flight, in whole or in part."""
-        self._next_id = 1
+        self.next_id = 1
 
     def free_id(self) -> int:
         """Return a message id that is not in use. The window is smaller than the number of ids."""
-        message_id = self._next_id
+        message_id = self.next_id
         while message_id in self.flights:
             message_id = message_id % MAX_MESSAGE_ID + 1
         return message_id
 
     def free_ids(self, count: int) -> tuple[int, int]:
         """Return the first of up to `count` consecutive ids that are not in use, and their number."""
-        first = self._next_id
+        first = self.next_id
         count = min(count, MAX_MESSAGE_ID + 1 - first)
         if not self.flights.keys().isdisjoint(range(first, first + count)):  # acknowledged out of order
-            return self.free_id(), 1
+            first = self.free_id()
+            count = min(count, MAX_MESSAGE_ID + 1 - first)
+            # All ids up to the next one in use: one at a time, each would search the same ids again.
+            in_use = next(filter(self.flights.__contains__, range(first, first + count)), first + count)
+            count = in_use - first
         return first, count
 
     def add(self, flight: Flight, count: int) -> None:
         """Add messages that were sent under consecutive ids."""
         first = flight.first_id
-        if count == 1:
-            self.flights[first] = flight
-        else:
-            self.flights.update(dict.fromkeys(range(first, first + count), flight))
+        self.flights.update(dict.fromkeys(range(first, first + count), flight))
         self.size += len(flight.batch.data)
-        self._next_id = (first + count - 1) % MAX_MESSAGE_ID + 1
+        self.next_id = (first + count - 1) % MAX_MESSAGE_ID + 1
 
     def landed(self, flight: Flight, count: int = 1) -> None:
         """Record that messages of a flight are acknowledged or given up."""

@@ -114,6 +114,8 @@ class Link:
             self.chunks = [data]
             self.broker.dirty(self)
         self.room -= len(data)
+        if self.room < 0:
+            self.overfull()
 
     def flush(self) -> None:
         """Write the whole outbox to the transport in one call."""
@@ -122,9 +124,14 @@ class Link:
             return
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self.chunks = EMPTY_OUTBOX
-        self.broker.figures.bytes_sent += len(data)
-        self.transport.write(data)
-        self.measure()
+        broker, transport = self.broker, self.transport
+        broker.figures.bytes_sent += len(data)
+        transport.write(data)
+        self.room = broker.limits.max_waiting_bytes - transport.get_write_buffer_size()
+
+    def overfull(self) -> None:
+        """Act on a full output buffer: more than the bound is in it."""
+        raise NotImplementedError
 
     def measure(self) -> None:
         """Update `room` from the number of bytes that the transport buffers."""

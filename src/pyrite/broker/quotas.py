@@ -187,7 +187,7 @@ class Quotas:
         broker = self._broker
         session = broker.sessions.get(client_id)
         if session is None and len(broker.sessions) >= broker.limits.max_sessions:
-            refusal = "there are too many sessions"
+            refusal = "too many sessions"
         else:
             owned = session is not None and session.account is account
             connected = session is not None and owned and session.link is not None

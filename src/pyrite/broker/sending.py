@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyrite.broker.delivery_queue import DeliveryQueue
-from pyrite.broker.inflight import RELEASED, Flight, InFlight
+from pyrite.broker.inflight import MAX_MESSAGE_ID, RELEASED, Flight, InFlight
 from pyrite.broker.link import Link
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
@@ -102,11 +102,22 @@ class Sender:
         if inflight is None:
             inflight = self.inflight = InFlight()
         if batch.count == 1:  # three times as fast as the general case
-            if not self._may_send(link, inflight):
+            flights = inflight.flights
+            is_full = len(flights) >= self.window or inflight.size >= self.broker.limits.max_queued_bytes
+            if (is_full or link.room <= 0) and not self._may_send(link, inflight):
                 return 0
-            flight = Flight(batch, 0, inflight.free_id(), qos, target, 1)
-            if self._transmit(link, flight, 1):
-                inflight.add(flight, 1)
+            message_id = inflight.next_id
+            if message_id in flights:
+                message_id = inflight.free_id()
+            flight = Flight(batch, 0, message_id, qos, target, 1)
+            if self.record is None:
+                fits = link.send(batch, 0, 1, target, qos, message_id, False)
+            else:
+                fits = self._transmit(link, flight, 1)
+            if fits:
+                flights[message_id] = flight
+                inflight.size += len(batch.data)
+                inflight.next_id = message_id % MAX_MESSAGE_ID + 1
             return 1  # [MQTT-3.1.2-25]: one too large for this client is as if it had been sent
         sent = 0
         while sent < batch.count and self._may_send(link, inflight):

@@ -145,7 +145,8 @@ class Session(Sender):
             for single in batch.parts():
                 self.deliver(single, target)
             return
-        sent = self.send_if_idle(batch, qos, target)
+        idle = link is not None and not self.queue.entries and self.resend is None
+        sent = self._send(batch, qos, target) if idle else 0
         if sent < batch.count:
             self._enqueue(batch.part(sent, batch.count), qos, target)
 

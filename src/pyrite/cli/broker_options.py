@@ -14,7 +14,7 @@ from pyrite.client.address import PORTS, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BrokerAddress:
     """A broker's address, and the topic if its URL ends in one."""
 
     address: Address
@@ -69,7 +69,7 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def endpoint_of(args: argparse.Namespace) -> Endpoint:
+def endpoint_of(args: argparse.Namespace) -> BrokerAddress:
     """Return the broker's address from --unix, -L, or -h and -p."""
     tls_options = bool(args.cafile or args.capath or args.tls_use_os_certs or args.cert)
     if bool(args.key) != bool(args.cert):
@@ -79,7 +79,7 @@ def endpoint_of(args: argparse.Namespace) -> Endpoint:
             raise UsageError("--unix cannot be combined with -h, -p or -L.")
         if tls_options:
             raise UsageError("--unix cannot be combined with TLS options.")
-        endpoint = Endpoint(Address("unix", "", 0, args.unix, None, None))
+        endpoint = BrokerAddress(Address("unix", "", 0, args.unix, None, None))
     elif args.url is not None:
         if args.host or args.port:
             raise UsageError("-L cannot be combined with -h or -p.")
@@ -91,13 +91,13 @@ def endpoint_of(args: argparse.Namespace) -> Endpoint:
         tls = tls_options or args.port == 8883
         scheme = "mqtts" if tls else "mqtt"
         host, port = args.host or "localhost", args.port or PORTS[scheme]
-        endpoint = Endpoint(Address(scheme, host, port, "", None, None))
+        endpoint = BrokerAddress(Address(scheme, host, port, "", None, None))
     if args.insecure and not endpoint.address.is_encrypted:
         raise UsageError("--insecure needs TLS: add --cafile, --tls-use-os-certs or an mqtts:// URL.")
     return endpoint
 
 
-def credentials_of(args: argparse.Namespace, endpoint: Endpoint) -> dict[str, Any]:
+def credentials_of(args: argparse.Namespace, endpoint: BrokerAddress) -> dict[str, Any]:
     """Return user name, password and TLS context as keyword arguments of the client."""
     username = args.username if args.username is not None else endpoint.address.username
     password = args.pw if args.pw is not None else endpoint.address.password
@@ -107,7 +107,7 @@ def credentials_of(args: argparse.Namespace, endpoint: Endpoint) -> dict[str, An
     return {"username": username, "password": password, "tls": tls}
 
 
-def parse_url(url: str) -> Endpoint:
+def parse_url(url: str) -> BrokerAddress:
     """Parse a -L URL. Not with urlsplit, because a topic filter may contain # and ?."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in PORTS:
@@ -115,7 +115,7 @@ def parse_url(url: str) -> Endpoint:
             f"-L {shown(url)}: a URL must start with {', '.join(f'{name}://' for name in PORTS)}"
         )
     if scheme == "unix":
-        return Endpoint(Address(scheme, "", 0, unquote(rest), None, None))
+        return BrokerAddress(Address(scheme, "", 0, unquote(rest), None, None))
     port = PORTS[scheme]
     authority, slash, path = rest.partition("/")
     user_information, at, host_and_port = authority.rpartition("@")
@@ -143,7 +143,7 @@ def parse_url(url: str) -> Endpoint:
         username=unquote(username) if at else None,
         password=unquote(password) if colon else None,
     )
-    return Endpoint(address, topic=unquote(path) if path and not websockets else None)
+    return BrokerAddress(address, topic=unquote(path) if path and not websockets else None)
 
 
 def tls_context(args: argparse.Namespace) -> ssl.SSLContext:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from pyrite.errors import PyriteError
 from pyrite.process.terminal import printable
 from pyrite.protocols.mqtt import reasons
 from pyrite.protocols.mqtt.reasons import Reason
@@ -32,7 +33,7 @@ _ADVICE = {
 }
 
 
-class CommandError(Exception):
+class CommandError(PyriteError):
     """A failed command: its message and its exit code."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pyrite.cli.errors import CommandError
 from pyrite.cli.properties import NAMES
 from pyrite.client import Properties
 from pyrite.process.terminal import printable_bytes
@@ -26,10 +27,6 @@ class Received:
     packet_identifier: int
     properties: Properties
     time_ns: int
-
-
-class NotJSON(ValueError):
-    """A message's payload cannot be shown with %J because it is not JSON."""
 
 
 Format = Callable[[Received], bytes]
@@ -184,7 +181,7 @@ def _embedded_payload(message: Received) -> bytes:
     try:
         return _mosquitto_json(message, json.loads(message.payload) if message.payload else None)
     except (ValueError, RecursionError):
-        raise NotJSON(f"the payload of a message on {message.topic} is not valid JSON") from None
+        raise CommandError(f"the payload of a message on {message.topic} is not valid JSON") from None
 
 
 def _properties(message: Received) -> dict[str, Any]:

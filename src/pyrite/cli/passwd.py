@@ -8,6 +8,8 @@ import sys
 import warnings
 from pathlib import Path
 
+from pyrite.access.options import AccessError
+
 _EXAMPLES = """\
 examples:
   pyrite passwd users.pyrite ann                       add ann or change the password, with a prompt
@@ -45,11 +47,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    from pyrite.access.users import UsersError  # argon2 is slow to import
-
     try:
         return _run(args)
-    except UsersError as error:
+    except AccessError as error:
         print(f"pyrite passwd: {error}", file=sys.stderr)
     except OSError as error:
         print(f"pyrite passwd: {args.file}: {error.strerror}", file=sys.stderr)
@@ -59,14 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from pyrite.access.users import (
-        User,
-        UsersError,
-        check_name,
-        hash_password,
-        read_users,
-        users_to_change,
-    )
+    from pyrite.access.users import User, check_name, hash_password, read_users, users_to_change
 
     there = read_users(args.file) if args.file.exists() or args.list or args.delete else {}
     if args.list:
@@ -74,12 +67,12 @@ def _run(args: argparse.Namespace) -> int:
             print(f"{user.name}\t{', '.join(sorted(user.groups))}".rstrip())
         return 0
     if args.name is None:
-        raise UsersError("expected a user name or --list")
+        raise AccessError("expected a user name or --list")
     name = check_name("user", args.name)
     if args.delete:
         with users_to_change(args.file) as users:
             if users.pop(name, None) is None:
-                raise UsersError(f"no user {name!r} in {args.file}")
+                raise AccessError(f"no user {name!r} in {args.file}")
         print(f"Removed user {name}.")
         return 0
     groups = frozenset(check_name("group", one) for one in args.group or ())
@@ -94,28 +87,24 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _password(from_stdin: bool, name: str) -> str:
-    from pyrite.access.users import UsersError
-
     try:
         password = sys.stdin.readline().rstrip("\n") if from_stdin else _asked_for(name)
         password.encode()
     except UnicodeError:
-        raise UsersError("the password is not valid UTF-8; nothing was changed") from None
+        raise AccessError("the password is not valid UTF-8; nothing was changed") from None
     if not password:
-        raise UsersError("the password is empty; nothing was changed")
+        raise AccessError("the password is empty; nothing was changed")
     return password
 
 
 def _asked_for(name: str) -> str:
-    from pyrite.access.users import UsersError
-
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)  # raised when the password would be echoed
         try:
             password = getpass.getpass(f"Password for {name}: ")
             again = getpass.getpass("Repeat password: ")
         except getpass.GetPassWarning:
-            raise UsersError("no terminal to prompt on; pass the password with --stdin") from None
+            raise AccessError("no terminal to prompt on; pass the password with --stdin") from None
     if again != password:
-        raise UsersError("the passwords do not match; nothing was changed")
+        raise AccessError("the passwords do not match; nothing was changed")
     return password

@@ -144,7 +144,7 @@ def _broker(text: str) -> str:
 def _said(work: Callable[[], int]) -> int:
     """Run an action; known errors become one line on stderr and an exit code."""
     try:
-        from pyrite.pipeline.project import ProjectError
+        from pyrite.pipeline.errors import PipelineError
     except ModuleNotFoundError as error:
         print(
             f"pyrite pipeline: {error}. Install what it takes: pip install 'pyrite[spark]'", file=sys.stderr
@@ -152,9 +152,9 @@ def _said(work: Callable[[], int]) -> int:
         return 1
     try:
         return work()
-    except ProjectError as error:
+    except PipelineError as error:
         print(f"pyrite pipeline: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except ModuleNotFoundError as error:
         print(
             f"pyrite pipeline: {error}. Install what it takes: pip install 'pyrite[spark]'", file=sys.stderr
@@ -187,11 +187,10 @@ def _run_project(args: argparse.Namespace) -> int:
     project = find_project(args.project)  # loading Spark takes seconds
     if project.advice is not None:
         print(f"pyrite pipeline: {project.advice}", file=sys.stderr)
+    from pyrite.pipeline.errors import PipelineError
     from pyrite.pipeline.progress import Progress
-    from pyrite.pipeline.run import RunError, run_continuously, started
-    from pyrite.pipeline.schemas import SchemaError
-    from pyrite.pipeline.session import NoSpark
-    from pyrite.spark.java import NoJava
+    from pyrite.pipeline.run import run_continuously, started
+    from pyrite.spark.java import JavaNotFound
 
     progress = Progress(Console(stderr=True), Console())
     signal.signal(signal.SIGTERM, _interrupted)
@@ -205,11 +204,11 @@ def _run_project(args: argparse.Namespace) -> int:
             _stop_after_this_run(stop, progress.note)
             run_continuously(runner, progress.step, progress.done, args.every, stop, progress.note)
             return 0
-    except (RunError, SchemaError, NoJava, NoSpark) as error:
+    except (PipelineError, JavaNotFound) as error:
         print(f"pyrite pipeline: {error}", file=sys.stderr)
         if (project.folder / "spark.log").exists():
             print(f"Spark's own output is in {project.folder / 'spark.log'}", file=sys.stderr)
-        return 1
+        return getattr(error, "exit_code", 1)
 
 
 def _stop_after_this_run(stop: Event, note: Callable[[str], None]) -> None:
@@ -243,13 +242,8 @@ def _show(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace) -> int:
     def work() -> int:
         from pyrite.pipeline.demo import DemoOptions, demo
-        from pyrite.pipeline.process import DemoError
 
         wanted = DemoOptions(args.devices, args.rate, args.seconds, args.faults, args.seed)
-        try:
-            return 0 if demo(wanted, Console()) else 1
-        except DemoError as error:
-            print(f"pyrite pipeline: {error}", file=sys.stderr)
-            return 1
+        return 0 if demo(wanted, Console()) else 1
 
     return _said(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import select
 import signal
 import sys
@@ -13,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from pyrite.cli.connection import CommandConnection, refused_subscription
 from pyrite.cli.errors import CommandError, describe, discard_stdout
-from pyrite.cli.message_format import Format, NotJSON, Received
+from pyrite.cli.message_format import Format, Received
 from pyrite.client import Message, PublishError, Subscription
-from pyrite.filters import levels_of, matches
+from pyrite.topics.filters import matches, without_share
 
 TIMED_OUT = 27  # mosquitto_sub's exit code for -W
 MAX_BATCH = 1_000
@@ -33,7 +34,7 @@ class SubscribeCommand:
         self._format = form
         self._ending = b"" if args.no_newline else b"\n"
         self._output = sys.stdout.buffer
-        self._unwanted = [levels_of(each) for each in args.filter_out]
+        self._unwanted = [without_share(os.fsencode(each)) for each in args.filter_out]
         self._left = sys.maxsize if args.count is None else args.count
         self._done = False
         self._removals: set[asyncio.Future[None]] = set()
@@ -101,8 +102,10 @@ class SubscribeCommand:
             return False
         if message.retain and args.no_retain:
             return False
-        if self._unwanted and any(matches(levels, message.topic) for levels in self._unwanted):
-            return False
+        if self._unwanted:
+            topic = message.topic.encode()
+            if any(matches(each, topic) for each in self._unwanted):
+                return False
         if message.retain and args.remove_retained:
             self._remove(message.topic)
         return True
@@ -131,7 +134,7 @@ class SubscribeCommand:
         )
         try:
             return self._format(received) + self._ending
-        except NotJSON as error:
+        except CommandError as error:
             self._connection.warn(f"{error}.")
             return b""
 

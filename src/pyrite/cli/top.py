@@ -17,7 +17,7 @@ from rich.live import Live
 
 from pyrite.cli.connection import CommandConnection, add_connection_options
 from pyrite.cli.errors import CommandError, UsageError, discard_stdout, run_command
-from pyrite.cli.top_metrics import PIPELINES, PREFIX, Sample, Sampler
+from pyrite.cli.top_metrics import PIPELINES, PREFIX, Sampler, TopSample
 from pyrite.cli.top_view import View
 from pyrite.client import SubscribeError, Subscription
 
@@ -122,7 +122,7 @@ class _Watcher:
             before = self._sampler.count
             await asyncio.sleep(SETTLE_TIME)
 
-    async def _show(self, show: Callable[[Sample, str], None]) -> None:
+    async def _show(self, show: Callable[[TopSample, str], None]) -> None:
         where = str(self._connection.endpoint)
         connected = self._connection.client.connected
         gone_at = 0.0
@@ -134,7 +134,7 @@ class _Watcher:
                 gone_at = gone_at or time.monotonic()
                 self._sampler.clear()
                 away = f"{where} has been unreachable for {time.monotonic() - gone_at:.0f} s; reconnecting"
-                show(Sample({}, {}, {}), away)
+                show(TopSample({}, {}, {}), away)
             if self._args.once:
                 return
             await asyncio.sleep(self._args.interval)
@@ -150,7 +150,7 @@ class _Output:
         if not args.json and not args.once and self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
 
-    def __enter__(self) -> Callable[[Sample, str], None]:
+    def __enter__(self) -> Callable[[TopSample, str], None]:
         if self._live is not None:
             self._live.start()
         return self._show
@@ -159,7 +159,7 @@ class _Output:
         if self._live is not None:
             self._live.stop()
 
-    def _show(self, sample: Sample, title: str) -> None:
+    def _show(self, sample: TopSample, title: str) -> None:
         if self._live is not None:
             self._live.update(View(sample, title), refresh=True)
         elif not sample.metrics:

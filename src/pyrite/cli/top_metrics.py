@@ -31,7 +31,7 @@ UPDATE_GAP = 0.05
 """Messages further apart than this many seconds belong to different updates of $SYS."""
 
 
-class Sample(NamedTuple):
+class TopSample(NamedTuple):
     """The metrics at one moment."""
 
     metrics: dict[str, str]
@@ -89,7 +89,7 @@ class Sampler:
         elif name in self._pipelines or len(self._pipelines) < MAX_PIPELINES:
             self._pipelines[name] = said
 
-    def sample(self) -> Sample:
+    def sample(self) -> TopSample:
         """Return the current metrics, with rates between the last two updates of the broker.
 
         Until there are two, rates are the broker's one-minute averages.
@@ -103,7 +103,7 @@ class Sampler:
                 for name, rate in self._rates.items():
                     self._history.setdefault(name, deque(maxlen=HISTORY_LENGTH)).append(rate)
         rates = self._rates or self._averages()
-        return Sample(
+        return TopSample(
             dict(self._figures),
             {name: round(rate, 2) for name, rate in rates.items() if name in self._figures},
             {name: tuple(values) for name, values in self._history.items()},

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from pyrite.cli.top_metrics import Sample
+from pyrite.cli.top_metrics import TopSample
 from pyrite.process.terminal import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -61,7 +61,7 @@ SIDE_BY_SIDE_WIDTH, STACKED_WIDTH = 78, 54
 class View:
     """A sample drawn in the width of the terminal, in 24 lines, without cutting numbers."""
 
-    sample: Sample
+    sample: TopSample
     title: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -102,7 +102,7 @@ def _metrics(metrics: dict[str, str], width: int) -> list[RenderableType]:
     return [side]
 
 
-def _traffic(sample: Sample, room: int) -> Table:
+def _traffic(sample: TopSample, room: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("per second", justify="right", min_width=10, no_wrap=True)

@@ -29,8 +29,8 @@ from pyrite.client.publishing import ClientPublishing
 from pyrite.client.requests import Consumer, Requests
 from pyrite.client.subscribing import Subscriptions
 from pyrite.client.subscription import Subscribing, Subscription
-from pyrite.filters import check_filter
 from pyrite.protocols.mqtt.packets import V5, Connack, Connect, Wish
+from pyrite.topics.filters import InvalidTopic, check_filter, without_share
 
 
 class Client(ClientPublishing):
@@ -235,7 +235,10 @@ class Client(ClientPublishing):
         if not filters and not unclaimed:
             raise ValueError("a subscription needs at least one filter")
         for one in filters:
-            check_filter(one)
+            try:
+                check_filter(without_share(one.encode()))
+            except (InvalidTopic, UnicodeEncodeError) as wrong:
+                raise ValueError(f"invalid topic filter {one[:100]!r}: {wrong}") from None
         wishes = [
             Wish(one.encode(), qos, no_local, retain_as_published, retain_handling)
             for one in dict.fromkeys(filters)

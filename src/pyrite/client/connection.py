@@ -11,10 +11,18 @@ from dataclasses import dataclass
 from pyrite.client.errors import ClientError, ConnectError, ConnectionLost, reason_text
 from pyrite.client.message import Message, Properties
 from pyrite.client.options import ClientOptions
-from pyrite.client.protocol import Answered, Connected, Ended, Protocol, ProtocolError, Refusal, Settled
+from pyrite.client.protocol import (
+    Answered,
+    Connected,
+    ConnectRefused,
+    Ended,
+    Protocol,
+    ProtocolError,
+    Settled,
+)
 from pyrite.client.trace import Trace
 from pyrite.client.trace import log as packets_log
-from pyrite.client.transport import Transport, open_transport
+from pyrite.client.transport import ClientTransport, open_transport
 from pyrite.protocols.mqtt.packets import V5, Connack, Connect
 from pyrite.protocols.mqtt.reasons import Reason
 
@@ -68,7 +76,7 @@ class ClientConnection:
 
     def __init__(self, options: ClientOptions, protocol: Protocol, callbacks: Callbacks) -> None:
         self.connected = asyncio.Event()
-        self.transport: Transport | None = None
+        self.transport: ClientTransport | None = None
         self._options = options
         self._address = options.address
         self._protocol = protocol
@@ -152,7 +160,7 @@ class ClientConnection:
         except TimeoutError:
             transport.abort()
 
-    def _lost(self, transport: Transport, text: str) -> None:
+    def _lost(self, transport: ClientTransport, text: str) -> None:
         """Handle a lost connection."""
         if transport is not self.transport:
             return
@@ -219,7 +227,7 @@ class ClientConnection:
             self._last_sent = asyncio.get_running_loop().time()
             self._write(self.transport)
 
-    def _write(self, transport: Transport) -> None:
+    def _write(self, transport: ClientTransport) -> None:
         data = self._protocol.take()
         if self._sent_trace is not None:
             self._sent_trace.feed(data)
@@ -276,7 +284,7 @@ class ClientConnection:
         self.flush()
         self._callbacks.read()
 
-    def _handle(self, event: Connected | Refusal | Ended) -> None:
+    def _handle(self, event: Connected | ConnectRefused | Ended) -> None:
         greeting = self._greeting
         match event:
             case Connected(connack):
@@ -289,7 +297,7 @@ class ClientConnection:
                 if greeting is not None and not greeting.done():
                     greeting.set_result(None)
                 self._callbacks.accepted(connack)
-            case Refusal(connack):
+            case ConnectRefused(connack):
                 said = connack.properties.get("reason_string", "")
                 if self._protocol.version == V5:
                     text = reason_text(connack.reason, said)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyrite.errors import PyriteError
 from pyrite.protocols.mqtt.reasons import describe
 
 
-class ClientError(Exception):
+class ClientError(PyriteError):
     """Base class: a call of the client failed."""
 
 

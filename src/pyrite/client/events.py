@@ -39,7 +39,7 @@ class Connected:
 
 
 @dataclass(slots=True)
-class Refusal:
+class ConnectRefused:
     """CONNACK with a refusal."""
 
     connack: Connack
@@ -71,4 +71,4 @@ class Ended:
     text: str
 
 
-Event = Connected | Refusal | Message | Settled | Answered | Ended
+Event = Connected | ConnectRefused | Message | Settled | Answered | Ended

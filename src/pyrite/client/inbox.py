@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pyrite.client.errors import ClientError
 from pyrite.client.message import Message
 from pyrite.client.subscription import Subscription
-from pyrite.filters import levels_of, matches
+from pyrite.topics.filters import matches, without_share
 
 _log = logging.getLogger("pyrite.client")
 _MAX_CACHED_TOPICS = 10_000
@@ -29,7 +29,7 @@ class Inbox:
         """The subscriptions of each topic: a cache of `matches`."""
         self._unclaimed: list[Message] = []
         """Messages of earlier subscriptions of the session, kept until the client subscribes again."""
-        self._left: dict[str, list[str]] = {}
+        self._left: dict[str, bytes] = {}
         """Filters that were unsubscribed: messages still arriving for them are dropped."""
         self._taker: Subscription | None = None
         """The subscription that receives messages matching no other."""
@@ -61,7 +61,7 @@ class Inbox:
             self.remove(subscription)
             subscription.end()
             self.taken(subscription.drop())
-        self._left[topic_filter] = levels_of(topic_filter)
+        self._left[topic_filter] = without_share(topic_filter.encode())
         unclaimed, self._unclaimed = self._unclaimed, []
         for message in unclaimed:
             self.deliver(message)
@@ -109,7 +109,8 @@ class Inbox:
             subscription.put(message)
 
     def _find_readers(self, topic: str) -> tuple[Subscription, ...]:
-        readers = tuple(one for one in self if any(matches(levels, topic) for levels in one.levels))
+        name = topic.encode()
+        readers = tuple(one for one in self if any(matches(each, name) for each in one.patterns))
         if not readers and self._taker is not None and not self._is_left(topic):
             readers = (self._taker,)
         if len(self._readers) >= _MAX_CACHED_TOPICS:
@@ -128,7 +129,8 @@ class Inbox:
                 _log.info("messages on topics such as %s wait for a subscription", message.topic)
 
     def _is_left(self, topic: str) -> bool:
-        return any(matches(levels, topic) for levels in self._left.values())
+        name = topic.encode()
+        return any(matches(each, name) for each in self._left.values())
 
     def taken(self, messages: Sequence[Message]) -> None:
         """Acknowledge messages taken from a subscription's queue."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from pyrite.client.errors import ClientError
 from pyrite.protocols.line import frames
 
 KEEP_ALIVE_PREFIX = b"alive-"
@@ -28,7 +29,7 @@ MAX_SEEN = 1_000
 """Message numbers remembered over UDP, to drop duplicates."""
 
 
-class LineError(Exception):
+class LineError(ClientError):
     """The broker answered with an Error, whose code is `code`."""
 
     def __init__(self, code: str, text: str) -> None:

@@ -11,7 +11,7 @@ unacknowledged messages are sent again on the next one.
 
 from __future__ import annotations
 
-from pyrite.client.events import Answered, Connected, Ended, Event, Outgoing, Refusal, Settled
+from pyrite.client.events import Answered, Connected, ConnectRefused, Ended, Event, Outgoing, Settled
 from pyrite.client.message import Message, Properties
 from pyrite.client.sending import MAX_PACKET_ID, PUBREC, PUBREL, Sending
 from pyrite.protocols.mqtt import fields
@@ -223,7 +223,7 @@ class Protocol(Sending):
 
     def _on_connack(self, connack: Connack, events: list[Event]) -> None:
         if connack.reason:
-            events.append(Refusal(connack))
+            events.append(ConnectRefused(connack))
             return
         self.connected = True
         window = connack.properties.get("receive_maximum", MAX_PACKET_ID) if self._five else MQTT_3_WINDOW
@@ -267,12 +267,12 @@ class Protocol(Sending):
 
 __all__ = [
     "Answered",
+    "ConnectRefused",
     "Connected",
     "Ended",
     "Event",
     "Outgoing",
     "Protocol",
     "ProtocolError",
-    "Refusal",
     "Settled",
 ]

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from pyrite.client.errors import ClientError
 from pyrite.client.message import Message, Properties
-from pyrite.filters import levels_of
 from pyrite.protocols.mqtt.packets import Wish
+from pyrite.topics.filters import without_share
 
 
 class Owner(Protocol):
@@ -42,7 +42,8 @@ class Subscription:
         """The broker's reason string."""
         self.wishes = list(wishes)
         self.properties = properties
-        self.levels = [levels_of(one) for one in self.filters]
+        self.patterns = [without_share(wish.topic_filter) for wish in wishes]
+        """The filters that topics are matched with: those of shared subscriptions without their group."""
         self._start = start
         self._heard = False
         self._owner = owner
@@ -124,7 +125,7 @@ class Subscription:
         self.granted.pop(topic_filter, None)
         self.wishes = [wish for wish in self.wishes if wish.topic_filter.decode() != topic_filter]
         self.filters = tuple(wish.topic_filter.decode() for wish in self.wishes)
-        self.levels = [levels_of(one) for one in self.filters]
+        self.patterns = [without_share(wish.topic_filter) for wish in self.wishes]
 
     def put(self, message: Message) -> None:
         """Add a message to the queue."""

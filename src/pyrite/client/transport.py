@@ -16,10 +16,12 @@ _HIGH_WATER = 1 << 20
 """Bytes in the send buffer above which publishers wait."""
 
 
-class Transport(asyncio.Protocol):
+class ClientTransport(asyncio.Protocol):
     """A byte stream to and from the broker."""
 
-    def __init__(self, on_data: Callable[[bytes], None], on_lost: Callable[[Transport, str], None]) -> None:
+    def __init__(
+        self, on_data: Callable[[bytes], None], on_lost: Callable[[ClientTransport, str], None]
+    ) -> None:
         self.on_data = on_data
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
@@ -106,10 +108,10 @@ async def open_transport(
     tls: ssl.SSLContext | None,
     bind_address: str,
     on_data: Callable[[bytes], None],
-    on_lost: Callable[[Transport, str], None],
-) -> Transport:
+    on_lost: Callable[[ClientTransport, str], None],
+) -> ClientTransport:
     """Connect; raises ConnectError."""
-    make: Callable[[], Transport] = partial(Transport, on_data, on_lost)
+    make: Callable[[], ClientTransport] = partial(ClientTransport, on_data, on_lost)
     if address.scheme in ("ws", "wss"):
         from pyrite.client.websocket import WebSocketTransport  # slow to load
 
@@ -133,8 +135,8 @@ async def open_transport(
 
 
 async def _connect(
-    make: Callable[[], Transport], address: Address, tls: ssl.SSLContext | None, bind_address: str
-) -> Transport:
+    make: Callable[[], ClientTransport], address: Address, tls: ssl.SSLContext | None, bind_address: str
+) -> ClientTransport:
     """Connect to the first address that accepts; raises the last error if none does."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

@@ -11,14 +11,14 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from pyrite.client.errors import ConnectError
-from pyrite.client.transport import Transport
+from pyrite.client.transport import ClientTransport
 
 
-class WebSocketTransport(Transport):
+class WebSocketTransport(ClientTransport):
     """Sends and receives binary messages of the WebSocket subprotocol `mqtt` (6)."""
 
     def __init__(
-        self, uri: str, on_data: Callable[[bytes], None], on_lost: Callable[[Transport, str], None]
+        self, uri: str, on_data: Callable[[bytes], None], on_lost: Callable[[ClientTransport, str], None]
     ) -> None:
         super().__init__(on_data, on_lost)
         # A packet may span WebSocket frames, so their size has no meaning [MQTT-6.0.0-2].

@@ -11,7 +11,7 @@ from pathlib import Path
 import uvloop
 
 from pyrite.flight.front import Front
-from pyrite.ipc.client import Client
+from pyrite.ipc.client import BrokerClient
 from pyrite.ipc.messages import Failed, FlightSettings, NewCertificates, Ready, RightsChanged
 from pyrite.process.logs import parse_levels, start_logging
 from pyrite.process.plain_arrow import keep_pandas_out
@@ -27,7 +27,7 @@ async def run(descriptor: int) -> int:
     from pyrite.sinks.staging import Staging
     from pyrite.storage.bulk import LogFolder
 
-    client, settings = await Client.open(descriptor, FlightSettings, PATIENCE)
+    client, settings = await BrokerClient.open(descriptor, FlightSettings, PATIENCE)
     start_logging(parse_levels(settings.logging.levels), settings.logging.format)
     data = Path(settings.data)
     try:

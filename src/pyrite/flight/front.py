@@ -21,8 +21,8 @@ from itertools import count
 from typing import cast
 from urllib.parse import quote
 
-from pyrite.flight.inspection import Inspection, Refused
-from pyrite.ipc.client import Client
+from pyrite.flight.inspection import InputRefused, Inspection
+from pyrite.ipc.client import BrokerClient
 from pyrite.ipc.messages import FlightSettings, Given, NewCertificates, RefusedConnection
 from pyrite.process.accept import StreamListener
 from pyrite.process.endpoints import bind
@@ -121,7 +121,7 @@ class ClientSide(Side):
             return
         try:
             self._inspection.feed(data)
-        except Refused as wrong:
+        except InputRefused as wrong:
             self._front.refused_input(self, str(wrong))
         else:
             super().data_received(data)
@@ -135,7 +135,7 @@ class ClientSide(Side):
 class Front:
     """Accepts connections, and joins each to one with gRPC, at `location`."""
 
-    def __init__(self, settings: FlightSettings, client: Client) -> None:
+    def __init__(self, settings: FlightSettings, client: BrokerClient) -> None:
         self._settings = settings
         self._broker = client
         tls = settings.tls

@@ -13,6 +13,8 @@ from collections.abc import Generator
 from struct import error as StructError
 from struct import unpack_from
 
+from pyrite.errors import PyriteError
+
 MAX_MESSAGE = 288 * 1024 * 1024
 """Bytes of one message of gRPC: a record batch with the largest message that MQTT has, and more."""
 MAX_HEADER = 4 * 1024 * 1024
@@ -27,12 +29,12 @@ _DATA_HEADER = 2
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
-class Refused(Exception):
+class InputRefused(PyriteError):
     """A client has sent what is not accepted; the text says what."""
 
 
 class Inspection:
-    """Follows what one client sends. `feed` raises Refused before the bytes that are not accepted go on."""
+    """Inspects the input of one client. `feed` raises InputRefused before refused bytes are forwarded."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -73,7 +75,7 @@ class Inspection:
         self._pending.clear()
         if kind == _DATA:
             if number not in self._streams and len(self._streams) >= MAX_STREAMS:
-                raise Refused(f"more than {MAX_STREAMS} calls at one time")
+                raise InputRefused(f"more than {MAX_STREAMS} calls at one time")
             self._stream = self._streams.setdefault(number, _Message())
             self._left, self._padding, self._padded = length, 0, bool(flags & _PADDED)
             self._end = number if flags & _END_STREAM else 0
@@ -142,12 +144,12 @@ class _Message:
     def _messages(self) -> Generator[None, int, None]:
         while True:
             if (yield):
-                raise Refused("messages that gRPC has compressed")
+                raise InputRefused("messages that gRPC has compressed")
             length = 0
             for _ in range(4):
                 length = length << 8 | (yield)
             if length > MAX_MESSAGE:
-                raise Refused(f"a message of {length} bytes: at most {MAX_MESSAGE} are accepted")
+                raise InputRefused(f"a message of {length} bytes: at most {MAX_MESSAGE} are accepted")
             while length > 0:
                 tag, size = yield from self._varint()
                 length -= size
@@ -157,18 +159,18 @@ class _Message:
                     length -= size
                     continue
                 if kind not in (1, 2, 5):
-                    raise Refused("a message that cannot be read")
+                    raise InputRefused("a message that cannot be read")
                 count = {1: 8, 5: 4}.get(kind, 0)
                 if kind == 2:
                     count, size = yield from self._varint()
                     length -= size
                 length -= count
                 if length < 0:
-                    raise Refused("a message that cannot be read")
+                    raise InputRefused("a message that cannot be read")
                 if kind == 2 and field == _DATA_HEADER and count <= MAX_HEADER:
                     self._wanted = count
                 elif kind == 2 and field == _DATA_HEADER:
-                    raise Refused(f"metadata of {count} bytes: at most {MAX_HEADER} are accepted")
+                    raise InputRefused(f"metadata of {count} bytes: at most {MAX_HEADER} are accepted")
                 else:
                     self._left = count
 
@@ -182,11 +184,11 @@ class _Message:
             if byte < 0x80:
                 return value, size
             if size == 10:
-                raise Refused("a message that cannot be read")
+                raise InputRefused("a message that cannot be read")
 
 
 def check_metadata(data: bytes) -> None:
-    """Raise Refused if this is the metadata of a record batch whose buffers are compressed.
+    """Raise InputRefused if this is the metadata of a record batch whose buffers are compressed.
 
     Other calls have other things in this field: what is no such metadata is none of our concern, as Arrow
     cannot read it either.
@@ -204,7 +206,7 @@ def check_metadata(data: bytes) -> None:
     except (StructError, IndexError):
         return
     if compressed:
-        raise Refused("record batches with compressed buffers: send them without compression")
+        raise InputRefused("record batches with compressed buffers: send them without compression")
 
 
 def _field(data: bytes, table: int, number: int) -> int:

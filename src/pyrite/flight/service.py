@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from pyrite.ipc.client import Client
+from pyrite.ipc.client import BrokerClient
 from pyrite.ipc.flight import (
-    Abort,
+    AbortSink,
     Authenticate,
     BeginRead,
     CheckRead,
     CheckRights,
     CheckRoom,
-    Commit,
+    CommitSink,
     NameStreams,
-    Stage,
+    StagePart,
 )
 from pyrite.ipc.messages import Admitted, Given, Request
 from pyrite.ipc.problem import Problem
@@ -172,7 +172,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self,
         log: LogFolder,
         staging: Staging,
-        client: Client,
+        client: BrokerClient,
         location: str,
         peer: Callable[[str], Given | None],
     ) -> None:
@@ -309,16 +309,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             check_rows(first)
             topic = first.column("topic")[0].as_py()
             batches = chain([first], batches)
-        name = self._ask(context, Stage(sink, part, topic))
+        name = self._ask(context, StagePart(sink, part, topic))
 
-        def grow() -> None:
+        def check_room() -> None:
             self._ask(context, CheckRoom(sink))
 
-        rows = self._staging.write(sink, name, reader.schema, batches, grow)
+        rows = self._staging.write(sink, name, reader.schema, batches, check_room)
         try:
-            grow()  # the sink may have been given up meanwhile
+            check_room()  # the sink may have been aborted
         except Problem:
-            self._ask(context, Abort(sink, [part]))
+            self._ask(context, AbortSink(sink, [part]))
             raise
         writer.write(json.dumps({"rows": rows}).encode())
 
@@ -374,13 +374,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         if not 0 <= batch <= MAX_BATCH:
             raise QueryError(f"commit: expected a batch from 0 to {MAX_BATCH}, not {batch}")
         sink = check_name("sink", _text(asked, "sink"))
-        return {"committed": self._ask(context, Commit(sink, batch, _parts(parts)))}
+        return {"committed": self._ask(context, CommitSink(sink, batch, _parts(parts)))}
 
     def _abort(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Forget what was staged: {sink, parts} -> {}. Without parts all of it, and what is yet to come."""
         parts = asked.get("parts")
         sink = check_name("sink", _text(asked, "sink"))
-        self._ask(context, Abort(sink, None if parts is None else _parts(parts)))
+        self._ask(context, AbortSink(sink, None if parts is None else _parts(parts)))
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The application: its routes, and what every answer carries."""
+"""The ASGI application: routes, errors, and security headers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pyrite.http.exchange import Exchange, Shared
+from pyrite.http.exchange import HttpExchange, Shared
 from pyrite.http.handlers import SPECIAL, Handler, forward
 from pyrite.http.openapi import DESCRIPTION
 from pyrite.ipc.api import ENDPOINTS
 from pyrite.ipc.api.endpoint import ApiRequest, ProblemDetails
-from pyrite.ipc.client import Client
+from pyrite.ipc.client import BrokerClient
 from pyrite.ipc.messages import HttpSettings
 from pyrite.ipc.problem import Problem
 
@@ -44,12 +44,12 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Headers of every answer: a page loads scripts from here only, and is never embedded in another."""
+"""Headers of every answer: pages load scripts from this origin only, and cannot be embedded."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-class Guard:
-    """Refuses requests that a page of another site may have made a browser send, and adds headers."""
+class SecurityMiddleware:
+    """Refuses cross-site requests, and adds security headers to every answer."""
 
     def __init__(self, app: ASGIApp, settings: HttpSettings, public_host: str) -> None:
         self._app = app
@@ -57,8 +57,6 @@ class Guard:
         self._public_host = public_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-
         started = False
 
         async def send_with_headers(message: Message) -> None:
@@ -75,31 +73,30 @@ class Guard:
         app = self._app if problem is None else problem_response(problem)
         try:
             await app(scope, receive, send_with_headers)
-        except Exception:  # a defect ends this request, and no other
+        except Exception:  # ends this request only
             if started:
                 raise
             logger.exception("internal error: %s %r", scope["method"], scope["path"])
             await problem_response(Problem(500, "internal error"))(scope, receive, send_with_headers)
 
     def _check(self, headers: Headers, method: str) -> Problem | None:
-        """Return what is wrong with the host or the origin of a request."""
+        """Return a Problem for a wrong Host or a foreign Origin."""
         if len(headers.getlist("host")) > 1:
-            return Problem(400, "expected one Host")
+            return Problem(400, "expected one Host header")
         host = headers.get("host", "")
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             name = ""
         if self._settings.is_local and not self._is_own(name) and (not host or host != self._public_host):
-            # Otherwise pages of a site whose name points here would count as our own (DNS rebinding).
+            # Otherwise, a site could point its name here and read answers (DNS rebinding).
             return Problem(
                 421,
-                f"the Host {host!r} is not served here: expected localhost, an address, or that "
-                "of http.public_url",
+                f"wrong Host {host!r}: expected localhost, an address, or the host of http.public_url",
             )
         origin = headers.get("origin")
         if method not in SAFE_METHODS and origin is not None and origin.partition("://")[2] != host:
-            return Problem(403, f"not authorized: a page of {origin!r} may change nothing here")
+            return Problem(403, f"not authorized: pages of {origin!r} may not change anything")
         return None
 
     def _is_own(self, name: str) -> bool:
@@ -111,7 +108,7 @@ class Guard:
 
 
 class NameConvertor(PathConvertor):
-    """A name in a path: with slashes and line ends, which topics may have."""
+    """A name in a path; it may contain slashes and line ends, as topics may."""
 
     regex = "(?s:.*)"
 
@@ -120,24 +117,23 @@ register_url_convertor("name", NameConvertor())
 
 
 class Resource:
-    """A path of the API, with a handler for each of its methods."""
+    """A path of the API, with the request type of each method."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._kinds: dict[str, type[ApiRequest[Any]]] = {}
 
     def add(self, method: str, kind: type[ApiRequest[Any]]) -> None:
-        """Add a method; GET stands for HEAD, too."""
+        """Add a method; GET also adds HEAD."""
         self._kinds[method] = kind
         if method == "GET":
             self._kinds["HEAD"] = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         kind = self._kinds.get(scope["method"])
         if kind is None:
             raise HTTPException(405, headers={"Allow": ", ".join(self._kinds)})
-        exchange = Exchange(Request(scope, receive, send), self._shared)
+        exchange = HttpExchange(Request(scope, receive, send), self._shared)
         try:
             asked = await exchange.parse(kind)
             handle: Handler = SPECIAL.get(kind, forward)
@@ -148,20 +144,19 @@ class Resource:
 
 
 class Dashboard(StaticFiles):
-    """The files of the dashboard; a browser asks each time whether they have changed."""
+    """The files of the dashboard, which browsers revalidate each time."""
 
     def file_response(self, *arguments: object, **named: object) -> Response:
-        """Return a file, or that it has not changed."""
         response = super().file_response(*arguments, **named)  # type: ignore[arg-type]
         response.headers["Cache-Control"] = "no-cache"
         return response
 
 
 def problem_response(problem: Problem, request: Request | None = None) -> Response:
-    """Return a refusal as the client gets it (RFC 9457)."""
+    """Return a Problem as an HTTP response (RFC 9457)."""
     headers = {}
     if problem.status == 401:
-        # A script is not told of Basic, so that the browser opens no log-in dialogue of its own.
+        # Scripts are not offered Basic, or the browser would open its own log-in dialogue.
         by_script = request is not None and request.headers.get("sec-fetch-dest") == "empty"
         basic = "" if by_script else 'Basic realm="pyrite", charset="UTF-8", '
         headers["WWW-Authenticate"] = f'{basic}Bearer realm="pyrite"'
@@ -184,9 +179,10 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail, headers = error.detail, dict(error.headers or {})
     if error.status_code == 404:
-        detail = f"there is nothing at {request.url.path!r}; /openapi.json lists all paths"
+        detail = f"no such path: {request.url.path!r}; /openapi.json lists all paths"
     elif error.status_code == 405:
-        detail = f"{request.method} is not allowed here: expected {headers.setdefault('Allow', 'GET, HEAD')}"
+        allowed = headers.setdefault("Allow", "GET, HEAD")
+        detail = f"{request.method} is not allowed for this path: expected {allowed}"
     response = problem_response(Problem(error.status_code, detail))
     response.headers.update(headers)
     return response
@@ -205,8 +201,7 @@ def _routes(shared: Shared) -> list[BaseRoute]:
     return [Route(path, handler) for path, handler in paths.items()]
 
 
-def make_app(client: Client, settings: HttpSettings) -> Starlette:
-    """Make the application."""
+def make_app(client: BrokerClient, settings: HttpSettings) -> Starlette:
     shared = Shared(client, settings)
     app = Starlette(
         routes=[
@@ -214,7 +209,7 @@ def make_app(client: Client, settings: HttpSettings) -> Starlette:
             Route("/openapi.json", partial(_describe, msgspec.json.encode(DESCRIPTION))),
             Mount("/", Dashboard(directory=STATIC, html=True, check_dir=False)),
         ],
-        middleware=[Middleware(Guard, settings=settings, public_host=shared.public_host)],
+        middleware=[Middleware(SecurityMiddleware, settings=settings, public_host=shared.public_host)],
         exception_handlers={Problem: _refuse, HTTPException: _refuse_route},
     )
     app.router.redirect_slashes = False

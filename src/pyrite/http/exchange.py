@@ -1,4 +1,4 @@
-"""One HTTP request: its caller, parameters and body, and what it holds in memory until it is answered."""
+"""One HTTP request: caller, parameters, body, and the memory it holds until it is answered."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pyrite.http.protocol import ADMITTED, CERTIFICATE
 from pyrite.http.validation import convert, parse_object
 from pyrite.ipc.api.broker import CheckRight
 from pyrite.ipc.api.endpoint import ApiRequest, Body, Endpoint
-from pyrite.ipc.client import Client
+from pyrite.ipc.client import BrokerClient
 from pyrite.ipc.messages import Given, HttpSettings, LogIn
 from pyrite.ipc.messages import Request as BrokerRequest
 from pyrite.ipc.problem import Problem
 from pyrite.process.endpoints import origin_of
 
 MAX_HELD = 256 * 1024 * 1024
-"""Bytes of bodies and of large answers in memory at one time."""
+"""Maximum bytes of bodies and large answers in memory."""
 MAX_USER_HELD = MAX_HELD // 4
-"""Bytes of these for one user, or one address without a name; one body of any size allowed fits."""
+"""The same for one user, or one address without a user name; at least one body always fits."""
 
 A = TypeVar("A")
 R = TypeVar("R", bound=ApiRequest[Any])
@@ -36,37 +36,37 @@ _WEIGHT = re.compile(r"\bq=([01](?:\.\d*)?)")
 
 
 class Shared:
-    """What all requests of the process share."""
+    """State shared by all requests of the process."""
 
-    def __init__(self, client: Client, settings: HttpSettings) -> None:
+    def __init__(self, client: BrokerClient, settings: HttpSettings) -> None:
         self.client = client
         self.settings = settings
         public_url = settings.public_url
         self.public_host = origin_of(public_url).partition("://")[2] if public_url else ""
-        """The Host of requests that come through the proxy, if there is one."""
+        """The Host of requests through the proxy; empty without a proxy."""
         self.held = 0
-        """Bytes of bodies and of large answers in memory."""
+        """Bytes of bodies and large answers in memory."""
         self.held_by: Counter[str] = Counter()
-        """The same for each user."""
+        """The same by user."""
         self.max_body = settings.max_payload * 4 // 3 + 64 * 1024
-        """Bytes of a body: the largest payload in base64, and what goes with it."""
+        """Maximum bytes of a body: the largest payload in base64, and its properties."""
 
 
-class Exchange:
-    """One request, and what it holds until `close`."""
+class HttpExchange:
+    """One request, and the resources it holds until `close`."""
 
     def __init__(self, request: Request, shared: Shared) -> None:
         self.request = request
         self.shared = shared
         self.address = request.client.host if request.client else "unknown"
         self._user = self.address
-        """For whom bytes are held: the user, once known, or the address."""
+        """The user whom held bytes are counted for; the address while the user is unknown."""
         self._held = 0
         self._read: int | None = None
-        """The number by which the broker knows the read that the request is."""
+        """The number of the read at the broker, if the request is a read."""
 
     def close(self) -> None:
-        """Release what the request holds: it is answered."""
+        """Release held memory, and end the read at the broker."""
         shared, user = self.shared, self._user
         if self._held:
             shared.held -= self._held
@@ -79,11 +79,11 @@ class Exchange:
             self._read = None
 
     def hold(self, size: int) -> None:
-        """Count bytes that are in memory until the request is answered; Problem if there are too many."""
+        """Count bytes in memory until the request is answered; raise Problem if there are too many."""
         shared = self.shared
         most_of_user = max(MAX_USER_HELD, shared.max_body)
         if shared.held + size > MAX_HELD or shared.held_by[self._user] + size > most_of_user:
-            raise Problem(503, "too many large requests at one time", 1.0, close=True)
+            raise Problem(503, "too many large requests at the same time", 1.0, close=True)
         shared.held += size
         shared.held_by[self._user] += size
         self._held += size
@@ -92,12 +92,12 @@ class Exchange:
 
     @property
     def is_proxied(self) -> bool:
-        """Whether the request comes through the proxy in front of this."""
+        """True if the request came through the proxy."""
         host = self.shared.public_host
         return bool(host) and self.request.headers.get("host") == host
 
     def caller(self) -> Given:
-        """Return what the client has shown of who it is; Problem if that cannot be read."""
+        """Return the credentials of the client; raise Problem for a malformed header."""
         name, password = self._credentials()
         return Given(name, password, self.request.scope.get(CERTIFICATE), self.address)
 
@@ -117,11 +117,11 @@ class Exchange:
                 return name, password
         raise Problem(
             401,
-            "the Authorization header cannot be read: expected Basic (a name and a password), or Bearer",
+            "malformed Authorization header: expected Basic with a user name and password, or Bearer",
         )
 
     async def ask(self, request: BrokerRequest[A]) -> A:
-        """Return the broker's answer to the caller; or raise Problem."""
+        """Send a request of the caller to the broker; return the answer or raise Problem."""
         client, caller = self.shared.client, self.caller()
         answer, number = await client.ask_numbered(request, caller)
         if request.is_read:
@@ -131,24 +131,24 @@ class Exchange:
         return answer
 
     async def while_connected(self, asking: Coroutine[Any, Any, T]) -> T:
-        """Return the answer, or cancel the request when the client leaves: its body was read before."""
+        """Return the answer; cancel the request if the client disconnects. The body must have been read."""
         question = asyncio.create_task(asking)
         gone = asyncio.ensure_future(self.request.receive())
         try:
             await asyncio.wait((question, gone), return_when=asyncio.FIRST_COMPLETED)
             if not question.done():
-                raise Problem(400, "the client is gone")
+                raise Problem(400, "the client has disconnected")
             return question.result()
         finally:
             question.cancel()
             gone.cancel()
 
-    # What is asked
+    # The request
 
     async def parse(self, kind: type[R]) -> R:
-        """Return the request for the broker that path, query and body make; Problem if they do not fit.
+        """Return the request in path, query and body; raise Problem if it is invalid.
 
-        A body is read only from a client that has its right on some topic.
+        A body is read only from a client that has the endpoint's right on some topic.
         """
         endpoint = kind.endpoint
         values: dict[str, Any] = {**self._parameters(), **self._name_in_path(endpoint)}
@@ -161,7 +161,7 @@ class Exchange:
         try:
             pairs = parse_qsl(self.request.scope["query_string"].decode(), True, errors="strict")
         except UnicodeDecodeError:
-            raise Problem(400, "the query is not UTF-8") from None
+            raise Problem(400, "the query string is not UTF-8") from None
         for name, value in pairs:
             if name in found:
                 raise Problem(400, f"duplicate parameter {name!r}")
@@ -169,16 +169,14 @@ class Exchange:
         return found
 
     def _name_in_path(self, endpoint: Endpoint) -> dict[str, str]:
-        """Return the name in the path, by its parameter; it may have slashes in it."""
+        """Return the parameter in the path, which may contain slashes."""
         prefix, brace, rest = endpoint.path.partition("{")
         if not brace:
             return {}
         name, _, suffix = rest.partition("}")
         raw: bytes = self.request.scope["raw_path"]
         if not (raw.startswith(prefix.encode()) and raw.endswith(suffix.encode())):
-            raise Problem(
-                404, f"expected {prefix}NAME{suffix}, in which only the name has %: got {raw.decode()}"
-            )
+            raise Problem(404, f"expected {prefix}NAME{suffix}, with % in the name only: got {raw.decode()}")
         data = unquote_to_bytes(raw[len(prefix) : len(raw) - len(suffix)])
         try:
             return {name: data.decode()}
@@ -186,7 +184,7 @@ class Exchange:
             raise Problem(400, "the path is not UTF-8") from None
 
     def prefers(self, kind: str) -> bool:
-        """Return whether an answer of some type is wanted, and no less than JSON (RFC 9110, 12.5.1)."""
+        """Return True if the client accepts a type and likes it no less than JSON (RFC 9110, 12.5.1)."""
         weights: dict[str, float] = {}
         for one in ",".join(self.request.headers.getlist("accept")).lower().split(","):
             name, _, rest = one.partition(";")
@@ -198,12 +196,12 @@ class Exchange:
     async def _body(self, right: str, kind: type[Body]) -> Body:
         most = self.shared.max_body
         headers = self.request.headers
-        if int(headers.get("content-length", 0)) > most:  # the parser has checked that it is a number
+        if int(headers.get("content-length", 0)) > most:  # the parser has checked the number
             raise _too_large(most)
         self._user = await self.ask(CheckRight(right))
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type != "application/json":  # which pages of other sites cannot send without asking first
-            raise Problem(415, "expected a body of Content-Type application/json")
+        if content_type != "application/json":  # other sites' pages cannot send it without a preflight
+            raise Problem(415, "expected a body with Content-Type application/json")
         body = convert(parse_object(await self._read_body(most)), kind, "key")
         try:
             body.check()
@@ -222,12 +220,12 @@ class Exchange:
                 self.hold(len(part))
                 parts.append(part)
         except ClientDisconnect:
-            raise Problem(400, "the body is not complete") from None
+            raise Problem(400, "the body is incomplete") from None
         return b"".join(parts)
 
 
 def _too_large(most: int) -> Problem:
-    return Problem(413, f"a body has at most {most} bytes here", close=True)
+    return Problem(413, f"the body is larger than {most} bytes", close=True)
 
 
 def body_type(kind: type[ApiRequest[Any]]) -> type[Body]:

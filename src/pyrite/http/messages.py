@@ -1,4 +1,4 @@
-"""Messages of the log: read from a position on, or pulled by a consumer."""
+"""Endpoints that read messages from a position, or pull them with a consumer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pyrite.http import reading
-from pyrite.http.exchange import Exchange
-from pyrite.ipc.api.log import MAX_JSON_MESSAGES, Messages, Pull, ReadMessages
+from pyrite.http.exchange import HttpExchange
+from pyrite.ipc.api.log import MAX_JSON_MESSAGES, MessagePage, Pull, ReadMessages
 from pyrite.ipc.problem import Problem
 from pyrite.process.fair import Asker, FairQueue
 from pyrite.storage.query import QueryError
@@ -25,32 +25,31 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 JSON_BYTES = 16 * 1024 * 1024
 ARROW_BYTES = 64 * 1024 * 1024
-"""Bytes of one answer, except for a single message that is larger; the rest begins at `next`."""
+"""Maximum bytes of one answer, unless a single message is larger; `next` is where the rest begins."""
 READERS = 4
-"""Answers that are made at one time: each may take up that much memory a few times over."""
+"""Answers that are encoded at the same time: each may need that memory several times."""
 CHUNK = 256 * 1024
-"""Bytes of a large answer that are sent at a time: the rest waits until the client has taken some."""
+"""Bytes of a large answer that are sent at once."""
 
 _readers = ThreadPoolExecutor(READERS, "reading")
 _waiting: FairQueue[asyncio.Future[None]] = FairQueue()
-"""Requests that wait for a reader; users take turns."""
+"""Requests waiting for a reader; users take turns."""
 _busy = 0
-"""Readers at work."""
+"""Number of readers in use."""
 
 
 class LargeResponse(Response):
-    """An answer that is sent a piece at a time, as the client takes it."""
+    """An answer that is sent in chunks, as fast as the client receives them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for at in range(0, len(self.body), CHUNK):
             await send({"type": "http.response.body", "body": self.body[at : at + CHUNK], "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-async def in_thread(exchange: Exchange, call: Callable[..., T], *arguments: Any) -> T:
-    """Do what takes time in a reader's thread."""
+async def in_thread(exchange: HttpExchange, call: Callable[..., T], *arguments: Any) -> T:
+    """Run a slow call in a reader thread."""
     global _busy
     loop = asyncio.get_running_loop()
     if _busy >= READERS:
@@ -72,7 +71,7 @@ async def in_thread(exchange: Exchange, call: Callable[..., T], *arguments: Any)
 
 
 def _free_reader() -> None:
-    """Give a reader that has become free to the next request."""
+    """Pass a free reader to the next request."""
     global _busy
     while _waiting:
         turn = _waiting.get()
@@ -82,15 +81,15 @@ def _free_reader() -> None:
     _busy -= 1
 
 
-def _log(exchange: Exchange) -> reading.Log:
+def _log(exchange: HttpExchange) -> reading.Log:
     data = exchange.shared.settings.data
     if data is None:
-        raise Problem(404, "there is no log: this broker keeps nothing on disk")
+        raise Problem(404, "no log: the broker keeps nothing on disk")
     return reading.Log(Path(data))
 
 
-async def read(exchange: Exchange, asked: ReadMessages) -> Response:
-    """Return messages of a stream, as JSON or as Arrow."""
+async def read(exchange: HttpExchange, asked: ReadMessages) -> Response:
+    """Read messages of a stream, as JSON or Arrow."""
     as_arrow = exchange.prefers(ARROW)
     if not as_arrow and asked.limit > MAX_JSON_MESSAGES:
         raise Problem(400, f"limit: expected a whole number from 1 to {MAX_JSON_MESSAGES}")
@@ -107,7 +106,9 @@ async def read(exchange: Exchange, asked: ReadMessages) -> Response:
             headers = {} if found.next is None else {"Pyrite-Next": str(found.next)}
             return LargeResponse(reading.arrow_stream(found), 200, headers, ARROW)
         rows = [one for batch in found.batches for one in reading.messages(batch)]
-        return LargeResponse(msgspec.json.encode(Messages(rows, found.next, found.skipped)), media_type=JSON)
+        return LargeResponse(
+            msgspec.json.encode(MessagePage(rows, found.next, found.skipped)), media_type=JSON
+        )
 
     response = await in_thread(exchange, answer)
     exchange.hold(len(response.body))
@@ -115,8 +116,8 @@ async def read(exchange: Exchange, asked: ReadMessages) -> Response:
     return response
 
 
-async def pull(exchange: Exchange, asked: Pull) -> Response:
-    """Return messages of a consumer."""
+async def pull(exchange: HttpExchange, asked: Pull) -> Response:
+    """Pull messages with a consumer."""
     _log(exchange)
     pulled = await exchange.while_connected(exchange.ask(asked))
 

@@ -13,13 +13,13 @@ CPU_HELP = "CPU time of the HTTP process."
 
 
 def own_sample() -> Sample:
-    """Return the metric of this process."""
+    """Return the CPU time of this process as a metric."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return Sample(CPU_NAME, COUNTER, "seconds", CPU_HELP, [], [Value(used.ru_utime + used.ru_stime)])
 
 
 def lines(sample: Sample) -> Iterator[str]:
-    """Yield a metric as Prometheus reads it. Values of labels need no escapes: they are names of streams."""
+    """Yield a metric as lines of text. Label values are names of streams and need no escapes."""
     yield f"# HELP pyrite_{sample.name} {sample.help}\n# TYPE pyrite_{sample.name} {sample.kind}\n"
     for value in sample.values:
         labels = ",".join(f'{name}="{text}"' for name, text in value.labels.items())

@@ -25,16 +25,16 @@ _STATUS = {
     200: "The answer.",
     201: "Created.",
     204: "Done.",
-    400: "The request is wrong; the detail says what is expected.",
-    401: "A user name and a password, or a token, are needed, or wrong.",
-    403: "Not authorized; the detail says for what.",
-    404: "There is no such thing.",
-    409: "In conflict with the present state; the detail says why.",
+    400: "The request is invalid; the detail says what is expected.",
+    401: "Missing or wrong credentials: a user name and password, or a token.",
+    403: "Not authorized; the detail names the missing right.",
+    404: "Not found.",
+    409: "In conflict with the current state; the detail says why.",
     413: "The body, or the payload, is too large.",
     415: "The body is not application/json.",
-    429: "Too many log-ins have failed, or a quota is spent; Retry-After says when to try again.",
-    503: "The broker, or the log, does not take it now.",
-    507: "There is no room; nothing was kept.",
+    429: "Too many failed log-ins, or a quota is used up; Retry-After says when to try again.",
+    503: "The broker or the log is unavailable.",
+    507: "No room; nothing was stored.",
 }
 _REFUSALS = (400, 503)
 _LOG_IN_REFUSALS = (401, 403, 429)
@@ -46,7 +46,7 @@ def _json(schema: Schema, media_type: str = "application/json") -> Schema:
 
 
 def _answer(kind: type[ApiRequest[Any]]) -> Any:
-    """Return the type of an endpoint's JSON answer; NoneType if it has none."""
+    """Return the type of an endpoint's JSON answer, or NoneType."""
     if kind in (CreateTopic, ScrapeMetrics):
         return type(None)
     return kind.endpoint.answer or answer_type(kind)
@@ -102,7 +102,7 @@ def _operation(kind: type[ApiRequest[Any]], references: dict[Any, Schema]) -> Sc
 
 
 def _complete(operations: dict[type[ApiRequest[Any]], Schema], references: dict[Any, Schema]) -> None:
-    """Add what the types do not tell: the answers of handlers of their own."""
+    """Add answers that the types do not express."""
     unready = operations[GetReadiness]["responses"]["503"]["content"]
     unready.update(_json(references[Readiness]))
     scraped = operations[ScrapeMetrics]["responses"]
@@ -110,12 +110,12 @@ def _complete(operations: dict[type[ApiRequest[Any]], Schema], references: dict[
     scraped["200"] = {"description": _STATUS[200], "content": _json({"type": "string"}, "text/plain")}
     created = operations[CreateTopic]["responses"]
     created["201"] = {"description": _STATUS[201]}
-    created["204"] = {"description": "It existed before."}
+    created["204"] = {"description": "The topic existed before."}
     messages = operations[ReadMessages]["responses"]["200"]
     messages["content"].update(_json({"type": "string", "format": "binary"}, ARROW))
     messages["headers"] = {
         "Pyrite-Next": {
-            "description": "With Arrow: what `next` is in JSON.",
+            "description": "In Arrow answers: `next` of the JSON answer.",
             "schema": {"type": "integer", "minimum": 0},
         }
     }
@@ -146,7 +146,7 @@ def _describe() -> Schema:
         "info": {
             "title": "Pyrite",
             "version": __version__,
-            "description": "A Pyrite broker over HTTP. Users and rules are those of every protocol.",
+            "description": "The HTTP API of Pyrite. Users and rules are those of all protocols.",
         },
         "paths": paths,
         "components": {

@@ -1,4 +1,4 @@
-"""Messages out of the log's files, in bounded time and memory. In a thread."""
+"""Reads messages from the log's files, in bounded time and memory. Runs in a thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from pyrite.ipc.api.log import Message
+from pyrite.ipc.api.log import StoredMessage
 from pyrite.storage.bulk import LogFolder
 from pyrite.storage.query import SCHEMA, Query
 
 SEARCH_TIME = 5.0
-"""Seconds after which a search ends early; the answer tells where to go on."""
+"""Seconds after which a search ends early; the answer says where to continue."""
 MAX_STEP = 1_048_576
-"""Offsets that are searched at a time; at first as many as messages are wanted."""
+"""Maximum offsets searched in one step; the first step is as large as the limit."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -29,9 +29,9 @@ class Found(NamedTuple):
 
     batches: list[pa.RecordBatch]
     next: int | None
-    """The offset to go on from; None if there are no more messages."""
+    """The offset to continue from; None if there are no more messages."""
     skipped: list[str]
-    """What was left out, as it is damaged or no longer kept."""
+    """Descriptions of messages that are damaged or were removed."""
 
 
 class Log:
@@ -41,12 +41,12 @@ class Log:
         self._folder = LogFolder(data)
 
     def find(self, stream: str, topic_filter: str, position: str, limit: int, size: int) -> Found:
-        """Return messages from a position on: up to `limit`, and `size` bytes, but at least one."""
+        """Return up to `limit` messages from a position, and up to `size` bytes, but at least one message."""
         deadline = time.monotonic() + SEARCH_TIME
         start = self._folder.offset(stream, position)
         first, end = self._folder.bounds(stream)
         found = Found([], None, [])
-        if start < first:  # not step by step, as the first message that is kept may be far away
+        if start < first:  # in one step, because the first message may be far away
             found.skipped.append(f"stream {stream}: offsets {start} to {first - 1} are not kept any longer")
             start = first
         topics = () if topic_filter == "#" else (topic_filter,)
@@ -71,7 +71,7 @@ class Log:
 
 
 def _fitting(batch: pa.RecordBatch, limit: int, size: int) -> int:
-    """Return how many messages, from the first, fit into `size` bytes."""
+    """Return the number of messages that fit into `size` bytes."""
     rows: int = min(limit, batch.num_rows)
     if batch.nbytes <= size:
         return rows
@@ -80,7 +80,7 @@ def _fitting(batch: pa.RecordBatch, limit: int, size: int) -> int:
 
 
 def _lengths(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the bytes of each message in all columns: topics may be as long as payloads."""
+    """Return the bytes of each message in all columns."""
     total = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if pa.types.is_list(column.type):
@@ -108,13 +108,13 @@ def arrow_stream(found: Found) -> bytes:
     return data
 
 
-def messages(batch: pa.RecordBatch) -> Iterator[Message]:
-    """Yield the messages of a batch as the API has them."""
+def messages(batch: pa.RecordBatch) -> Iterator[StoredMessage]:
+    """Yield the messages of a batch as structures of the API."""
     columns = {name: batch.column(name).to_pylist() for name in SCHEMA.names if name != "timestamp"}
     times = batch.column("timestamp").view(pa.int64()).to_pylist()
     for at, microseconds in enumerate(times):
         row = {name: values[at] for name, values in columns.items() if values[at] is not None}
-        message = Message(
+        message = StoredMessage(
             offset=row["offset"],
             timestamp=EPOCH + timedelta(microseconds=microseconds),
             topic=row["topic"],

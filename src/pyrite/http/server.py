@@ -1,4 +1,4 @@
-"""uvicorn's server, with listeners of our own, and an end that the broker decides on."""
+"""uvicorn's server, with our listeners, and a shutdown that the broker controls."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from pyrite.http.protocol import bounded
-from pyrite.ipc.client import Client
+from pyrite.ipc.client import BrokerClient
 from pyrite.ipc.messages import HttpSettings, NewCertificates, RefusedConnection, RightsChanged
 from pyrite.process.accept import StreamListener
 from pyrite.process.tls import context_of, context_or_exit
 
-GOODBYE = 2
-"""Seconds that requests under way have to be answered, when their connection is to end."""
+SHUTDOWN_TIME = 2
+"""Seconds to answer open requests before their connection is closed."""
 CLOSING_TIME = 30.0
-"""Seconds that a client has to take the last of an answer before its connection is closed."""
+"""Seconds for a client to receive the end of an answer before its connection is closed."""
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """Serves one listener."""
 
-    def __init__(self, app: ASGIApp, settings: HttpSettings, client: Client) -> None:
+    def __init__(self, app: ASGIApp, settings: HttpSettings, client: BrokerClient) -> None:
         self._settings = settings
         self._client = client
         self._protocol = bounded(settings)
@@ -42,10 +42,10 @@ class Server(uvicorn.Server):
                 loop="none",
                 access_log=False,
                 log_config=None,
-                proxy_headers=False,  # the address that counts failed log-ins is the real one
+                proxy_headers=False,  # failed log-ins are counted for the real address
                 server_header=False,
                 timeout_keep_alive=15,
-                timeout_graceful_shutdown=GOODBYE,
+                timeout_graceful_shutdown=SHUTDOWN_TIME,
             )
         )
 
@@ -53,7 +53,7 @@ class Server(uvicorn.Server):
         """Accept connections; return the task that serves them."""
         tls = self._settings.tls
         context = None if tls is None else context_of(tls)
-        serving = asyncio.create_task(self.serve([]))  # without listeners of uvicorn's
+        serving = asyncio.create_task(self.serve([]))  # without uvicorn's own listeners
         await self._started.wait()
         self._listener = StreamListener(
             sockets,
@@ -67,22 +67,18 @@ class Server(uvicorn.Server):
         return serving
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin."""
         await super().startup(sockets)
         self._started.set()
 
     def _has_room(self, more: int) -> bool:
-        """Return whether there is room beside connections that were let in; others make room."""
+        """Return True if there is room; unknown connections are closed to make room."""
         state, protocol = self.server_state, self._protocol
-        return len(state.connections) - len(protocol.strangers) + more < protocol.most
+        return len(state.connections) - len(protocol.unknown) + more < protocol.most
 
     def told(self, message: RightsChanged | NewCertificates) -> None:
-        """Use new certificates.
-
-        If other certificates of clients are trusted than before, all clients have to connect again.
-        """
+        """Use new certificates; close all connections if the trusted authorities have changed."""
         if isinstance(message, RightsChanged):
-            return  # the broker is asked about every request
+            return  # the broker authenticates every request
         assert self._listener is not None
         self._listener.renew(context_or_exit(message.tls), message.trust_changed)
         if message.trust_changed:
@@ -90,7 +86,7 @@ class Server(uvicorn.Server):
             before = list(self.server_state.connections)
             for connection in before:
                 connection.shutdown()
-            asyncio.get_running_loop().call_later(GOODBYE, self._abort, before)
+            asyncio.get_running_loop().call_later(SHUTDOWN_TIME, self._abort, before)
 
     def _abort(self, connections: list[Any]) -> None:
         for connection in connections:
@@ -98,13 +94,13 @@ class Server(uvicorn.Server):
                 connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, and end the connections."""
+        """Stop listening, and close the connections."""
         if self._listener is not None:
             self._listener.close()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle SIGTERM: requests under way are answered. Ctrl-C is for the broker, which ends this."""
+        """Shut down at SIGTERM. Ctrl-C is left to the broker, which ends this process."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, setattr, self, "should_exit", True)
         yield

@@ -1,4 +1,4 @@
-"""Parameters and JSON bodies as typed structures, and errors that say what was expected."""
+"""Converts parameters and JSON bodies to typed structures, with errors that say what is expected."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
 def convert(found: Mapping[str, Any], kind: type[T], noun: str, strict: bool = True) -> T:
-    """Return values by name as a structure; Problem, with the `noun` for a value, if they do not fit.
+    """Return named values as a structure; raise Problem for invalid ones.
 
-    Without `strict`, numbers may be written as text.
+    `noun` is the word for a value in errors. Without `strict`, numbers may be given as text.
     """
     known = msgspec.structs.fields(kind)
     names = {one.encode_name for one in known}
     for name in found:
         if name not in names:
-            expected = f"expected some of: {', '.join(sorted(names))}" if names else "expected none"
-            raise Problem(400, f"there is no {noun} {name!r}; {expected}")
+            expected = f"expected {', '.join(sorted(names))}" if names else "expected none"
+            raise Problem(400, f"unknown {noun} {name!r}; {expected}")
     try:
         return msgspec.convert(found, kind, strict=strict)
     except msgspec.ValidationError as error:
@@ -41,7 +41,7 @@ def convert(found: Mapping[str, Any], kind: type[T], noun: str, strict: bool = T
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return a JSON object; Problem if it is none, or has a key twice, of which one would be lost."""
+    """Return a JSON object; raise Problem for other values, and for duplicate keys."""
     try:
         found = json.loads(data, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -62,7 +62,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @cache
 def schema_of(kind: type[Struct]) -> dict[str, Any]:
-    """Return the JSON schemas of a structure's fields, by name."""
+    """Return the JSON schema of each field of a structure."""
     schema = msgspec.json.schema(kind)
     properties: dict[str, Any] = schema["$defs"][kind.__name__]["properties"]
     return properties
@@ -86,7 +86,7 @@ def expected_of(schema: Mapping[str, Any]) -> str:
         case "array":
             items = "pairs of strings" if "prefixItems" in schema["items"] else "values"
             most = f"at most {schema['maxItems']} " if "maxItems" in schema else ""
-            return f"a list of {most}{items}" + (", and not none" if schema.get("minItems") else "")
+            return f"a list of {most}{items}" + (", not empty" if schema.get("minItems") else "")
         case "string" if "contentEncoding" in schema:
             return "base64" + (
                 f" of at most {schema['maxLength'] * 3 // 4} bytes" if "maxLength" in schema else ""

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 READ_AHEAD = 1024 * 1024
-"""Bytes received and not yet handled above which the other side has to wait."""
+"""Maximum bytes of received and unhandled messages; beyond it, the other side has to wait."""
 
 _LENGTH = Layout(">I")
 _encoder = msgpack.Encoder()

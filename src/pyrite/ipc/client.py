@@ -33,7 +33,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class _Pending(Generic[A]):
-    """A request without its answer."""
+    """A request that waits for its answer."""
 
     def __init__(self, answer: asyncio.Future[A], kind: Any) -> None:
         self.answer = answer
@@ -41,8 +41,8 @@ class _Pending(Generic[A]):
         self.parts: list[A] = []
 
 
-class Client:
-    """Asks the broker. Requests may overtake one another."""
+class BrokerClient:
+    """Sends requests to the broker; answers may arrive in any order."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: float) -> None:
         self._reader = reader
@@ -53,8 +53,8 @@ class Client:
         self._pending: dict[int, _Pending[Any]] = {}
 
     @classmethod
-    async def open(cls, descriptor: int, settings: type[S], patience: float) -> tuple[Client, S]:
-        """Take over the socket that the process was started with; return also its settings.
+    async def open(cls, descriptor: int, settings: type[S], patience: float) -> tuple[BrokerClient, S]:
+        """Return a client on the socket that the process was started with, and the settings of the process.
 
         A request that is not answered within `patience` seconds fails.
         """
@@ -67,26 +67,26 @@ class Client:
         return cls(reader, writer, patience), found
 
     def tell(self, notice: Notice) -> None:
-        """Send the broker something that has no answer."""
+        """Send a message that has no answer."""
         send(self._writer, notice)
 
     async def tell_last(self, notice: Notice) -> None:
-        """Do the same, and return when it is sent: the process ends."""
+        """Send a last message, and close the socket."""
         self.tell(notice)
         self._writer.close()
         await self._writer.wait_closed()
 
     def end_read(self, number: int) -> None:
-        """Tell the broker that a read has ended. From any thread."""
+        """Tell the broker, from any thread, that a read has ended."""
         self._loop.call_soon_threadsafe(self.tell, EndRead(number))
 
     async def ask(self, request: Request[A], caller: Caller | None = None) -> A:
-        """Return the broker's answer; raise Problem if it refuses, or does not answer."""
+        """Return the broker's answer; raise Problem if it refuses or does not answer."""
         found, _ = await self.ask_numbered(request, caller)
         return found
 
     async def ask_numbered(self, request: Request[A], caller: Caller | None = None) -> tuple[A, int]:
-        """Return the answer, and the request's number, by which the broker knows a read."""
+        """Return the answer and the number of the request, which identifies a read to the broker."""
         number = next(self._numbers)
         answer: asyncio.Future[A] = self._loop.create_future()
         self._pending[number] = _Pending(answer, answer_type(type(request)))
@@ -107,11 +107,11 @@ class Client:
             del self._pending[number]
 
     def ask_from_thread(self, request: Request[A], caller: Caller | None = None) -> tuple[A, int]:
-        """Do the same from another thread, which waits for the answer."""
+        """Like `ask_numbered`, but from another thread, which blocks until the answer arrives."""
         return asyncio.run_coroutine_threadsafe(self.ask_numbered(request, caller), self._loop).result()
 
     async def run(self, told: Callable[[RightsChanged | NewCertificates], object]) -> None:
-        """Take answers until the broker has ended; `told` is given what the broker says unasked."""
+        """Receive answers until the broker has ended; call `told` with messages that answer no request."""
         decoder: msgpack.Decoder[FromBroker] = msgpack.Decoder(FromBroker)
         try:
             while (message := await receive(self._reader, decoder)) is not None:
@@ -142,7 +142,7 @@ def _take(pending: _Pending[Any], message: Answer | Refusal) -> None:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Return a long answer as one: the last part, with the entries of all."""
+    """Join the parts of a long answer: the last part gets the entries of all."""
     whole = parts[-1]
     if isinstance(whole, Listing) and len(parts) > 1:
         name = whole.list_name

@@ -8,41 +8,41 @@ from pyrite.ipc.messages import Admitted, Request
 
 
 class LetIn(Struct):
-    """A client that was let in, and for how many seconds, if its token expires."""
+    """An authenticated client, and the seconds until its token expires, if it has one."""
 
     caller: Admitted
     seconds: float | None
 
 
 class Authenticate(Request[LetIn]):
-    """Let a client in."""
+    """Authenticate a client."""
 
 
 class CheckRights(Request[None]):
-    """Whether the caller has one of these rights on some topic, before anything is decoded."""
+    """Check that the caller has one of these rights on some topic, before any input is decoded."""
 
     rights: list[str]
 
 
 class NameStreams(Request[list[str]]):
-    """The names of the streams from which the caller may read something."""
+    """List the streams that the caller may read, at least in part."""
 
 
 class BeginRead(Request[None]):
-    """Begin a read of messages of these topics."""
+    """Begin a read of messages on these topics."""
 
     is_read = True
     topics: list[str]
 
 
 class CheckRead(Request[None]):
-    """Whether the caller may read messages of these topics."""
+    """Check that the caller may read messages on these topics."""
 
     topics: list[str]
 
 
-class Stage(Request[str]):
-    """Begin to stage a part of a sink, for messages on `topic`; the answer is the name of its file."""
+class StagePart(Request[str]):
+    """Begin to stage a part of a sink, with messages on `topic`; the answer is the name of its file."""
 
     sink: str
     part: str
@@ -50,21 +50,21 @@ class Stage(Request[str]):
 
 
 class CheckRoom(Request[None]):
-    """Whether more may be staged for a sink."""
+    """Check that there is room to stage more for a sink."""
 
     sink: str
 
 
-class Commit(Request[bool]):
-    """Publish the staged parts of a sink as one batch; answer whether it was not published before."""
+class CommitSink(Request[bool]):
+    """Publish the staged parts of a sink as one batch; the answer is False if it was published before."""
 
     sink: str
     batch: int
     parts: list[str]
 
 
-class Abort(Request[None]):
-    """Discard staged parts of a sink, or without `parts` the sink with all of its parts."""
+class AbortSink(Request[None]):
+    """Discard staged parts of a sink or, without `parts`, the sink with all of its parts."""
 
     sink: str
     parts: list[str] | None

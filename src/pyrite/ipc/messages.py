@@ -15,13 +15,13 @@ R = TypeVar("R")
 
 
 class LogIn(Enum):
-    """Whether a request is answered only to a caller that was let in."""
+    """Whether a request needs an authenticated caller."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
-    """A caller that gives no name is answered too, perhaps with less."""
+    """A caller without credentials gets an answer, too, perhaps a shorter one."""
     NONE = "none"
-    """Nobody is asked who they are."""
+    """Credentials are not checked."""
 
 
 class Request(Struct, Generic[A], tag=True, forbid_unknown_fields=True):
@@ -29,14 +29,14 @@ class Request(Struct, Generic[A], tag=True, forbid_unknown_fields=True):
 
     log_in: ClassVar[LogIn] = LogIn.REQUIRED
     is_read: ClassVar[bool] = False
-    """Whether a read begins with the request: it counts for the caller's quota until the child ends it."""
+    """True if the request begins a read, which counts for the caller's quota until the child ends it."""
 
 
 class Listing(Struct):
-    """An answer with a list, which comes in several parts if it is long."""
+    """An answer with a list, sent in several parts if it is long."""
 
     list_name: ClassVar[str]
-    """The field with the list."""
+    """The name of the field with the list."""
 
 
 @cache
@@ -46,11 +46,11 @@ def answer_type(kind: type[Request[Any]]) -> Any:
     return get_args(base)[0]
 
 
-# Who makes a request
+# Callers
 
 
 class Given(Struct, tag=True, frozen=True):
-    """What a client has shown of who it is. A token is a password without a user name."""
+    """The credentials of a client. A token is a password without a user name."""
 
     username: str | None
     password: str | None
@@ -60,7 +60,7 @@ class Given(Struct, tag=True, frozen=True):
 
 
 class Admitted(Struct, tag=True, frozen=True):
-    """A client that the broker has let in before."""
+    """A client that the broker has authenticated before."""
 
     username: str | None
     groups: list[str]
@@ -74,7 +74,7 @@ Caller = Given | Admitted
 
 
 class Ask(Struct, Generic[R], tag=True):
-    """A request, with a number of its own."""
+    """A request with its number."""
 
     number: int
     caller: Caller | None
@@ -82,7 +82,7 @@ class Ask(Struct, Generic[R], tag=True):
 
 
 class Cancel(Struct, tag=True):
-    """The answer to a request is no longer wanted."""
+    """The child no longer needs the answer to a request."""
 
     number: int
 
@@ -94,13 +94,13 @@ class EndRead(Struct, tag=True):
 
 
 class Ready(Struct, tag=True):
-    """The child serves its listener, at this port."""
+    """The child accepts connections on this port."""
 
     port: int
 
 
 class Failed(Struct, tag=True):
-    """The child cannot serve its listener."""
+    """The child cannot open its listener."""
 
     reason: str
 
@@ -110,7 +110,7 @@ class RefusedConnection(Struct, tag=True):
 
     address: str
     by_certificate: bool
-    """Whether its certificate is the reason, or that it showed none."""
+    """True if the client's certificate was invalid or missing."""
     reason: str
 
 
@@ -121,7 +121,7 @@ Notice = Cancel | EndRead | Ready | Failed | RefusedConnection
 
 
 class Answer(Struct, tag=True):
-    """The answer to a request, or a part of it."""
+    """The answer to a request, or one part of it."""
 
     number: int
     is_last: bool
@@ -129,7 +129,7 @@ class Answer(Struct, tag=True):
 
 
 class Refusal(Struct, tag=True):
-    """Why a request is not answered."""
+    """The refusal of a request."""
 
     number: int
     status: int
@@ -138,11 +138,11 @@ class Refusal(Struct, tag=True):
 
 
 class RightsChanged(Struct, tag=True):
-    """Users or rules have changed: clients that were let in before may not be let in again."""
+    """Users or rules have changed: clients must be authenticated again."""
 
 
 class NewCertificates(Struct, tag=True):
-    """New certificates; if `trust_changed`, also new authorities for those of clients."""
+    """New certificates and, if `trust_changed`, new authorities for client certificates."""
 
     tls: TlsSettings
     trust_changed: bool
@@ -152,20 +152,20 @@ FromBroker = Answer | Refusal | RightsChanged | NewCertificates
 
 
 class LogSettings(Struct):
-    """How a process writes its log: a level for each part of the broker, and the format."""
+    """The log output of a process: the level of each part of the broker, and the format."""
 
     levels: str
     format: str
 
 
 class HttpSettings(Struct):
-    """What the HTTP process needs to start: the first message that it gets."""
+    """The settings of the HTTP process: the first message it receives."""
 
     data: str | None
     host: str
     port: int
     is_local: bool
-    """Whether only this machine can reach the listener."""
+    """True if only this machine can reach the listener."""
     public_url: str
     logging: LogSettings
     tls: TlsSettings | None
@@ -176,7 +176,7 @@ class HttpSettings(Struct):
 
 
 class FlightSettings(Struct):
-    """What the Flight process needs to start: the first message that it gets."""
+    """The settings of the Flight process: the first message it receives."""
 
     data: str
     host: str

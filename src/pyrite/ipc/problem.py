@@ -1,10 +1,12 @@
-"""The exception for a request that is refused, or cannot be answered."""
+"""The exception for a request that is refused or fails."""
 
 from __future__ import annotations
 
+from pyrite.errors import PyriteError
 
-class Problem(Exception):
-    """A refused request: an HTTP status, and a text that says what is wrong and what was expected."""
+
+class Problem(PyriteError):
+    """A refused request: an HTTP status, and a text that says what is wrong and what is expected."""
 
     def __init__(
         self, status: int, detail: str, retry_after: float | None = None, close: bool = False
@@ -15,4 +17,4 @@ class Problem(Exception):
         self.retry_after = retry_after
         """Seconds after which a retry may succeed, if known."""
         self.close = close
-        """Whether the HTTP connection is closed after it."""
+        """True if the HTTP connection is closed after the answer."""

@@ -1,4 +1,4 @@
-"""The broker's side of the socket to a child process: requests go to handlers, answers to the child."""
+"""The broker's side of the socket to a child process: passes requests to handlers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Call(Generic[A]):
-    """One request, and the way its answer goes: `reply` or `refuse`, once, now or later."""
+    """One request. The handler calls `reply` or `refuse` once, now or later."""
 
     def __init__(
         self,
@@ -43,26 +43,25 @@ class Call(Generic[A]):
         self.request = request
         self._send = send
         self.backlog = backlog
-        """Returns the bytes that wait for the child."""
+        """Returns the bytes that wait to be sent to the child."""
         self.refused: Callable[[], object] | None = None
-        """Is called if the request is refused."""
+        """Called if the request is refused."""
 
     def reply(self, answer: A) -> None:
-        """Answer; of a long answer, this is the last part."""
+        """Send the answer, or the last part of a long answer."""
         self._send(Answer(self.number, True, Raw(encode(answer))))
 
     def send_part(self, answer: A) -> None:
-        """Send some entries of a long answer."""
+        """Send one part of a long answer."""
         self._send(Answer(self.number, False, Raw(encode(answer))))
 
     def refuse(self, problem: Problem) -> None:
-        """Refuse the request."""
         if self.refused is not None:
             self.refused()
         self._send(Refusal(self.number, problem.status, problem.detail, problem.retry_after))
 
     def attempt(self, work: Callable[[], object]) -> None:
-        """Do some of the work for the answer; a Problem or any other exception ends it with a refusal."""
+        """Call `work`; an exception refuses the request."""
         try:
             work()
         except Problem as problem:
@@ -75,8 +74,8 @@ class Call(Generic[A]):
 Handler = Callable[[Call[Any]], object]
 
 
-class Server:
-    """Serves the requests of one child process, as often as it is started again."""
+class RequestServer:
+    """Serves the requests of one child process, also after it is restarted."""
 
     def __init__(
         self,
@@ -88,25 +87,25 @@ class Server:
     ) -> None:
         self._handlers = handlers
         self._hear = hear
-        """Is given what the child says unasked."""
+        """Called with messages of the child that are not requests."""
         self._work = work
-        """Calls a handler, and flushes what the broker has to send after it."""
+        """Calls a handler, then flushes what the broker has to send."""
         self._clock = clock
         self._turn = turn
-        """Seconds after which the event loop has its turn, even if more requests wait."""
+        """Seconds after which other work of the event loop gets a turn."""
         kinds: Any = Union[tuple(handlers)]  # noqa: UP007
         self._decoder: msgpack.Decoder[Ask[Any] | Notice] = msgpack.Decoder(Ask[kinds] | Notice)
         self._writer: asyncio.StreamWriter | None = None
 
     def tell(self, message: RightsChanged | NewCertificates) -> None:
-        """Tell the child something, if it is running."""
+        """Send the child a message, if it is running."""
         if self._writer is not None:
             send(self._writer, message)
 
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: Struct
     ) -> None:
-        """Start the child with its settings, and serve it until it closes the socket."""
+        """Send the child its settings, and serve it until it closes the socket."""
         send(writer, settings)
         self._writer = writer
         until = 0.0
@@ -116,7 +115,7 @@ class Server:
                     self._answer(message, writer)
                 else:
                     self._hear(message)
-                # Several requests may have come together, and the next read need not suspend.
+                # Several requests may have arrived together; then the next read does not suspend.
                 if self._clock() > until:
                     await asyncio.sleep(0)
                     until = self._clock() + self._turn

@@ -41,12 +41,12 @@ from pyrite.journal.faults import STATE, Faults, Missing, Subject, fault_of, mis
 from pyrite.journal.gathering import Gathering, encode, warm_up
 from pyrite.journal.reading import RawPiece, fetch, read_piece
 from pyrite.journal.restoring import OWNER, STORED, dump_bits, dump_block, dump_properties, restore
+from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Change, State
 from pyrite.journal.tables import STATE_FILE
 from pyrite.journal.workers import Worker
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.process.memory import give_back_memory
-from pyrite.sinks.sinks import SinkState
 from pyrite.storage.files import Files
 from pyrite.storage.folder import DataFolder, FolderError
 from pyrite.storage.options import STREAM_NAME, StreamOptions

@@ -18,8 +18,8 @@ from pyrite.broker.pending import BLOCK, Place
 from pyrite.broker.session import Session
 from pyrite.broker.subscriptions import SharedGroup, Subscription
 from pyrite.journal.decoding import batches_in
+from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Kept, State
-from pyrite.sinks.sinks import SinkState
 from pyrite.topics.filters import split_shared
 
 if TYPE_CHECKING:

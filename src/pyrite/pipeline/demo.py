@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pyrite.client import BlockingClient, Message, read_log
-from pyrite.pipeline.process import DemoError, DemoProcess
+from pyrite.pipeline.errors import PipelineError
+from pyrite.pipeline.process import DemoProcess
 from pyrite.pipeline.project import find_project
 from pyrite.pipeline.tables import row_counts
 
@@ -74,7 +75,7 @@ class DemoCounts:
 
 
 def demo(wanted: DemoOptions, console: Console, limit: float = TIME_LIMIT) -> bool:
-    """Run the demo and print its progress; returns True if every count is right. Raises DemoError."""
+    """Run the demo and print its progress; returns True if every count is right. Raises PipelineError."""
     began = time.monotonic()
     deadline = began + wanted.seconds + limit
     heard: list[Message] = []
@@ -197,7 +198,7 @@ def _summary(seen: DemoCounts, seconds: float) -> Table:
 
 
 def _finish(part: DemoProcess, listen: Callable[[], None], deadline: float, *needed: DemoProcess) -> None:
-    """Wait until a process has ended; raises DemoError if it failed."""
+    """Wait until a process has ended; raises PipelineError if it failed."""
     _until(lambda: part.ended, listen, deadline, *needed)
     if part.code:
         raise part.error()
@@ -206,7 +207,7 @@ def _finish(part: DemoProcess, listen: Callable[[], None], deadline: float, *nee
 def _until(
     over: Callable[[], bool], listen: Callable[[], None], deadline: float, *needed: DemoProcess
 ) -> None:
-    """Receive alerts until a condition holds; raises DemoError if a needed process ends, or at the
+    """Receive alerts until a condition holds; raises PipelineError if a needed process ends, or at the
     deadline.
     """
     while not over():
@@ -214,7 +215,7 @@ def _until(
             if part.ended and not over():
                 raise part.error()
         if time.monotonic() > deadline:
-            raise DemoError("the demo took too long; reduce --devices or --seconds")
+            raise PipelineError("the demo took too long; reduce --devices or --seconds")
         listen()
 
 

@@ -12,13 +12,11 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
+from pyrite.pipeline.errors import PipelineError
+
 STOP_TIMEOUT = 30.0
 """Seconds that a process may take to end after SIGTERM."""
 _ERROR = re.compile(r"pyrite[a-z ]*: ")
-
-
-class DemoError(Exception):
-    """A process of the demo failed; the text says which, and why."""
 
 
 class DemoProcess:
@@ -63,10 +61,10 @@ class DemoProcess:
         """The exit code, or None while it runs."""
         return self._process.returncode
 
-    def error(self) -> DemoError:
+    def error(self) -> PipelineError:
         """Return an exception with the last error line of the process, or its last line."""
         why = [line for line in self.lines if _ERROR.match(line)] or self.lines or ["nothing"]
-        return DemoError(f"{self.name} ended with exit code {self.code}: {why[-1]}")
+        return PipelineError(f"{self.name} ended with exit code {self.code}: {why[-1]}")
 
     def interrupt(self) -> None:
         """Send SIGINT, as Ctrl-C does."""

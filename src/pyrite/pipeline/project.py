@@ -15,6 +15,8 @@ from uuid import uuid4
 
 import yaml
 
+from pyrite.pipeline.errors import ProjectError
+
 SPECIFICATIONS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BROKER = "flight://127.0.0.1:8815"
 SETTINGS = "spark.conf"
@@ -26,10 +28,6 @@ _UNFIT = re.compile(r'["\\;\x00-\x1f]')
 """Characters that would end a path in spark.conf or spark-pipeline.yml, or change its meaning."""
 _PLAIN = re.compile(r"[\w/.,~+@=:-]+")
 """A path that is the same as a URI."""
-
-
-class ProjectError(Exception):
-    """A project cannot be created, found or read; the text says why, and what to do."""
 
 
 @dataclass(frozen=True)

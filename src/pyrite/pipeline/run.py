@@ -23,24 +23,17 @@ from pyspark.sql import SparkSession
 
 from pyrite.client.log import FlightLog
 from pyrite.pipeline.connection import credentials
+from pyrite.pipeline.errors import BrokerUnavailable, PipelineError
 from pyrite.pipeline.project import Project
 from pyrite.pipeline.schemas import read_schemas
 from pyrite.pipeline.session import pipeline_session
-from pyrite.pipeline.state import NotAnnounced, announce
+from pyrite.pipeline.state import announce
 from pyrite.pipeline.tables import row_counts
 
 STREAM = "default"
 BRONZE = "bronze"
 _STEP = re.compile(r"Flow '?(?:[\w]+\.)*(\w+)'? (?:is|has) (\w+)")
 _CODE = re.compile(r"^\([\w.]+\)\s*|^\[[A-Z_.0-9]+\]\s*")
-
-
-class RunError(Exception):
-    """A run failed; the text says why, and what to do."""
-
-
-class BrokerUnavailable(RunError):
-    """The broker does not answer."""
 
 
 Say = Callable[[str, str], None]
@@ -64,7 +57,7 @@ def log_end(broker: str) -> int:
         with FlightLog(broker, retry=0, **credentials()) as log:
             return log.bounds(STREAM).end
     except PermissionError as error:
-        raise RunError(
+        raise PipelineError(
             f"the broker refused: {error}. Set the pipeline's credentials in the environment: "
             "PYRITE_USERNAME and PYRITE_PASSWORD, or PYRITE_TOKEN"
         ) from None
@@ -98,7 +91,7 @@ class Runner:
         self.tell("running")
         try:
             outcome = self._run(say, full_refresh)
-        except RunError:
+        except PipelineError:
             self.tell("failed")
             raise
         rows = max(0, outcome.added.get(BRONZE, 0))
@@ -108,7 +101,7 @@ class Runner:
             "seconds": round(outcome.seconds, 2),
             "rows_per_second": round(rows / outcome.seconds, 1),
         }
-        with contextlib.suppress(RunError):  # the run is complete even if the broker has gone
+        with contextlib.suppress(PipelineError):  # the run is complete even if the broker has gone
             self.figures["lag"] = max(0, log_end(self.broker) - end)
         self.tell("waiting")
         return outcome
@@ -117,7 +110,7 @@ class Runner:
         """Publish the pipeline's status."""
         try:
             announce(self.broker, self.project.folder.resolve().name, state, **self.figures)
-        except NotAnnounced as error:
+        except PipelineError as error:
             if not self._unheard:
                 self._unheard = True
                 self.note(str(error))
@@ -146,7 +139,7 @@ class Runner:
                 _drop(self.spark, graph)
         except PySparkException as error:
             log_end(self.broker)  # raises a clearer error if the broker is unreachable
-            raise RunError(_plain(error)) from None
+            raise PipelineError(_plain(error)) from None
         rows = row_counts(self.project)
         added = {name: count - before.get(name, 0) for name, count in rows.items()}
         return RunResult(time.monotonic() - began, rows, added)
@@ -197,7 +190,7 @@ def _alone(project: Project) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunError(f"{project.folder} is being run by another process") from None
+            raise PipelineError(f"{project.folder} is being run by another process") from None
         yield
     finally:
         os.close(descriptor)

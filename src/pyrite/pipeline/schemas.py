@@ -9,6 +9,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyrite.pipeline.errors import PipelineError
 from pyrite.topics.filters import InvalidTopic, check_filter
 
 if TYPE_CHECKING:
@@ -24,13 +25,8 @@ BAD = "_bad"
 """Spark's column for payloads that do not match."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE = re.compile(r"\s*(\w+)")
-MAX_TOPIC_LEVELS = 65_536
 _STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 """Options that make Spark's JSON parser strict."""
-
-
-class SchemaError(ValueError):
-    """An invalid schema; the text says where, and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -130,18 +126,18 @@ class TopicSchema:
 
 
 def read_schemas(path: str | Path) -> list[TopicSchema]:
-    """Read schemas.toml; raises SchemaError."""
+    """Read schemas.toml; raises PipelineError."""
     try:
         with open(path, "rb") as file:
             sections = tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SchemaError(f"{path}: {error}") from None
+        raise PipelineError(f"{path}: {error}") from None
     if not sections:
-        raise SchemaError(f"{path}: no schema; expected a section such as [telemetry]")
+        raise PipelineError(f"{path}: no schema; expected a section such as [telemetry]")
     schemas = [_schema(str(path), name, section) for name, section in sections.items()]
     for one, other in combinations(schemas, 2):
         if _overlap(one.topic, other.topic):
-            raise SchemaError(
+            raise PipelineError(
                 f"{path}: [{one.name}] and [{other.name}]: a topic may match both {one.topic!r} and "
                 f"{other.topic!r}; use filters that cannot match the same topic, as a message has one "
                 "schema"
@@ -152,23 +148,23 @@ def read_schemas(path: str | Path) -> list[TopicSchema]:
 def _schema(path: str, name: str, section: Any) -> TopicSchema:
     where = f"{path}: [{name}]"
     if not _NAME.fullmatch(name):
-        raise SchemaError(f"{where}: a schema's name must consist of lower-case letters, digits and _")
+        raise PipelineError(f"{where}: a schema's name must consist of lower-case letters, digits and _")
     if not isinstance(section, dict) or set(section) != {"topic", "fields"}:
-        raise SchemaError(
+        raise PipelineError(
             f'{where}: expected topic = "FILTER" and a section [{name}.fields], and nothing else'
         )
     topic, fields = section["topic"], section["fields"]
     try:
-        check_filter(str(topic).encode(), MAX_TOPIC_LEVELS)
+        check_filter(str(topic).encode())
     except InvalidTopic as wrong:
-        raise SchemaError(f"{where}: topic = {topic!r}: {wrong}") from None
+        raise PipelineError(f"{where}: topic = {topic!r}: {wrong}") from None
     if not isinstance(fields, dict) or not fields:
-        raise SchemaError(f'{where}: expected at least one field, such as temperature = "double"')
+        raise PipelineError(f'{where}: expected at least one field, such as temperature = "double"')
     for field, kind in fields.items():
         if field in OWN or not _NAME.fullmatch(field.lower()):
-            raise SchemaError(f"{where}: invalid field name {field!r}")
+            raise PipelineError(f"{where}: invalid field name {field!r}")
         if not isinstance(kind, str):
-            raise SchemaError(f'{where}: {field} = {kind!r}: expected a Spark type, such as "double"')
+            raise PipelineError(f'{where}: {field} = {kind!r}: expected a Spark type, such as "double"')
     return TopicSchema(name, str(topic), dict(fields))
 
 

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from pyrite.pipeline.errors import PipelineError
 from pyrite.spark.java import use_java
 
 SETTINGS = {
@@ -30,10 +31,6 @@ SETTINGS = {
 _CHATTER = re.compile(r"WARN|^(Using|Setting|To adjust|Error occurred during) ")
 
 
-class NoSpark(RuntimeError):
-    """Spark did not start."""
-
-
 @contextmanager
 def pipeline_session(
     settings: dict[str, str], configuration: dict[str, str], master: str, log: Path
@@ -41,7 +38,7 @@ def pipeline_session(
     """Start Spark and yield a session.
 
     `settings` are those that Spark is started with, `configuration` those of the session. Spark's standard
-    error goes to the file `log`. Raises NoSpark.
+    error goes to the file `log`. Raises PipelineError.
     """
     use_java()
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid4())
@@ -55,9 +52,9 @@ def pipeline_session(
             context = SparkContext(conf=conf)
             context.setLogLevel("ERROR")
     except Py4JJavaError as error:
-        raise NoSpark(f"Spark did not start: {error.java_exception.getMessage()}") from None
+        raise PipelineError(f"Spark did not start: {error.java_exception.getMessage()}") from None
     except PySparkException as error:  # Java has ended; the cause is in its log
-        raise NoSpark(f"Spark did not start: {_first_words(log, before) or error}") from None
+        raise PipelineError(f"Spark did not start: {_first_words(log, before) or error}") from None
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # makes pyspark.sql.functions build Spark Connect columns
     try:
         connecting = ConnectSession.builder.remote(f"sc://localhost:{port}")

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
+from pyrite.pipeline.errors import ProjectError
 from pyrite.pipeline.plots import draw
-from pyrite.pipeline.project import Project, ProjectError
+from pyrite.pipeline.project import Project
 from pyrite.pipeline.tables import read_last, read_table, row_counts, table_names
 from pyrite.process.terminal import printable
 

@@ -17,18 +17,15 @@ from pyarrow import flight
 
 from pyrite.client.log import FlightLog
 from pyrite.pipeline.connection import credentials
+from pyrite.pipeline.errors import PipelineError
 from pyrite.storage.query import SCHEMA, QueryError
 
 TOPIC = "$pipelines/"
 _COLUMNS = pa.schema([SCHEMA.field(name) for name in ("topic", "payload", "qos", "retain", "content_type")])
 
 
-class NotAnnounced(Exception):
-    """The broker refused the pipeline's status; the text says why, and what to do."""
-
-
 def announce(broker: str, name: str, state: str, **figures: Any) -> None:
-    """Publish the pipeline's status; raises NotAnnounced if the broker refuses.
+    """Publish the pipeline's status; raises PipelineError if the broker refuses.
 
     An unreachable broker is ignored here: the next run reports it.
     """
@@ -48,7 +45,7 @@ def announce(broker: str, name: str, state: str, **figures: Any) -> None:
     except (ConnectionError, TimeoutError):
         pass
     except (OSError, QueryError, flight.FlightError) as error:
-        raise NotAnnounced(
+        raise PipelineError(
             f"the pipeline continues, but its status is not published on {TOPIC}{name} and the "
             f"dashboard does not show it: {' '.join(str(error).split())}. If another user has run a "
             "pipeline of this name, run it as that user, or from a folder with another name; its "

@@ -130,7 +130,7 @@ class StreamListener:
     def _accepted(self, connection: socket.socket, peer: object) -> None:
         address = address_of(peer)
         if not self._has_room(len(self._handshakes)):
-            self._refused(address, False, "there are too many connections")
+            self._refused(address, False, "too many connections")
             connection.close()
             return
         task = self._loop.create_task(self._connect(connection, address))

@@ -187,13 +187,7 @@ class Conversation(Receiver):
         self.measure()
         return self.room >= size or self.room == self.broker.limits.max_waiting_bytes
 
-    def write(self, data: bytes | bytearray) -> None:
-        """Buffer output, and close the connection if the client has stopped reading."""
-        super().write(data)
-        if self.room < 0:
-            self._overfull()
-
-    def _overfull(self) -> None:
+    def overfull(self) -> None:
         """Close the connection of a client that does not read its answers.
 
         Only answers can exceed the bound this far: messages are held back or dropped before.

@@ -1,7 +1,7 @@
-"""Connections in the broker's log: one line for each that is accepted, is refused, or ends.
+"""Log lines about connections: accepted, refused, ended.
 
-Messages are never logged. The number of lines per second is bounded; one more line then says how many lines
-were left out.
+Messages are never logged. The number of lines per second is bounded; one more line then reports how many
+lines were left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS = logging.getLogger("pyrite.connections")
 ACCESS = logging.getLogger("pyrite.access")
-"""Clients that were refused for their identity."""
+"""Logger for clients refused because of their identity or their number of attempts."""
 
 
 class Events:
@@ -35,7 +35,7 @@ class Events:
         self._left_out = 0
 
     def tell(self, event: str, logger: logging.Logger = CONNECTIONS, **fields: object) -> None:
-        """Log an event with its fields, unless this second has had too many."""
+        """Log an event with its fields, unless the limit for this second is reached."""
         if not logger.isEnabledFor(logging.INFO):
             return
         self.settle()
@@ -46,7 +46,7 @@ class Events:
         logger.info(event, extra={"fields": fields})
 
     def settle(self) -> None:
-        """Log how many lines were left out, once their second is over."""
+        """Log how many lines were left out, once the second in question is over."""
         second = int(self._clock())
         if second == self._second:
             return
@@ -57,7 +57,7 @@ class Events:
 
 
 events = Events()
-"""One for the whole process, as loggers are."""
+"""Shared by the whole process, like its loggers."""
 
 
 _ACCESS_CODES = (*WHO_IT_IS, CONNECTION_RATE_EXCEEDED)

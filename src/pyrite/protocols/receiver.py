@@ -1,4 +1,4 @@
-"""The receiving half of a connection: bytes that are not handled yet, and the turns in which they are."""
+"""The receiving half of a connection: buffers input, and handles it in turns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
 
 LONG_READ = TURN / 8
-"""Seconds. After a read that took longer, the next read from this client waits for a turn. Clients that send
-little are read as soon as their bytes arrive."""
+"""Seconds of handling one read after which the client's next read waits for a turn. Clients that send little
+are read as soon as their bytes arrive."""
 
 
 class Backlog:
-    """Pieces of work, each in short steps, done one piece after the other. A step may add a piece."""
+    """Queue of work items, each done in short steps. A step may add another item."""
 
     __slots__ = ("_pieces",)
 
@@ -27,7 +27,7 @@ class Backlog:
         self._pieces: deque[Iterator[None]] = deque()
 
     def add(self, steps: Iterator[None]) -> None:
-        """Append a piece of work."""
+        """Append a work item."""
         self._pieces.append(steps)
 
     def step(self) -> bool:
@@ -51,11 +51,11 @@ class Receiver(Link):
         self.received: bytearray | None = None
         """Bytes that are not handled yet: an incomplete frame, or the rest of an interrupted read."""
         self.missing = 0
-        """The least number of bytes that complete `received`."""
+        """Minimum number of bytes that complete the frame in `received`."""
         self.backlog: Backlog | None = None
-        """Work left over from the last frame, such as retained messages to send."""
+        """Unfinished work of the last frame, such as sending retained messages; None if there is none."""
         self.interrupted = False
-        """True while no bytes are handled: the connection waits for a turn, the journal or its quota."""
+        """True while no input is handled: the connection waits for a turn, the journal or its quota."""
 
     def feed(self, data: bytes) -> None:
         """Handle bytes from the client. Never raises."""
@@ -66,9 +66,20 @@ class Receiver(Link):
         clock = self.broker.clock
         began = clock()
         self.feed(data)
-        if clock() - began > LONG_READ and not self.interrupted and self.state is not CLOSED:
+        if clock() - began > LONG_READ:
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """Read no more from the client before its next turn."""
+        if not self.interrupted and self.state is not CLOSED:
             self.hold()
             self.broker.interrupted(self)
+
+    def receive_later(self, data: bytes) -> None:
+        """Handle one read from the client in a later turn."""
+        self.hold()
+        self.broker.interrupted(self)
+        self.feed(data)
 
     def interrupt(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` in a later turn."""
@@ -97,7 +108,7 @@ class Receiver(Link):
 
     @property
     def is_throttled(self) -> bool:
-        """True while the rate quota may stop the broker from reading: silence then proves nothing."""
+        """True if silence proves nothing, because the rate quota may stop the broker from reading."""
         return self.interrupted and self.meter is not None
 
     def keep(self, data: bytes, at: int, missing: int) -> None:
@@ -106,24 +117,24 @@ class Receiver(Link):
         self.missing = missing
 
     def hold(self) -> None:
-        """Handle no more bytes until `go_on`."""
+        """Handle no more input until `go_on`."""
         self.interrupted = True
         self.transport.pause_reading()
 
     def go_on(self) -> object:
-        """Take a turn: handle more of what was kept. Return true if the client is read from again."""
+        """Take a turn: handle more of the kept bytes. Return true if reading has resumed."""
         self.interrupted = False
         self.feed(b"")
         self.resume_reading()
         return not self.interrupted and self.state is not CLOSED
 
     def resume_reading(self) -> None:
-        """Read from the client again, unless kept bytes still wait."""
+        """Resume reading from the client, unless kept bytes still wait."""
         if not self.interrupted and self.state is not CLOSED:
             self.transport.resume_reading()
 
     def work_off(self, until: float | None = None) -> bool:
-        """Work on the backlog until a time, or for one turn. Return true when it is done."""
+        """Work on the backlog until the time `until`, or for one turn. Return true if it is finished."""
         assert self.backlog is not None
         clock = self.broker.clock
         if until is None:
@@ -136,7 +147,7 @@ class Receiver(Link):
         return True
 
     def add_work(self, steps: Iterator[None]) -> None:
-        """Do work in turns, before any later frame of the client is handled."""
+        """Do `steps` in turns, before any later frame of the client is handled."""
         if self.backlog is None:
             self.backlog = Backlog()
         self.backlog.add(steps)

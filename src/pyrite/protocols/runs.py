@@ -1,8 +1,8 @@
-"""Runs of alike packets: how many follow one another, found for all of them at once. HOT.
+"""Count the packets in a run that differ only in their payload. HOT.
 
-The packets of one publisher mostly have the same size and the same bytes in the same places, except the
-payload. Comparing one packet after the other takes Python 130 to 220 ns each. numpy takes 14, or 45 where 80
-bytes are the same: it compares eight bytes of every packet, then the next eight.
+The packets of one publisher mostly have the same size and the same bytes at the same positions, except the
+payload. A Python loop takes 130 to 220 ns per packet. numpy takes 14 ns, or 45 ns where 80 bytes are
+compared: it compares eight bytes of every packet, then the next eight.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator
 from numpy import ndarray
 
 MIN_COUNTED_RUN = 32
-"""Packets from which on `count_alike` is faster than a loop."""
+"""Smallest number of packets for which `count_alike` is faster than a loop."""
 
 Word = tuple[str, int, int]
-"""Bytes as a number: its numpy type, its place in a packet, and its value."""
+"""Expected bytes as a number: numpy type, position in the packet, value."""
 
 
 def words(expected: bytes, at: int) -> Iterator[Word]:
-    """Yield the bytes expected at a place in every packet, as numbers of eight bytes where possible."""
+    """Yield the bytes expected at position `at` of every packet, as numbers of eight bytes where possible."""
     if len(expected) < 8:
         for where, byte in enumerate(expected):
             yield "u1", at + where, byte
@@ -30,7 +30,7 @@ def words(expected: bytes, at: int) -> Iterator[Word]:
 
 
 def count_alike(data: bytes, at: int, size: int, expected: Iterable[Word], most: int = sys.maxsize) -> int:
-    """Return how many packets of `size` bytes, from `at` on and at most `most`, have the expected words."""
+    """Return how many consecutive packets of `size` bytes, from `at` on, have the expected words."""
     count = min(most, (len(data) - at) // size)
     for kind, where, value in expected:
         same = ndarray(count, kind, data, at + where, size) == value

@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """The states of a connection; each may also go straight to CLOSED."""
+    """Every state may also change to CLOSED directly."""
 
     WAITING = "waiting for CONNECT"
     AUTHENTICATING = "authenticating"
@@ -17,5 +17,5 @@ class State(Enum):
     CLOSED = "closed"
 
 
-# Reading a member of an Enum takes an extra look-up; the hot path uses these names.
+# Enum attribute access costs an extra look-up, so the hot path uses module-level names.
 WAITING, AUTHENTICATING, CONNECTED, CLOSED = State

@@ -31,7 +31,7 @@ from pyrite.ipc.messages import (
     Request,
     RightsChanged,
 )
-from pyrite.ipc.server import Handler, Server
+from pyrite.ipc.server import Handler, RequestServer
 from pyrite.process.tls import TlsSettings
 from pyrite.protocols.events import tell_refused
 from pyrite.server.config import Config, Tls
@@ -69,7 +69,7 @@ class Child:
         self.listener = listener
         self._logger = logging.getLogger(type(self).__module__)
         self._task: asyncio.Task[None] | None = None
-        self._server: Server | None = None
+        self._server: RequestServer | None = None
         self._ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def settings(self) -> Struct:
@@ -94,7 +94,7 @@ class Child:
 
     async def start(self) -> Listener:
         """Start the process, and return where it listens; OSError if it cannot."""
-        self._server = Server(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
+        self._server = RequestServer(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
         self._task = asyncio.get_running_loop().create_task(self._run(self._server))
         try:
             port = await asyncio.wait_for(asyncio.shield(self._ready), START_TIMEOUT)
@@ -118,7 +118,7 @@ class Child:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, server: Server) -> None:
+    async def _run(self, server: RequestServer) -> None:
         """Keep a process running."""
         ready = self._ready
         while True:
@@ -135,7 +135,7 @@ class Child:
             self._logger.error("the %s process has ended; it is started again", self.name)
             await asyncio.sleep(RESTART_DELAY)
 
-    async def _run_once(self, server: Server) -> None:
+    async def _run_once(self, server: RequestServer) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(

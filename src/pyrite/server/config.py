@@ -19,6 +19,7 @@ from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import Quota, QuotaOptions
+from pyrite.errors import PyriteError
 from pyrite.process.endpoints import origin_of
 from pyrite.process.logs import FORMATS, LogOptions, parse_levels
 from pyrite.protocols.line.options import LineOptions
@@ -42,7 +43,7 @@ NEVER_CAPTURED = ("$SYS", "$share", "$pyrite")
 """First levels of topics that no stream captures: the broker's own, and no topics at all."""
 
 
-class ConfigError(Exception):
+class ConfigError(PyriteError):
     """The configuration cannot be used; the message says which key is wrong, how, and in which file."""
 
 
@@ -266,7 +267,7 @@ def _check_tls(tls: Tls, source: str) -> None:
 def _check_topics(topics: TopicOptions, source: str) -> None:
     for name in topics.names:
         try:
-            check_topic(name.encode(), 65_536)
+            check_topic(name.encode())
             if name.startswith("$"):
                 raise InvalidTopic("a topic that begins with $ is the broker's own")
         except (InvalidTopic, UnicodeEncodeError) as error:
@@ -285,7 +286,7 @@ def _check_rules(rules: list[Rule], source: str) -> None:
         for action in ACTIONS:
             for topic in getattr(rule, action):
                 try:
-                    check_filter(topic.encode(), 65_536)
+                    check_filter(topic.encode())
                 except (InvalidTopic, UnicodeEncodeError) as error:
                     raise ConfigError(f"{where}: {action} = {topic!r}: {error}") from None
 
@@ -304,7 +305,7 @@ def _check_streams(streams: list[StreamOptions], source: str) -> None:
             raise ConfigError(f"{where}: stream.topics = []: expected at least one topic filter")
         for topic in stream.topics:
             try:
-                check_filter(topic.encode(), 65_536)
+                check_filter(topic.encode())
                 if topic.split("/")[0] in NEVER_CAPTURED:
                     raise InvalidTopic(f"no stream captures {', '.join(NEVER_CAPTURED)}")
             except (InvalidTopic, UnicodeEncodeError) as error:

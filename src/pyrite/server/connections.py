@@ -44,8 +44,8 @@ class Connections:
         here = self._per_address.get(address, 0)
         if not self.has_room() or here >= per_address:
             self._broker.figures.connections_refused += 1
-            where = " from its address" if here >= per_address else ""
-            events.tell("refused", address=address, reason=f"there are too many connections{where}")
+            where = " from this address" if here >= per_address else ""
+            events.tell("refused", address=address, reason=f"too many connections{where}")
             self._refused(address)
             return None
         self._per_address[address] = here + 1

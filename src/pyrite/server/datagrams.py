@@ -1,13 +1,16 @@
-"""The line protocol's UDP socket."""
+"""The line protocol's UDP socket, read by the broker itself: uvloop would handle 32 datagrams in a row."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from time import monotonic
+from typing import TYPE_CHECKING
 
+from pyrite.broker.timers import TURN
 from pyrite.protocols.line.datagrams import Address, Datagrams
+from pyrite.protocols.line.frames import MAX_DATAGRAM
 
 if TYPE_CHECKING:
     from pyrite.server.server import Server
@@ -18,42 +21,54 @@ BUFFER = 4 * 1024 * 1024
 """Bytes of datagrams that the kernel is asked to keep while the broker is busy."""
 
 
-class DatagramProtocol(asyncio.DatagramProtocol):
-    """Joins one UDP socket to the clients that send to it."""
+class DatagramSocket:
+    """One UDP socket: datagrams are handled for a turn, then other clients have theirs."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, bound: socket.socket) -> None:
         self._server = server
-        self._transport: asyncio.DatagramTransport | None = None
+        self._socket = bound
+        self._loop = asyncio.get_running_loop()
         self.datagrams = Datagrams(server.broker, server.config.line, self._send)
+        self._loop.add_reader(bound.fileno(), self._readable)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        """Handle a datagram, and send what comes of it."""
+    def _readable(self) -> None:
         server = self._server
+        began = monotonic()
         server.awake = True
         try:
-            self.datagrams.received(data, addr[:2])
+            while self._receive() and monotonic() < began + TURN:
+                pass
             server.broker.flush()
         except Exception:  # whatever it is, it must not take the socket down
             logger.exception("internal error")
         finally:
             server.sleep()
+            figures = server.broker.figures
+            figures.longest_block = max(figures.longest_block, monotonic() - began)
 
-    def error_received(self, exc: Exception) -> None:
-        """Take note of an answer that found no one: it is for the client to come back."""
-        logger.debug("UDP: %s", exc)
+    def _receive(self) -> bool:
+        """Handle a datagram, if one has arrived."""
+        try:
+            data, address = self._socket.recvfrom(MAX_DATAGRAM)
+        except BlockingIOError:
+            return False
+        except OSError as error:  # an answer reached nobody
+            logger.debug("UDP: %s", error)
+            return True
+        self.datagrams.received(data, address[:2])
+        return True
 
     def _send(self, data: bytes, address: Address) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.sendto(data, address)
+        """Send a datagram. It is lost where the kernel has no room, as it may be anywhere on its way."""
+        try:
+            self._socket.sendto(data, address)
+        except OSError as error:
+            logger.debug("UDP: %s", error)
 
     def close(self) -> None:
         """Close the socket."""
-        if self._transport is not None:
-            self._transport.close()
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
 
 
 def bind_datagrams(host: str, port: int) -> socket.socket:

@@ -10,16 +10,16 @@ from typing import Any
 from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.ipc.flight import (
-    Abort,
+    AbortSink,
     Authenticate,
     BeginRead,
     CheckRead,
     CheckRights,
     CheckRoom,
-    Commit,
+    CommitSink,
     LetIn,
     NameStreams,
-    Stage,
+    StagePart,
 )
 from pyrite.ipc.messages import Admitted, FlightSettings, Given, Request
 from pyrite.ipc.problem import Problem
@@ -130,8 +130,8 @@ class SinkRequests:
         self._broker = broker
         self._sinks = sinks
 
-    @answers(Stage)
-    def stage(self, who: Credentials, request: Stage, call: Call[str]) -> None:
+    @answers(StagePart)
+    def stage(self, who: Credentials, request: StagePart, call: Call[str]) -> None:
         """Begin to stage a part; return the name of its file."""
         user = self._user(who)
         if request.topic is not None and not self._may_publish(who, request.topic):
@@ -147,8 +147,8 @@ class SinkRequests:
         self._check_owner(who, request.sink)
         self._sinks.room(request.sink, self._user(who), _replies(call, None))
 
-    @answers(Commit)
-    def commit(self, who: Credentials, request: Commit, call: Call[bool]) -> None:
+    @answers(CommitSink)
+    def commit(self, who: Credentials, request: CommitSink, call: Call[bool]) -> None:
         """Publish the staged parts of a sink; return whether it was done now, and not before."""
 
         def done(committed: bool, wrong: str) -> None:
@@ -160,8 +160,8 @@ class SinkRequests:
         may_publish = partial(self._may_publish, who)
         self._sinks.commit(request.sink, request.batch, parts, may_publish, done, user)
 
-    @answers(Abort)
-    def abort(self, who: Credentials, request: Abort, call: Call[None]) -> None:
+    @answers(AbortSink)
+    def abort(self, who: Credentials, request: AbortSink, call: Call[None]) -> None:
         """Discard staged parts; without names of parts the sink, also that of another user for an admin."""
         sink, user, done = request.sink, self._user(who), _replies(call, None)
         owner = self._sinks.owner(sink)

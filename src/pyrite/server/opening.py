@@ -18,7 +18,7 @@ from pyrite.protocols.events import tell_refused
 from pyrite.server.certificates import tls_context
 from pyrite.server.child import Child, ChildContext
 from pyrite.server.config import ConfigError
-from pyrite.server.datagrams import DatagramProtocol, bind_datagrams
+from pyrite.server.datagrams import DatagramSocket, bind_datagrams
 from pyrite.server.flight import FlightProcess
 from pyrite.server.http import HttpProcess
 from pyrite.server.listeners import Listener
@@ -44,7 +44,7 @@ class Listeners:
         self._poller = Poller(server) if hasattr(select, "epoll") else None
         self._streams: list[StreamListener] = []
         self._socket_files: list[Path] = []
-        self.datagrams: list[DatagramProtocol] = []
+        self.datagrams: list[DatagramSocket] = []
         self.children: list[Child] = []
         self._child_context = ChildContext(
             server.config, server.broker, Reads(server.broker.quotas), server.at_work
@@ -95,7 +95,9 @@ class Listeners:
             self.children.append(child)
             return await child.start()
         if listener.scheme == "udp":
-            return await self._open_datagrams(listener)
+            bound = bind_datagrams(listener.host, listener.port)
+            self.datagrams.append(DatagramSocket(self._server, bound))
+            return listener.at_port(bound.getsockname()[1])
         if listener.scheme == "unix":
             path = Path(listener.path)
             _remove_stale_socket(path, self._config.source)
@@ -116,14 +118,6 @@ class Listeners:
             assert server.sinks is not None
             return FlightProcess(context, listener, server.sinks)
         return HttpProcess(context, listener, server.metrics, lambda: self.open, server.later)
-
-    async def _open_datagrams(self, listener: Listener) -> Listener:
-        bound = bind_datagrams(listener.host, listener.port)
-        _, endpoint = await self._loop.create_datagram_endpoint(
-            lambda: DatagramProtocol(self._server), sock=bound
-        )
-        self.datagrams.append(endpoint)
-        return listener.at_port(bound.getsockname()[1])
 
     def _open_streams(self, sockets: list[socket.socket], listener: Listener) -> StreamListener:
         kind = WebSocketProtocol if listener.websocket else StreamProtocol

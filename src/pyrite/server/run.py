@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -50,12 +49,8 @@ async def serve(
     started = True
     if reload_wanted:
         server.reload()
-    # Everything loaded by now stays, and few of the objects that messages make are in cycles. So the
-    # collector examines fewer objects, less often, and few new ones at a time: everything waits meanwhile.
-    gc.collect()
-    gc.freeze()
+    server.memory.take_over()
     sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.set_threshold(5_000, 200, 50)
     try:
         await stopped.wait()
     finally:

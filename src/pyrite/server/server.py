@@ -30,7 +30,7 @@ from pyrite.server.log_metrics import CommitWorker, Sizes
 from pyrite.server.memory import Memory
 from pyrite.server.metrics import Metrics
 from pyrite.server.opening import Listeners
-from pyrite.server.streams import is_encrypted
+from pyrite.server.streams import Round, is_encrypted
 from pyrite.server.system import System
 from pyrite.sinks.sinks import Sinks
 from pyrite.storage.upkeep import be_nice
@@ -72,7 +72,8 @@ class Server:
         self.awake = False
         """Whether the code that runs now will flush the broker at its end."""
         self._turn_comes = False
-        self._memory = Memory()
+        self.memory = Memory()
+        self.round = Round()
         self._timer: asyncio.TimerHandle | None = None
         self.sinks: Sinks | None = None
         self.metrics = Metrics(self.broker, self._measure_log())
@@ -163,13 +164,16 @@ class Server:
     def sleep(self) -> None:
         """Note that the broker was flushed; work that was interrupted goes on in the next turn."""
         self.awake = False
+        now = time.monotonic()
+        if now > self.memory.due_at:
+            self.memory.collect_young(now)
         if self.broker.has_interrupted:
             self._wake()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK, self._tick)
         self.broker.tick(self._loop.time())
-        self._memory.tick(self.broker)
+        self.memory.tick(self.broker)
         events.settle()
 
     def read_later(self, connection: Conversation) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.process.accept import Acceptor, address_of
 from pyrite.protocols.conversation import Conversation
+from pyrite.protocols.receiver import LONG_READ
 from pyrite.server.kernel import sharpen_timers
 from pyrite.server.listeners import Listener
 
@@ -39,8 +40,6 @@ WRITE_PIECES = 64
 """Pieces of what waits for a slow client that are written in one go."""
 TURN = 0.001
 """Seconds after which the event loop has its turn, even if more is ready."""
-LOOK = 8
-"""Sockets handled between two looks at the clock."""
 TRICKLE = 4 * 1024
 """Fewer bytes than this, with more there already, are a flood of single packets. Reading each as it comes
 costs a system call and a wake-up at either end, so it is given a moment to gather. A client that waits for an
@@ -254,13 +253,13 @@ class Poller:
             ready = self._left or poll(0, EVENTS)
             while ready:
                 self._left = []
-                size = self._handle(ready, until)
+                is_flood = self._handle(ready, until)
                 server.broker.flush()
                 self._rounds += 1
                 if monotonic() > until:
                     break
                 before, ready = ready, poll(0, EVENTS)
-                if size < TRICKLE and ready and self._rounds > FLOOD:
+                if is_flood and ready and self._rounds > FLOOD:
                     sleep(BREATH if {*before}.isdisjoint(ready) else NAP)
                     ready = poll(0, EVENTS)
             else:
@@ -273,11 +272,16 @@ class Poller:
             if took > server.broker.figures.longest_block:
                 server.broker.figures.longest_block = took
 
-    def _handle(self, ready: list[tuple[int, int]], until: float) -> int:
-        """Handle what the poll found, but stop at a time, and return how many bytes came."""
+    def _handle(self, ready: list[tuple[int, int]], until: float) -> bool:
+        """Handle the sockets that are ready, but stop at a time.
+
+        Return whether only a trickle came, and no client was answered that may wait for its answer.
+        """
         transports, buffers, small, view = self._transports, self._buffers, self._small_buffers, self._view
         readv = os.readv
         total = 0
+        is_answered = False
+        before = monotonic()
         for number, (descriptor, events) in enumerate(ready, 1):
             transport = transports.get(descriptor)
             if transport is None:
@@ -300,11 +304,17 @@ class Poller:
                 connection.input_ended()
                 continue
             total += size
-            connection.receive(bytes(view[:size]))
-            if number % LOOK == 0 and monotonic() > until:
+            connection.feed(bytes(view[:size]))
+            if connection.chunks:
+                is_answered = True
+            now = monotonic()
+            if now - before > LONG_READ:
+                connection.end_turn()
+            if now > until:
                 self._left = ready[number:]
                 break
-        return total
+            before = now
+        return total < TRICKLE and not is_answered
 
     def _accepted(self, listener: Listener, accepted: socket.socket, peer: object) -> None:
         server = self._server

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from pyrite.broker.link import Transport
+from pyrite.broker.timers import TURN
 from pyrite.process.accept import address_of
 from pyrite.process.tls import certificate_user
 from pyrite.protocols.conversation import Conversation
@@ -25,6 +27,29 @@ MAX_HELD = 1024 * 1024
 def is_encrypted(transport: Transport) -> bool:
     """Tell whether a connection's transport is TLS."""
     return isinstance(transport, StreamProtocol) and transport.is_encrypted
+
+
+class Round:
+    """One round of the event loop, in which all streams together are read from for a turn.
+
+    asyncio hands over what every ready stream has sent before anything else has its turn.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until: float | None = None
+        """The end of the turn; None before the first read of the round."""
+
+    def is_over(self) -> bool:
+        """Return whether reads have to wait for a later turn."""
+        if self._until is not None:
+            return monotonic() > self._until
+        self._until = monotonic() + TURN
+        self._loop.call_soon(self._next)
+        return False
+
+    def _next(self) -> None:
+        self._until = None
 
 
 class StreamProtocol(asyncio.Protocol):
@@ -75,10 +100,15 @@ class StreamProtocol(asyncio.Protocol):
             self.connection.credentials.certificate = certificate_user(transport, named_in)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the connection."""
-        if self.connection is not None:
-            self.connection.receive(data)
-            self.pace(len(data))
+        """Feed the connection, at once or in a later turn."""
+        connection = self.connection
+        if connection is None:
+            return
+        if not connection.interrupted and self.server.round.is_over():
+            connection.receive_later(data)
+        else:
+            connection.receive(data)
+        self.pace(len(data))
 
     def pace(self, size: int) -> None:
         """See to it that others have their turn, after so many bytes."""

@@ -17,6 +17,7 @@ from websockets.typing import Subprotocol
 
 from pyrite.broker.timers import TURN
 from pyrite.process.endpoints import is_loopback, origin_of
+from pyrite.protocols.receiver import LONG_READ
 from pyrite.server.listeners import Listener
 from pyrite.server.streams import StreamProtocol
 
@@ -53,7 +54,7 @@ def is_foreign(origin: str | None) -> bool:
 class WebSocketProtocol(StreamProtocol):
     """Joins one asyncio transport to one MQTT connection through WebSocket frames."""
 
-    __slots__ = ("_rest", "_unread", "local", "path", "websocket")
+    __slots__ = ("_rest", "_unread", "_waits", "local", "path", "websocket")
 
     def __init__(self, server: Server, listener: Listener) -> None:
         super().__init__(server, listener)
@@ -66,6 +67,8 @@ class WebSocketProtocol(StreamProtocol):
         )
         self._rest = b""
         """What came and waits for the client's turn."""
+        self._waits = False
+        """Whether a turn was asked for: until then, frames are not taken apart."""
         self._unread = 0
         """Bytes of a handshake that is not complete."""
 
@@ -74,31 +77,39 @@ class WebSocketProtocol(StreamProtocol):
 
         The pieces are small, as each of their bytes may be a frame; the rest waits for the client's turn.
         """
-        if self._rest:
+        if self._waits or self.server.round.is_over():
             self._rest += data
             self._pause_if_full()
+            self._ask_for_a_turn()
         else:
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        """Take frames apart for a turn; keep the rest for the next one."""
+        """Take frames apart for a turn. The rest, or after a long turn the next read, waits for another."""
         rest = memoryview(data)
         clock = self.server.broker.clock
-        until = clock() + TURN
+        began = clock()
         while rest and self.connection is not None:
             self._received(bytes(rest[:FRAMES_TOGETHER]))
             rest = rest[FRAMES_TOGETHER:]
-            if rest and clock() > until:
+            if rest and clock() > began + TURN:
                 self._rest = bytes(rest)
                 self._pause_if_full()
-                self.server.broker.interrupted(self)
                 break
         self._send()
+        if self._rest or clock() > began + LONG_READ:
+            self._ask_for_a_turn()
         if not self._rest:
             self.pace(len(data))
 
+    def _ask_for_a_turn(self) -> None:
+        if not self._waits and self.connection is not None:
+            self._waits = True
+            self.server.broker.interrupted(self)
+
     def go_on(self) -> None:
         """Take the rest of what came apart, for another turn."""
+        self._waits = False
         rest, self._rest = self._rest, b""
         self._take(rest)
         if not self._rest and self.connection is not None and not self.connection.interrupted:

@@ -36,10 +36,6 @@ BROKEN = (
 """Payloads that match no telemetry schema."""
 
 
-class TooShort(ValueError):
-    """The simulation is too short for the requested faults."""
-
-
 @dataclass(frozen=True)
 class InjectedFault:
     """A deliberate fault, starting at the message with this number."""
@@ -68,7 +64,7 @@ def plan_faults(devices: int, messages: int, count: int, seed: int) -> list[Inje
     slots = range(WARM_UP, messages - REST - DROPOUT, SPACING)
     if count > devices * len(slots):
         needed = WARM_UP + REST + DROPOUT + SPACING * (math.ceil(count / devices) - 1) + 1
-        raise TooShort(
+        raise ValueError(
             f"{count} faults do not fit into {messages} messages of each of {devices} devices: needs "
             f"{needed} (rate times seconds)"
         )

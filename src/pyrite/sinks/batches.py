@@ -1,4 +1,4 @@
-"""Turn staged rows into batches of the broker."""
+"""Convert staged rows to batches of the broker."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyrite.sinks.rows import ACCEPTED
 from pyrite.storage.schema import SCHEMA
 
 MAX_MIXED_REST = 16_383
-"""Bytes after the fixed header that a message of a mixed batch may have."""
+"""Maximum bytes after the fixed header of a message in a mixed batch."""
 MIN_ALIKE = 4
 """Consecutive messages of one topic and size, on average, below which a mixed batch is made."""
 
 
 def batches_of(rows: pa.RecordBatch, origin: str) -> list[Batch]:
-    """Return rows as batches of the broker's, as few as possible."""
+    """Return rows as the smallest possible number of batches."""
     levels = pc.unique(rows.column("qos").fill_null(1)).to_pylist() if "qos" in rows.schema.names else [1]
     plain = not any(_has_value(rows, name) for name in ACCEPTED if name not in ("topic", "payload", "qos"))
     if plain and len(levels) == 1 and _changes(rows) * MIN_ALIKE > rows.num_rows:
@@ -36,14 +36,14 @@ def _has_value(rows: pa.RecordBatch, name: str) -> bool:
 
 
 def _changes(rows: pa.RecordBatch) -> int:
-    """Count how often topic or size are not those of the message before."""
+    """Count the messages whose topic or size differs from the previous one."""
     topics = rows.column("topic").dictionary_encode().indices.to_numpy()
     sizes = pc.binary_length(rows.column("payload")).to_numpy()
     return int(np.count_nonzero((np.diff(topics) != 0) | (np.diff(sizes) != 0)))
 
 
 def _completed(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
-    """Return rows with all columns that messages have in the log; offsets and times mean nothing."""
+    """Return rows with all columns of the log; offsets and times are placeholders."""
     count = rows.num_rows
     defaults = {"qos": 1, "retain": False, "offset": 0, "timestamp": 0, "client_id": origin}
     made = []
@@ -62,7 +62,7 @@ def _completed(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
 
 
 def _mixed(rows: pa.RecordBatch, qos: int, origin: str) -> MixedBatch | None:
-    """Return plain rows of many topics or sizes as one batch; None if one is too large for that."""
+    """Return rows without properties as one mixed batch; None if a row is too large."""
     topics = rows.column("topic").dictionary_encode()
     sizes = pc.binary_length(rows.column("topic")).to_numpy()
     gap = 2 if qos else 0

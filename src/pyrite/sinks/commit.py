@@ -1,9 +1,9 @@
-"""One commit of a sink: what was staged is published, all of it, and exactly once.
+"""One commit of a sink: publishes all staged messages exactly once.
 
-A commit first notes what it is going to do (`pending`): the parts, and where each stream ended. Then it
-publishes the messages, with the commit's own name as their client id; and at last notes that the batch is
-done. If the broker dies in between, it counts when it starts again how many messages with that name have come
-to lie in each stream since, and publishes the others. A batch that is done is not done again, whoever asks.
+A commit first saves its plan (`PendingCommit`): the parts, and the end of each stream. Then it publishes the
+messages with SINK/BATCH as their client identifier, and finally saves that the batch is committed. If the
+broker ends in between, it counts at the next start how many messages with that identifier each stream has
+since then, and publishes the rest. A committed batch is never published again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, MixedBatch
+from pyrite.journal.sink_state import PendingCommit, SinkState
 from pyrite.sinks.batches import batches_of
 from pyrite.storage.query import QueryError
 from pyrite.storage.segment import Damage
@@ -38,66 +38,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MayPublish = Callable[[str], bool]
 Answer = Callable[[bool, str], object]
-"""Is told whether the batch is committed now, and was not before; and what is wrong, if it is not."""
+"""Called with True if this call committed the batch (False if it was committed before), and an error text."""
 
 
-@dataclass
-class Pending:
-    """A commit that was begun."""
-
-    batch: int
-    parts: list[str]
-    since: dict[str, int]
-    """By name of the stream, the offset that its next message would get."""
-
-
-@dataclass
-class SinkState:
-    """What is known of a sink."""
-
-    name: str
-    batch: int = -1
-    """The last batch that was committed."""
-    used: float = 0.0
-    """When that was, or when it got its owner, in seconds since 1970."""
-    pending: Pending | None = field(default=None)
-    owner: str | None = None
-    """The user who committed first, "" for one without a name; None before that, or where none is asked."""
-    staged: dict[str, str] = field(default_factory=dict)
-    """Before the first commit: by part, the user who staged it. Each may use only parts of its own."""
-
-    def dump(self) -> dict[str, Any]:
-        """Return it as it is kept."""
-        return {
-            "batch": self.batch,
-            "used": self.used,
-            "pending": self.pending and asdict(self.pending),
-            "owner": self.owner,
-            "staged": self.staged,
-        }
-
-    @classmethod
-    def load(cls, name: str, kept: dict[str, Any]) -> SinkState:
-        """Return what was kept."""
-        pending = kept["pending"]
-        return cls(
-            name,
-            kept["batch"],
-            kept["used"],
-            Pending(**pending) if pending else None,
-            kept.get("owner"),
-            kept.get("staged", {}),
-        )
-
-
-def log_what_is_wrong(wrong: str) -> None:
-    """Log what is wrong with what was staged, if something is: for those who have no one to tell."""
+def log_failure(wrong: str) -> None:
+    """Log an error, unless the text is empty; for work that no client waits for."""
     if wrong:
-        logger.error("what sinks have staged: %s", wrong)
+        logger.error("staged rows of a sink: %s", wrong)
 
 
-class Commit:
-    """One commit under way."""
+class SinkCommit:
+    """One commit."""
 
     def __init__(
         self,
@@ -111,27 +62,27 @@ class Commit:
     ) -> None:
         self._sinks = sinks
         self._user = user
-        """The user who owns the sink from this commit on; None where names are not asked."""
+        """The user who owns the sink from this commit on; None without access rules."""
         self._journal, self._broker, self._staging = sinks.journal, sinks.broker, sinks.staging
         self.state = state
         self._batch = batch
         self.parts = parts
-        """Those that were given; `pending` may have others, from an attempt before this one."""
+        """The parts of this request; an earlier attempt may have saved other parts in `state.pending`."""
         self._may_publish = may_publish
         self._answer = answer
         self._origin = f"{state.name}/{batch}"
         self._skip: dict[str, int] = {}
-        """By stream, how many messages lie there already."""
+        """Messages that an earlier attempt published, by stream."""
         self._rows: Iterator[pa.RecordBatch] = iter(())
         self._ready: deque[Batch] = deque()
         self._left = 1
-        """How many batches are not known to be safe; and one more, until all are published."""
+        """Batches that are not durable yet, plus one until all were published."""
         self._fault = ""
         self._meter: Account | None = None
-        """The account of the sink's owner, if what it publishes is metered."""
+        """The account of the sink's owner, if it has a rate quota."""
 
     def begin(self) -> None:
-        """See what there is to be done."""
+        """Start the commit, or finish an earlier attempt."""
         self._attempt(self._begin)
 
     def _begin(self) -> None:
@@ -144,7 +95,7 @@ class Commit:
             self._run(self._topics, self._check)
 
     def _attempt(self, step: Callable[[], object]) -> None:
-        """Take a step; a mistake in it ends this commit, and the others go on."""
+        """Run one step; an exception ends this commit only."""
         try:
             step()
         except Exception as error:
@@ -152,12 +103,12 @@ class Commit:
             self._fail(f"internal error: {error!r}")
 
     def _fail(self, wrong: str) -> None:
-        """End, when it is known what became of what was published by now."""
+        """Fail the commit once all batches published so far are durable or have failed."""
         self._fault = wrong
         self._published(False, None)
 
     def _run(self, job: Callable[[], T], then: Callable[[T], object]) -> None:
-        """Do something that takes time in another thread; what goes wrong there ends the commit."""
+        """Run a job in another thread, and `then` with its result; an error ends the commit."""
 
         def guarded() -> tuple[T | None, str]:
             try:
@@ -177,10 +128,10 @@ class Commit:
 
         self._journal.aside(guarded, done)
 
-    # Before
+    # Check
 
     def _topics(self) -> list[str]:
-        """Return all topics of the parts, each once."""
+        """Return the distinct topics of the parts."""
         missing = self._staging.missing(self.state.name, self.parts)
         if missing:
             raise QueryError(f"part {missing[0]!r} of sink {self.state.name!r} was not staged")
@@ -203,7 +154,7 @@ class Commit:
             state.owner = self._user
             state.staged.clear()
         since = {stream.name: stream.next_offset for stream in self._journal.streams}
-        self.state.pending = Pending(self._batch, self.parts, since)
+        self.state.pending = PendingCommit(self._batch, self.parts, since)
         self._journal.save_sink(self.state)
         self._journal.after(lambda: self._attempt(self._publish))
 
@@ -214,14 +165,14 @@ class Commit:
         except InvalidTopic as wrong:
             return str(wrong)
         if name.startswith(SYSTEM):
-            return "no one publishes on $SYS but the broker"
+            return "only the broker publishes on $SYS"
         if not self._may_publish(topic):
             return "not authorized"
         return self._broker.catalog.refusal(name)
 
-    # What a broker before this one has published
+    # Finish an earlier attempt
 
-    def _count_published(self, pending: Pending) -> dict[str, int]:
+    def _count_published(self, pending: PendingCommit) -> dict[str, int]:
         published = {}
         for stream in self._journal.streams:
             since = pending.since.get(stream.name, 0)
@@ -229,7 +180,7 @@ class Commit:
             count = 0
             for piece in reader.read(since, columns=["offset", "client_id"]):
                 if isinstance(piece, Damage):
-                    raise QueryError(f"it cannot be told what was published already: {piece}")
+                    raise QueryError(f"cannot count the messages published earlier: {piece}")
                 count += pc.sum(pc.equal(piece.column(1), self._origin)).as_py() or 0
             published[stream.name] = count
         return published
@@ -239,7 +190,7 @@ class Commit:
         self._publish()
 
     def _without_published(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out what lies in the log already: of each stream, so many messages from the first on."""
+        """Return the rows that an earlier attempt did not publish: all but the first ones of each stream."""
         if not any(self._skip.values()):
             return rows
         topics = rows.column("topic").dictionary_encode()
@@ -254,7 +205,7 @@ class Commit:
                 self._skip[name] -= len(places)
         return rows.filter(pa.array(keep))
 
-    # Publishing
+    # Publish
 
     def _publish(self) -> None:
         assert self.state.pending is not None
@@ -264,7 +215,7 @@ class Commit:
         self._run(self._next, self._came)
 
     def _next(self) -> list[Batch] | None:
-        """Return the next messages; None if there are no more."""
+        """Return the next batches; None after the last."""
         rows = next(self._rows, None)
         if rows is None:
             return None
@@ -279,7 +230,7 @@ class Commit:
         self._publish_some()
 
     def go_on(self) -> None:
-        """Publish for a turn."""
+        """Publish for one turn."""
         self._attempt(self._publish_some)
 
     def _publish_some(self) -> None:
@@ -320,7 +271,7 @@ class Commit:
         self._publish_for_owner(batch.owned_by(self._account) if batch.retain else batch)
 
     def _publish_for_owner(self, batch: Batch, route: Route | None = None) -> None:
-        """Publish a batch, for the sink's owner if that is metered."""
+        """Publish a batch, and charge it to the sink's owner if they have a rate quota."""
         meter = self._meter
         if meter is None:
             self._broker.publish(batch, route, self._published)
@@ -330,7 +281,7 @@ class Commit:
 
     @property
     def _account(self) -> Account | None:
-        """The account of the sink's owner; None if it has none, or it gave no name."""
+        """The account of the sink's owner; None if there is no owner with a name."""
         owner = self.state.owner
         return self._broker.quotas.restored(f"user:{owner}") if owner else None
 
@@ -341,7 +292,7 @@ class Commit:
         if self._left:
             return
         if self._fault:
-            self._end(False, self._fault)  # what is missing is published when it is asked for again
+            self._end(False, self._fault)  # the next attempt publishes the rest
             return
         state = self.state
         state.batch, state.used, state.pending = self._batch, self._journal.wall(), None
@@ -349,19 +300,19 @@ class Commit:
         self._journal.after(partial(self._end, True, ""))
 
     def _end(self, committed: bool, wrong: str) -> None:
-        """Remove what is not needed any more, and then say how it went: who is told may stage at once."""
+        """Remove parts that are no longer needed, then answer: the client may stage new ones immediately."""
         told = partial(self._ended, committed, wrong)
-        if committed:  # whatever else is there was staged for it, by someone who failed
-            self._sinks.remove(self.state.name, None, told, besides=self)
+        if committed:  # other parts are left over from failed writers
+            self._sinks.remove(self.state.name, None, told, other_than=self)
         elif self.state.pending is None:
-            self._sinks.remove(self.state.name, self.parts, told, besides=self)
+            self._sinks.remove(self.state.name, self.parts, told, other_than=self)
         else:
             told("")
 
     def _ended(self, committed: bool, wrong: str, left: str) -> None:
-        log_what_is_wrong(left)
+        log_failure(left)
         try:
             self._answer(committed, wrong)
-        except Exception:  # whoever it is, the others are waiting
+        except Exception:  # the next commit must begin
             logger.exception("internal error in the answer to a commit of sink %s", self.state.name)
         self._sinks.ended()

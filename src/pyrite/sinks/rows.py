@@ -1,6 +1,7 @@
-"""Which rows may become messages: what a sink stages is checked before it is kept.
+"""Validation of staged rows: each must be a valid message.
 
-What is found wrong here is told to who has sent it. Later, in a commit, it would be in everyone's way.
+Rows are checked before they are staged, so that the writer gets the error. A commit with an invalid row could
+never finish.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import pyarrow.compute as pc
 from pyrite.storage.query import SCHEMA, QueryError
 
 ACCEPTED = tuple(name for name in SCHEMA.names if name not in ("offset", "timestamp", "client_id"))
-"""The columns that a part may have; topic and payload must be there."""
+"""The columns that a part may have; topic and payload are required."""
 MAX_TEXT = 65_535
-"""Bytes of a text, or of correlation data: MQTT writes their length with two bytes."""
+"""Maximum bytes of a text, or of correlation data: MQTT encodes the length in two bytes."""
 MAX_MESSAGE = 268_000_000
-"""Bytes of a message. A packet of MQTT may have 268,435,455, and has more in it than the message."""
+"""Maximum bytes of a message: an MQTT packet has at most 268,435,455, including its headers."""
 SHOWN = 40
 """Characters of a value that an error shows."""
 
@@ -30,15 +31,15 @@ _TEXTS = (*_TOPICS, "content_type")
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Raise QueryError if messages cannot have such columns."""
+    """Raise QueryError for missing, unknown or duplicate columns, and wrong types."""
     for name in ("topic", "payload"):
         if name not in schema.names:
-            raise QueryError(f"there is no column {name!r}")
+            raise QueryError(f"column {name!r} is missing")
     for field in schema:
         if field.name not in ACCEPTED:
-            raise QueryError(f"a message has no column {field.name!r}; it may have: {', '.join(ACCEPTED)}")
+            raise QueryError(f"a message has no column {field.name!r}; expected {', '.join(ACCEPTED)}")
         if schema.names.count(field.name) > 1:
-            raise QueryError(f"there are several columns {field.name!r}")
+            raise QueryError(f"duplicate column {field.name!r}")
         if field.type != SCHEMA.field(field.name).type:
             raise QueryError(
                 f"column {field.name!r}: expected {SCHEMA.field(field.name).type}, not {field.type}"
@@ -46,10 +47,10 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def check_rows(rows: pa.RecordBatch) -> None:
-    """Raise QueryError if there is a row that is no message."""
+    """Raise QueryError if a row is not a valid message."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
-            column.validate(full=True)  # it is from another machine: also whether texts are UTF-8
+            column.validate(full=True)  # also checks that texts are UTF-8
         except pa.ArrowInvalid as wrong:
             raise QueryError(f"column {name!r}: {wrong}") from None
         if name in ("topic", "payload") and column.null_count:
@@ -59,7 +60,7 @@ def check_rows(rows: pa.RecordBatch) -> None:
             outside = pc.or_(pc.less(column, least), pc.greater(column, most))
             _refuse(name, column, outside, expected)
         elif name in _TEXTS:
-            _check_text(name, pc.unique(column))  # of topics there are few
+            _check_text(name, pc.unique(column))  # few distinct topics
         elif name == "correlation_data":
             _check_size(name, column)
         elif name == "user_properties":
@@ -73,9 +74,9 @@ def check_rows(rows: pa.RecordBatch) -> None:
 def _check_text(name: str, column: pa.Array) -> None:
     _check_size(name, column)
     if name in _TOPICS:
-        _refuse(name, column, pc.equal(pc.binary_length(column), 0), "a topic name, which is not empty")
+        _refuse(name, column, pc.equal(pc.binary_length(column), 0), "a nonempty topic name")
         wildcards = pc.or_(pc.match_substring(column, "+"), pc.match_substring(column, "#"))
-        _refuse(name, column, wildcards, "a topic name, which holds no wildcard")
+        _refuse(name, column, wildcards, "a topic name without wildcards")
     _refuse(name, column, pc.match_substring(column, "\0"), "a text without null characters")
 
 
@@ -91,7 +92,7 @@ def _check_pairs(name: str, column: pa.Array) -> None:
 
 
 def _refuse(name: str, column: pa.Array, wrong: pa.Array, expected: str) -> None:
-    """Raise QueryError for the first row that is marked as wrong, if one is."""
+    """Raise QueryError for the first row that is marked as wrong."""
     at = pc.index(wrong, True).as_py()
     if at >= 0:
         raise QueryError(f"column {name!r}: expected {expected}, not {_shown(column[at].as_py())}")
@@ -105,7 +106,7 @@ def _shown(value: object) -> str:
 
 
 def _sizes(rows: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return how many bytes each row has."""
+    """Return the bytes of each row."""
     sizes = np.zeros(rows.num_rows, np.int64)
     for name in ("payload", "correlation_data", *_TEXTS):
         if name in rows.schema.names:

@@ -1,4 +1,4 @@
-"""Sinks: whose they are, what may be staged for them, and their commits, one after the other (commit.py)."""
+"""Sinks: their owners, staged parts, and commits, one at a time (commit.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyrite.broker.timers import NO_SLOT
-from pyrite.sinks.commit import Answer, Commit, MayPublish, SinkState, log_what_is_wrong
+from pyrite.journal.sink_state import SinkState
+from pyrite.sinks.commit import Answer, MayPublish, SinkCommit, log_failure
 from pyrite.sinks.staging import KEPT, Staging
 from pyrite.storage.query import QueryError
 
@@ -16,58 +17,55 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.journal.disk import DiskJournal
 
-__all__ = ["SinkState", "Sinks"]
-
 logger = logging.getLogger(__name__)
 
-FORGET = 90 * 86_400.0
-"""Seconds after which a sink that has committed nothing is forgotten, when a broker starts."""
+FORGET_AFTER = 90 * 86_400.0
+"""Seconds without a commit after which a sink is forgotten at the next start."""
 TIDY = 3_600.0
-"""Seconds between two looks for what was staged and never committed."""
-MAX_GIVEN_UP = 1_000
-"""Sinks that were given up and are remembered; what is staged for others is removed after a day."""
-
+"""Seconds between two removals of parts that were never committed."""
+MAX_ABORTED = 1_000
+"""Aborted sinks that are remembered, so that no late writer stages a part; other parts go after a day."""
 MAX_UNCOMMITTED = 10_000
 """Parts that may be staged for a sink before its first commit."""
 
 Told = Callable[[str], object]
-"""Is told what is wrong; nothing, if all is well."""
+"""Called with an error text, which is empty for success."""
 
 
 class Sinks:
-    """All sinks of a broker: their commits, one after the other, and what is staged for them."""
+    """All sinks of a broker."""
 
     def __init__(self, journal: DiskJournal, broker: Broker) -> None:
         self.journal = journal
         self.broker = broker
         self.staging = Staging(journal.folder.path, journal.files)
         self.slot = NO_SLOT
-        self._commits: deque[Commit] = deque()
-        self._given_up: dict[tuple[str, str | None], None] = {}
-        """Sinks for which a user stages nothing any more, the last ones."""
+        self._commits: deque[SinkCommit] = deque()
+        self._aborted: dict[tuple[str, str | None], None] = {}
+        """Aborted sinks with the user who aborted, oldest first."""
         now = journal.wall()
         for state in list(journal.sinks.values()):
-            kept = FORGET if state.batch >= 0 else KEPT
+            kept = FORGET_AFTER if state.batch >= 0 else KEPT
             if state.pending is None and state.used < now - kept:
                 del journal.sinks[state.name]
                 journal.drop_sink(state.name)
         for state in list(journal.sinks.values()):
             if state.pending is not None:
                 logger.warning(
-                    "sink %s: batch %d was cut short; it is finished now", state.name, state.pending.batch
+                    "sink %s: finishing batch %d, which was interrupted", state.name, state.pending.batch
                 )
-                self._finish(state, log_what_is_wrong)
+                self._finish(state, log_failure)
         self.due()
 
     def due(self) -> None:
-        """Every hour: remove what was staged and never committed."""
+        """Remove old parts that were never committed, every hour."""
         needed = {one.name for one in self.journal.sinks.values() if one.pending is not None}
         needed.update(one.state.name for one in self._commits)
-        self._aside(lambda: self.staging.tidy(needed.__contains__), log_what_is_wrong)
+        self._aside(lambda: self.staging.tidy(needed.__contains__), log_failure)
         self.broker.timers.set(self, self.broker.now + TIDY)
 
     def _aside(self, job: Callable[[], object], told: Told) -> None:
-        """Do something to files in another thread, and say how it went."""
+        """Run a job on files in another thread, and report errors to `told`."""
 
         def guarded() -> str:
             try:
@@ -78,25 +76,25 @@ class Sinks:
 
         self.journal.aside(guarded, told)
 
-    # Whose it is
+    # Owners
 
     def owner(self, sink: str) -> str | None:
-        """Return the user who owns a sink: the first who committed to it."""
+        """Return the user who owns a sink: the first to commit to it."""
         state = self.journal.sinks.get(sink)
         return None if state is None else state.owner
 
     def has_staged(self, sink: str, user: str) -> bool:
-        """Tell whether a user has staged something for a sink that nobody owns yet."""
+        """Return True if a user has staged a part of a sink that has no owner yet."""
         state = self.journal.sinks.get(sink)
         return state is not None and user in state.staged.values()
 
     def _note_staged(self, sink: str, part: str, user: str) -> tuple[SinkState, str]:
-        """Note who stages a part of a sink; return its state, and why the part may not be staged."""
+        """Record who stages a part; return the state of the sink, and a text if the part is refused."""
         state = self.journal.sinks.setdefault(sink, SinkState(sink))
         if state.owner is not None or state.staged.get(part) == user:
             return state, ""
         if len(state.staged) >= MAX_UNCOMMITTED:
-            return state, f"sink {sink!r}: {MAX_UNCOMMITTED} parts are staged, and none is committed yet"
+            return state, f"sink {sink!r}: {MAX_UNCOMMITTED} parts are staged and none is committed"
         state.staged[part] = user
         state.used = max(state.used, self.journal.wall())
         self.journal.save_sink(state)
@@ -112,12 +110,12 @@ class Sinks:
             self.journal.save_sink(state)
 
     def delete(self, sink: str, told: Told) -> None:
-        """Forget a sink: its name, its owner, the number of its last batch, and what is staged for it."""
+        """Delete a sink: its owner, the number of its last batch, and its staged parts."""
         state = self.journal.sinks.get(sink)
         if state is None:
             told("")
         elif state.pending is not None or self._is_under_way(sink):
-            told(f"sink {sink!r}: a commit is under way")
+            told(f"sink {sink!r}: a commit is in progress")
         else:
             del self.journal.sinks[sink]
             self.journal.drop_sink(sink)
@@ -126,9 +124,9 @@ class Sinks:
     # Staging
 
     def stage(self, sink: str, part: str, owner: str | None, told: Told) -> None:
-        """Say whether a part may be staged.
+        """Check whether a part may be staged.
 
-        A batch that is not finished comes first: its parts may have the same names, and all are removed then.
+        An unfinished batch is finished first: its parts may have the same names, and are then removed.
         """
         if owner is None:
             state, refusal = self.journal.sinks.get(sink), ""
@@ -154,7 +152,7 @@ class Sinks:
             finished("")
 
     def room(self, sink: str, owner: str | None, told: Told) -> None:
-        """Say whether there may be as much staged as there is now."""
+        """Check whether the staged parts of the sink's owner are within max_staged_bytes."""
         most = self.broker.limits.max_staged_bytes
         sinks = self.journal.sinks
 
@@ -166,23 +164,22 @@ class Sinks:
             staged = self.staging.size(is_owners)
             if staged > most:
                 raise QueryError(
-                    f"sink {sink!r}: there is no room for more: {staged} bytes are staged and not committed, "
+                    f"sink {sink!r}: no room for more: {staged} bytes are staged and not committed, "
                     f"limits.max_staged_bytes is {most}"
                 )
 
-        if (sink, owner) in self._given_up:
-            told(f"sink {sink!r} was given up")
+        if (sink, owner) in self._aborted:
+            told(f"sink {sink!r} was aborted")
         elif owner is None:
             told("")
         else:
             self._aside(measure, told)
 
     def abort(self, sink: str, parts: Sequence[str] | None, told: Told, user: str | None = None) -> None:
-        """Remove parts that were staged; without a list all, and have none staged from now on.
+        """Remove staged parts; without a list, remove all parts and refuse new ones.
 
-        Before the first commit, a user's own parts are all that it can remove.
-        What a commit has begun to publish cannot be taken back: its parts stay, and without a list the rest
-        is published first, so that it is all or nothing.
+        Before the first commit, users can remove only their own parts. A commit that has begun to publish
+        cannot be undone: its parts stay, and without a list, the commit is finished first.
         """
         state = self.journal.sinks.get(sink)
         uncommitted = state is not None and state.owner is None and user is not None
@@ -193,9 +190,9 @@ class Sinks:
                 self._forget_staged(state, parts)
             self.remove(sink, parts, told)
             return
-        if len(self._given_up) >= MAX_GIVEN_UP:
-            del self._given_up[next(iter(self._given_up))]
-        self._given_up[sink, user] = None
+        if len(self._aborted) >= MAX_ABORTED:
+            del self._aborted[next(iter(self._aborted))]
+        self._aborted[sink, user] = None
         if uncommitted and state is not None:
             self._forget_staged(state, own)
             self.remove(sink, own, told)
@@ -206,15 +203,15 @@ class Sinks:
             self._finish(state, lambda wrong: self.remove(sink, None, lambda left: told(wrong or left)))
 
     def remove(
-        self, sink: str, parts: Sequence[str] | None, told: Told, besides: Commit | None = None
+        self, sink: str, parts: Sequence[str] | None, told: Told, other_than: SinkCommit | None = None
     ) -> None:
-        """Remove parts, or all, but for those that a commit needs, besides one."""
-        needed = self.needed(sink, besides)
+        """Remove parts, or all parts, except those that a commit needs."""
+        needed = self.needed(sink, other_than)
         self._aside(lambda: self.staging.remove(sink, parts, needed), told)
 
-    def needed(self, sink: str, besides: Commit | None = None) -> set[str]:
-        """Return the parts of a sink that are not to be touched, as a commit needs them, besides one."""
-        commits = [one for one in self._commits if one.state.name == sink and one is not besides]
+    def needed(self, sink: str, other_than: SinkCommit | None = None) -> set[str]:
+        """Return the parts of a sink that its commits need."""
+        commits = [one for one in self._commits if one.state.name == sink and one is not other_than]
         needed = {part for one in commits for part in one.parts}
         state = self.journal.sinks.get(sink)
         if state is not None and state.pending is not None:
@@ -232,9 +229,9 @@ class Sinks:
         answer: Answer,
         user: str | None = None,
     ) -> None:
-        """Publish what was staged, and tell when it is safe; or why it is not.
+        """Publish staged parts, and call `answer` when they are durable or have failed.
 
-        The first user who commits to a sink owns it from then on.
+        The first user to commit to a sink owns it from then on.
         """
         state = self.journal.sinks.setdefault(sink, SinkState(sink))
         if user is not None and state.owner is None:
@@ -243,24 +240,24 @@ class Sinks:
                 answer(False, f"part {foreign[0]!r} of sink {sink!r} was not staged by this user")
                 return
         if state.pending is not None and state.pending.batch != batch and not self._is_under_way(sink):
-            self._finish(state, log_what_is_wrong)  # It comes first, as it was promised first.
-        self._add(Commit(self, state, batch, list(parts), may_publish, answer, user))
+            self._finish(state, log_failure)  # promised earlier, so finished first
+        self._add(SinkCommit(self, state, batch, list(parts), may_publish, answer, user))
 
     def _finish(self, state: SinkState, told: Told) -> None:
-        """Do what is missing of a commit that was begun, after those that are under way."""
+        """Finish a commit that was interrupted, after the commits in progress."""
         batch = -1 if state.pending is None else state.pending.batch
-        self._add(Commit(self, state, batch, [], lambda _: True, lambda _, wrong: told(wrong)))
+        self._add(SinkCommit(self, state, batch, [], lambda _: True, lambda _, wrong: told(wrong)))
 
     def _is_under_way(self, sink: str) -> bool:
         return any(one.state.name == sink for one in self._commits)
 
-    def _add(self, commit: Commit) -> None:
+    def _add(self, commit: SinkCommit) -> None:
         self._commits.append(commit)
         if len(self._commits) == 1:
             commit.begin()
 
     def ended(self) -> None:
-        """Go on with the next commit."""
+        """Begin the next commit."""
         self._commits.popleft()
         if self._commits:
             self._commits[0].begin()

@@ -1,8 +1,8 @@
-"""What sinks have staged: files of messages that are not published yet, and the batches they become.
+"""Staged parts of sinks: files of messages that are not published yet.
 
-DIR/staging/SINK/PART.arrow    an Arrow stream: topic, payload, and what else of queries.SCHEMA was given
+DIR/staging/SINK/PART.arrow    an Arrow stream: topic, payload, and optionally other columns of query.SCHEMA
 
-A part is safe once it is there. It is published by a commit (sinks.py), and gone then.
+A part is durable once its file has this name. A commit (commit.py) publishes the part and removes the file.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from pyrite.storage.files import Appending, Files
 from pyrite.storage.query import QueryError
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
-"""What sinks and parts may be called."""
+"""Names of sinks and parts."""
 FILE = re.compile(r"([0-9a-f]{16}-)?[A-Za-z0-9_-]{1,128}")
-"""What the file of a part may be called: a user's parts have a prefix of its own."""
+"""File names of parts: each user's parts have a prefix."""
 ROWS = 16_384
-"""Messages that are published at a time."""
+"""Rows read at once."""
 KEPT = 24 * 3600.0
-"""Seconds after which a part that no one committed is removed."""
+"""Seconds after which an uncommitted part is removed."""
 STEP = 8 * 1024 * 1024
-"""Bytes of a part after which it is asked whether it may grow."""
+"""Bytes of a part between two checks for room."""
 BLOCK = 4096
-"""Bytes that a file takes at least."""
+"""Minimum bytes that a file counts for."""
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return a name that may be that of a file; QueryError if it may not."""
+    """Return a valid name of a sink or part; raise QueryError for an invalid one."""
     if not NAME.fullmatch(name):
         raise QueryError(f"{kind} {name!r}: expected up to 128 letters, digits, '-' and '_'")
     return name
 
 
 class Staging:
-    """The folder with what was staged."""
+    """The folder with staged parts."""
 
     def __init__(self, data: Path, files: Files | None = None) -> None:
         self.folder = data / "staging"
         self._files = files or Files()
 
     def path(self, sink: str, part: str) -> Path:
-        """Return where a part lies."""
+        """Return the file of a part."""
         if not FILE.fullmatch(part):
             raise QueryError(f"part {part!r}: expected up to 128 letters, digits, '-' and '_'")
         return self.folder / check_name("sink", sink) / f"{part}.arrow"
@@ -60,11 +60,11 @@ class Staging:
         part: str,
         schema: pa.Schema,
         batches: Iterable[pa.RecordBatch],
-        grow: Callable[[], object] = bool,
+        check_room: Callable[[], object] = bool,
     ) -> int:
-        """Write a part, in place of one of that name; it is safe when this returns the number of its rows.
+        """Write a part, replacing one with the same name; return the number of rows once they are durable.
 
-        While it grows, `grow` is called; it raises an error if there is no room for more.
+        `check_room` is called as the part grows; it raises an error if there is no room.
         """
         check_schema(schema)
         path = self.path(sink, part)
@@ -81,7 +81,7 @@ class Staging:
                         count += rows.num_rows
                         if file.tell() - asked >= STEP:
                             asked = file.tell()
-                            grow()
+                            check_room()
                 file.sync()
             self._files.rename(temporary, path)
             for folder in (path.parent, self.folder, self.folder.parent):
@@ -89,13 +89,13 @@ class Staging:
         except BaseException as error:
             self._files.remove(temporary)
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-                text = f"part {part!r} of sink {sink!r} cannot be kept: {error.strerror or error}"
+                text = f"cannot write part {part!r} of sink {sink!r}: {error.strerror or error}"
                 raise QueryError(text) from None
             raise
         return count
 
     def remove(self, sink: str, parts: Sequence[str] | None, needed: Collection[str] = ()) -> None:
-        """Remove parts, if they are there, or all there are, but for those that are needed still."""
+        """Remove parts, or all parts, except those that are still needed."""
         folder = self.folder / check_name("sink", sink)
         paths = _files_in(folder) if parts is None else [self.path(sink, part) for part in parts]
         for path in paths:
@@ -104,22 +104,22 @@ class Staging:
         self._remove_if_empty(folder)
 
     def missing(self, sink: str, parts: Sequence[str]) -> list[str]:
-        """Return which parts are not there."""
+        """Return the parts that were not staged."""
         return [part for part in parts if not self.path(sink, part).exists()]
 
     def size(self, counts: Callable[[str, str], bool]) -> int:
-        """Return how many bytes are staged, of those parts of sinks that count."""
+        """Return the bytes of the parts for which `counts(sink, part)` is true."""
         found = 0
         for folder in _files_in(self.folder):
             for path in _files_in(folder):
-                part = path.name.partition(".")[0]  # also of a file that is being written
+                part = path.name.partition(".")[0]  # also of a temporary file
                 if counts(folder.name, part):
                     with suppress(FileNotFoundError):
                         found += max(path.stat().st_size, BLOCK)
         return found
 
     def read(self, sink: str, parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of parts, in order, some at a time; of the files, what is looked at is read."""
+        """Yield the rows of parts in order, `ROWS` at a time, from memory-mapped files."""
         for part in parts:
             with pa.memory_map(str(self.path(sink, part))) as file, pa.ipc.open_stream(file) as reader:
                 for rows in reader:
@@ -127,7 +127,7 @@ class Staging:
                         yield rows.slice(at, ROWS)
 
     def tidy(self, keep: Callable[[str], bool]) -> None:
-        """Remove what no one has committed for long, but for sinks that are to be kept."""
+        """Remove old uncommitted parts, except of sinks for which `keep` is true."""
         before = time.time() - KEPT
         for folder in _files_in(self.folder):
             if keep(folder.name):
@@ -144,7 +144,7 @@ class Staging:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return what is in a folder, if it is one; others may remove it meanwhile."""
+    """Return the entries of a folder; none if it does not exist (any more)."""
     try:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

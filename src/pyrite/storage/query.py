@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyrite.filters import check_filter
+from pyrite.errors import PyriteError
+from pyrite.topics.filters import InvalidTopic, check_filter
 
 FOREVER = 2**63 - 1
 """An offset that no message has."""
@@ -38,11 +39,11 @@ SCHEMA = pa.schema(
 COLUMNS = tuple(SCHEMA.names)
 
 
-class QueryError(ValueError):
+class QueryError(PyriteError, ValueError):
     """The query is invalid, or asks for something that does not exist; the text says what is wrong."""
 
 
-class DataLoss(Exception):
+class DataLoss(PyriteError):
     """Some messages that were asked for are damaged, or no longer kept; the text says which."""
 
 
@@ -95,9 +96,9 @@ class Query:
                 raise QueryError(f"{name}={_shown(texts)}: expected texts")
         for one in self.topics:
             try:
-                check_filter(one)
-            except ValueError as wrong:
-                raise QueryError(f"topics: {wrong}") from None
+                check_filter(one.encode())
+            except (InvalidTopic, UnicodeEncodeError) as wrong:
+                raise QueryError(f"topics: invalid topic filter {_shown(one)}: {wrong}") from None
         if not self.columns:
             raise QueryError("columns: expected at least one")
         for name in self.columns:

@@ -1,25 +1,29 @@
 """Topic names and topic filters (MQTT 4.7): what is valid, and which topics match.
 
-Topics are kept as the UTF-8 bytes that travelled, so that no message is ever decoded to be routed.
+Topics are UTF-8 bytes, as in packets, so that routing a message decodes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyrite.errors import PyriteError
+
 SHARE_PREFIX = b"$share/"
 MAX_TOPIC = 65_535
-"""Bytes of a topic or filter: no MQTT packet takes a longer one [MQTT-4.7.3-3]."""
+"""Maximum bytes of a topic or filter [MQTT-4.7.3-3]."""
+MAX_LEVELS = MAX_TOPIC + 1
+"""Levels of the longest filter, where no limit of a broker applies."""
 _LAST = b"\xff"
 """Sorts after all UTF-8."""
 
 
-class InvalidTopic(ValueError):
-    """A topic name or filter that no broker may accept; the message says why."""
+class InvalidTopic(PyriteError):
+    """An invalid topic name or filter."""
 
 
-def check_topic(topic: bytes, max_levels: int) -> None:
-    """Raise InvalidTopic unless messages may be published on `topic` (already known to be UTF-8)."""
+def check_topic(topic: bytes, max_levels: int = MAX_LEVELS) -> None:
+    """Raise InvalidTopic unless `topic`, which is UTF-8, is a valid topic name."""
     if not topic:
         raise InvalidTopic("a topic name has at least one character")  # [MQTT-4.7.3-1]
     if len(topic) > MAX_TOPIC:
@@ -32,8 +36,8 @@ def check_topic(topic: bytes, max_levels: int) -> None:
         raise InvalidTopic(f"a topic has at most {max_levels} levels here")
 
 
-def check_filter(topic_filter: bytes, max_levels: int) -> None:
-    """Raise InvalidTopic unless `topic_filter` is a valid filter, without the parts of a shared one."""
+def check_filter(topic_filter: bytes, max_levels: int = MAX_LEVELS) -> None:
+    """Raise InvalidTopic unless `topic_filter` is a valid filter, without $share/GROUP/."""
     if not topic_filter:
         raise InvalidTopic("a topic filter has at least one character")  # [MQTT-4.7.3-1]
     if len(topic_filter) > MAX_TOPIC:
@@ -61,8 +65,14 @@ def split_shared(topic_filter: bytes) -> tuple[str | None, bytes]:
     return group.decode(), rest
 
 
+def without_share(topic_filter: bytes) -> bytes:
+    """Return FILTER for $share/GROUP/FILTER, and every other filter unchanged, even if it is invalid."""
+    parts = topic_filter.split(b"/", 2)
+    return parts[2] if parts[0] == b"$share" and len(parts) == 3 else topic_filter
+
+
 def matches(topic_filter: bytes, topic: bytes) -> bool:
-    """Tell whether `topic` is among those that `topic_filter` asks for."""
+    """Return True if a topic matches a filter."""
     if topic.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
         return False  # [MQTT-4.7.2-1]
     if topic_filter == b"#":
@@ -71,11 +81,11 @@ def matches(topic_filter: bytes, topic: bytes) -> bool:
 
 
 def levels_match(levels: Sequence[bytes], names: Sequence[bytes], at: int = 0) -> bool:
-    """Tell whether levels of a filter ask for those of a topic from number `at` on."""
+    """Return True if the levels of a filter match those of a topic, starting at level number `at`."""
     end = len(names)
     for level in levels:
         if level == b"#":
-            return True  # "sport/#" asks for "sport" too
+            return True  # "sport/#" matches "sport" too
         if at == end or (level != names[at] and level != b"+"):
             return False
         at += 1
@@ -83,15 +93,15 @@ def levels_match(levels: Sequence[bytes], names: Sequence[bytes], at: int = 0) -
 
 
 def bounds(topic_filter: bytes) -> tuple[bytes, bytes]:
-    """Return between what, all topics lie, by their bytes, that a filter asks for; others may, too."""
+    """Return a lower and an upper bound, in byte order, of the topics that a filter matches."""
     stem = topic_filter.partition(b"+")[0].partition(b"#")[0]
     if stem == topic_filter:
         return stem, stem
-    return stem.removesuffix(b"/"), stem + _LAST  # "sport/#" asks for "sport" too
+    return stem.removesuffix(b"/"), stem + _LAST  # "sport/#" matches "sport" too
 
 
 def covers(topic_filter: bytes, other: bytes) -> bool:
-    """Tell whether `topic_filter` asks for every topic that `other`, a filter or a topic, asks for."""
+    """Return True if `topic_filter` matches every topic that `other`, a filter or a topic, matches."""
     if other.startswith(b"$") and topic_filter[:1] in (b"+", b"#"):
         return False
     levels, others = topic_filter.split(b"/"), other.split(b"/")

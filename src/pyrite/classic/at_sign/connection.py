@@ -189,7 +189,7 @@ class AtSignConnection(TranslatingConnection):
         try:
             name = topic.encode()
         except UnicodeEncodeError:
-            raise InvalidTopic("a topic is UTF-8") from None
+            raise InvalidTopic("the topic is not UTF-8") from None
         check_topic(name, limits.max_topic_levels)
         if len(name) > MAX_TOPIC:
             raise InvalidTopic(f"a topic has at most {MAX_TOPIC} bytes")

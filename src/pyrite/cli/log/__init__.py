@@ -225,7 +225,7 @@ def _position(text: str) -> Position:
 def _filter(text: str) -> bytes:
     try:
         topic_filter = text.encode()
-        check_filter(topic_filter, 65_536)
+        check_filter(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
             raise InvalidTopic("a shared subscription has no meaning here; give its topic filter alone")
     except InvalidTopic as error:

@@ -1,8 +1,8 @@
 """The requests of the HTTP API, and their answers, by subject.
 
 Routes, validation, errors and the OpenAPI description are generated from these structures. The fields of a
-request are parameters of its path and query, except for `body`, its JSON body. The HTTP process passes a
-request on to the broker as it is, and sends the broker's answer as JSON.
+request are parameters of its path and query, except for `body`, its JSON body. The HTTP process forwards a
+request to the broker, and sends the broker's answer as JSON.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from pyrite.ipc.api.broker import GetBroker, GetHealth, GetReadiness
-from pyrite.ipc.api.clients import Disconnect, GetClient, ListClients
+from pyrite.ipc.api.clients import DisconnectClient, GetClient, ListClients
 from pyrite.ipc.api.endpoint import ApiRequest
 from pyrite.ipc.api.log import Acknowledge, ListStreams, Pull, ReadMessages
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeMetrics
-from pyrite.ipc.api.publishing import Publish
+from pyrite.ipc.api.publishing import PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
 from pyrite.ipc.api.topics import CreateTopic, DeleteTopic, GetTopic, ListLevels, ListTopics
 
@@ -26,7 +26,7 @@ ENDPOINTS: tuple[type[ApiRequest[Any]], ...] = (
     GetBroker,
     ListClients,
     GetClient,
-    Disconnect,
+    DisconnectClient,
     ListTopics,
     GetTopic,
     CreateTopic,
@@ -35,7 +35,7 @@ ENDPOINTS: tuple[type[ApiRequest[Any]], ...] = (
     ListStreams,
     ReadMessages,
     ListQuotas,
-    Publish,
+    PublishMessage,
     Pull,
     Acknowledge,
 )

@@ -11,58 +11,57 @@ from pyrite.ipc.messages import LogIn, Request
 
 
 class Health(Shown):
-    """The process and the broker answer."""
+    """The HTTP process and the broker answer."""
 
     status: Literal["ok"] = "ok"
 
 
 class GetHealth(ApiRequest[Health]):
-    """Whether the process and the broker answer."""
+    """Check that the HTTP process and the broker answer."""
 
     log_in = LogIn.NONE
     endpoint = Endpoint("GET", "/health")
 
 
 class Readiness(Shown):
-    """Whether clients are served as they should be."""
+    """The readiness of the broker."""
 
     ready: bool
-    reason: Annotated[str | None, Meta(description="Why not.")]
+    reason: Annotated[str | None, Meta(description="The reason, if it is not ready.")]
 
 
 class GetReadiness(ApiRequest[Readiness]):
-    """Whether clients are served as they should be."""
+    """Check that the broker serves clients and can write its log."""
 
     log_in = LogIn.NONE
     endpoint = Endpoint("GET", "/ready")
 
 
 class BrokerInfo(Shown):
-    """The broker, and who asks."""
+    """The broker, and the caller."""
 
     version: Annotated[
-        str | None, Meta(description="Null, as most of this, for a client that is not let in.")
+        str | None, Meta(description="Null, like most fields, for a client without valid credentials.")
     ]
     uptime_seconds: Annotated[float, Meta(ge=0)] | None
-    listeners: Annotated[list[str], Meta(description="Where the broker listens.")]
-    websocket: Annotated[str | None, Meta(description="Where a browser can speak MQTT.")]
+    listeners: Annotated[list[str], Meta(description="The URLs on which the broker listens.")]
+    websocket: Annotated[str | None, Meta(description="The URL for MQTT over WebSocket.")]
     users: Annotated[
-        bool, Meta(description="Whether a log-in is needed: users exist, and no certificate was shown.")
+        bool,
+        Meta(description="True if a log-in is needed: users exist, and the client has no certificate."),
     ]
-    user: Annotated[str | None, Meta(description="The user name under which this request was let in.")]
-    reloads: Annotated[
-        int, Meta(ge=0, description="How often users and rules were read again since the broker started.")
-    ]
+    user: Annotated[str | None, Meta(description="The authenticated user name of this request.")]
+    reloads: Annotated[int, Meta(ge=0, description="Number of reloads of users and rules since the start.")]
 
 
 class GetBroker(ApiRequest[BrokerInfo]):
-    """What this broker is, and who asks."""
+    """The broker, and the caller."""
 
     log_in = LogIn.OPTIONAL
     endpoint = Endpoint("GET", "/api/v1/broker")
 
 
 class CheckRight(Request[str]):
-    """Whether a client has a right on some topic, before its body is read; its name for quotas."""
+    """Check that a client has a right on some topic; the answer is its name for quotas."""
 
     right: str

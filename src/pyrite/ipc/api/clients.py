@@ -11,37 +11,38 @@ from pyrite.ipc.api.endpoint import After, ApiRequest, Count, Endpoint, Limit, N
 from pyrite.ipc.messages import Listing
 
 
-class Client(Shown):
+class ClientInfo(Shown):
     """A connected client."""
 
-    id: Annotated[str, Meta(description="The client id.")]
-    user: Annotated[str | None, Meta(description="The user name under which it was let in.")]
-    protocol: Annotated[str, Meta(description="MQTT 5, MQTT 3.1.1 or line, and over what.")]
+    id: Annotated[str, Meta(description="The client identifier.")]
+    user: Annotated[str | None, Meta(description="The authenticated user name.")]
+    protocol: Annotated[str, Meta(description="MQTT 5, MQTT 3.1.1 or line, with the transport.")]
     address: str
     connected_since: Annotated[datetime, Meta(tz=True)] | None
-    keep_alive: Annotated[float | None, Meta(description="Its keep-alive, in seconds; 0 for none.")]
+    keep_alive: Annotated[float | None, Meta(description="The keep-alive interval in seconds; 0 for none.")]
     subscriptions: Count
-    queued: Annotated[int, Meta(ge=0, description="Messages that wait for it, in memory or in the log.")]
-    sent: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Bytes sent to it over this connection.")
+    queued: Annotated[
+        int, Meta(ge=0, description="Messages waiting for the client, in memory or in the log.")
     ]
+    sent: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="Bytes sent over this connection.")]
     received: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Bytes received from it over this connection.")
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Bytes received over this connection."),
     ]
-    slow: Annotated[bool, Meta(description="Whether it takes messages more slowly than they come.")]
+    slow: Annotated[bool, Meta(description="True if messages arrive faster than the client receives them.")]
 
 
-class Clients(Page):
+class ClientPage(Page):
     """Connected clients."""
 
     list_name = "clients"
 
-    clients: list[Client]
+    clients: list[ClientInfo]
     next: Next
 
 
-class ListClients(ApiRequest[Clients]):
-    """The clients that are connected, by id."""
+class ListClients(ApiRequest[ClientPage]):
+    """Connected clients, by identifier."""
 
     endpoint = Endpoint("GET", "/api/v1/clients")
     limit: Limit = 100
@@ -58,7 +59,7 @@ class ClientSubscription(Struct):
     retain_handling: Annotated[int, Meta(ge=0, le=2)]
 
 
-class ClientDetails(Client, Listing):
+class ClientDetails(ClientInfo, Listing):
     """A connected client, with its subscriptions."""
 
     list_name = "subscribed"
@@ -66,7 +67,7 @@ class ClientDetails(Client, Listing):
     subscribed: Annotated[list[ClientSubscription], Meta(description="Its first 1,000 subscriptions.")]
 
 
-ClientId = Annotated[str, Meta(min_length=1, description="A client id; a slash in it is written %2F.")]
+ClientId = Annotated[str, Meta(min_length=1, description="A client identifier, with slashes written as %2F.")]
 
 
 class GetClient(ApiRequest[ClientDetails]):
@@ -76,7 +77,7 @@ class GetClient(ApiRequest[ClientDetails]):
     id: ClientId
 
 
-class Disconnect(ApiRequest[None]):
+class DisconnectClient(ApiRequest[None]):
     """Close a client's connection."""
 
     endpoint = Endpoint("DELETE", "/api/v1/clients/{id}", (404,))

@@ -1,8 +1,7 @@
-"""What the requests of the API have in common: endpoints, pages, payloads, checks of texts."""
+"""Shared by the requests of the API: endpoints, pages, payloads, checks of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -12,9 +11,9 @@ from pyrite.ipc.messages import Listing, Request
 A = TypeVar("A")
 
 MAX_PAGE = 1_000
-"""Entries of a page."""
+"""Maximum entries of a page."""
 MAX_TEXT_BYTES = 65_535
-"""Bytes of a text that MQTT can carry."""
+"""Maximum bytes of a text in MQTT."""
 
 
 class Endpoint(NamedTuple):
@@ -22,13 +21,13 @@ class Endpoint(NamedTuple):
 
     method: str
     path: str
-    """With at most one name in braces, which may contain slashes."""
+    """A path with at most one name in braces; the name may contain slashes."""
     errors: tuple[int, ...] = ()
-    """Statuses of refusals, besides those that every endpoint has."""
+    """Statuses of refusals, besides those of every endpoint."""
     answer: Any = None
-    """The type of the JSON answer, where the HTTP process makes it of more than the broker's answer."""
+    """The type of the JSON answer, if it differs from the broker's answer."""
     body_right: str = ""
-    """The body is read only from a client that has this right on some topic."""
+    """The right on some topic without which a body is not even read."""
 
 
 class ApiRequest(Request[A]):
@@ -39,8 +38,8 @@ class ApiRequest(Request[A]):
 
 Count = Annotated[int, Meta(ge=0)]
 Qos = Annotated[int, Meta(ge=0, le=2)]
-Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE, description="How many entries, at most.")]
-After = Annotated[str, Meta(description="The `next` of the page before.")]
+Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE, description="Maximum number of entries.")]
+After = Annotated[str, Meta(description="The `next` of the previous page.")]
 Next = Annotated[str | None, Meta(description="The `after` of the next page; null on the last one.")]
 Filter = Annotated[str, Meta(min_length=1, description="A topic filter.")]
 
@@ -49,23 +48,19 @@ class Shown(Struct):
     """An answer of the API."""
 
     def show_text(self) -> None:
-        """Show payloads as text where they are UTF-8. Not in the broker: it takes time."""
+        """Show UTF-8 payloads as text. Called in the HTTP process, because it takes time."""
 
 
 class Page(Listing, Shown):
     """Some entries of a long list."""
 
     def show_text(self) -> None:
-        """Show payloads of all entries as text where they are UTF-8."""
-        for entry in self._entries():
+        for entry in getattr(self, self.list_name):
             entry.show_text()
-
-    def _entries(self) -> Iterator[Shown]:
-        yield from getattr(self, self.list_name)
 
 
 class Payload(Shown, kw_only=True):
-    """A payload: as text if it is UTF-8, else in base64."""
+    """A payload: as text if it is UTF-8, otherwise in base64."""
 
     payload: Annotated[str, Meta(description="The payload, if it is UTF-8.")] | UnsetType = UNSET
     payload_base64: Annotated[bytes, Meta(description="The payload in base64, otherwise.")] | UnsetType = (
@@ -73,7 +68,6 @@ class Payload(Shown, kw_only=True):
     )
 
     def show_text(self) -> None:
-        """Show the payload as text if it is UTF-8."""
         if self.payload_base64 is not UNSET:
             try:
                 self.payload = self.payload_base64.decode()
@@ -86,11 +80,11 @@ class Body(Struct, kw_only=True, forbid_unknown_fields=True):
     """The JSON body of a request."""
 
     def check(self) -> None:
-        """Raise ValueError, or Problem, for what the types cannot express. In the HTTP process."""
+        """Raise ValueError or Problem for values that the types allow and the API does not."""
 
 
 class ProblemDetails(Struct):
-    """What is wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     status: Annotated[int, Meta(ge=400, le=599)]
     title: str
@@ -99,7 +93,7 @@ class ProblemDetails(Struct):
 
 
 def check_texts(**texts: str | UnsetType) -> None:
-    """Raise ValueError for a text that MQTT cannot carry."""
+    """Raise ValueError for a text that MQTT cannot transmit."""
     for name, text in texts.items():
         if text is UNSET:
             continue

@@ -22,11 +22,11 @@ from pyrite.ipc.api.endpoint import (
 
 MAX_JSON_MESSAGES = 1_000
 MAX_ARROW_MESSAGES = 100_000
-"""Messages of one answer, as JSON and as Arrow."""
+"""Maximum messages of one answer, as JSON and as Arrow."""
 MAX_PULL = 1_000
-"""Messages of one pull, and offsets of one acknowledgement."""
+"""Maximum messages of one pull, and offsets of one acknowledgement."""
 MAX_WAIT = 30
-"""Seconds that a pull may wait for a message."""
+"""Maximum seconds that a pull waits for a message."""
 MAX_CONSUMER_NAME = 256
 
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -37,12 +37,12 @@ class StreamInfo(Struct):
     """A stream of the log."""
 
     name: str
-    topics: Annotated[list[str], Meta(description="Its filters that the caller may pull.")]
+    topics: Annotated[list[str], Meta(description="The filters that the caller may pull.")]
     first: Annotated[int, Meta(ge=0, description="The offset of the oldest message.")]
-    end: Annotated[int, Meta(ge=0, description="The offset after that of the newest message.")]
+    end: Annotated[int, Meta(ge=0, description="The offset after the newest message.")]
     bytes: Annotated[int, Meta(ge=0, description="Its size on disk.")]
     segments: Count
-    error: Annotated[str | None, Meta(description="Why it cannot be written at present.")]
+    error: Annotated[str | None, Meta(description="Why it cannot be written currently.")]
 
 
 class Streams(Shown):
@@ -50,7 +50,7 @@ class Streams(Shown):
 
     streams: list[StreamInfo]
     withheld: Annotated[
-        bool, Meta(description="Whether streams or filters are left out that the caller may not pull.")
+        bool, Meta(description="True if streams or filters are missing because the caller may not pull them.")
     ]
 
 
@@ -60,16 +60,16 @@ class ListStreams(ApiRequest[Streams]):
     endpoint = Endpoint("GET", "/api/v1/streams", (404,))
 
 
-class Message(Payload, kw_only=True):
+class StoredMessage(Payload, kw_only=True):
     """A message of the log."""
 
-    stream: Annotated[str, Meta(description="Its stream; of a pull only.")] | UnsetType = UNSET
-    offset: Annotated[int, Meta(ge=0, description="Its place in its stream.")]
-    timestamp: Annotated[datetime, Meta(tz=True, description="When it came.")]
+    stream: Annotated[str, Meta(description="The stream; only in a pull.")] | UnsetType = UNSET
+    offset: Annotated[int, Meta(ge=0, description="The number of the message in its stream.")]
+    timestamp: Annotated[datetime, Meta(tz=True, description="When the broker received it.")]
     topic: str
     qos: Qos
     retain: bool
-    client_id: Annotated[str, Meta(description="Its publisher, if known.")] | UnsetType = UNSET
+    client_id: Annotated[str, Meta(description="The publisher, if known.")] | UnsetType = UNSET
     payload_format: Annotated[int, Meta(ge=0, le=1, description="1 for text.")] | UnsetType = UNSET
     message_expiry: (
         Annotated[int, Meta(ge=0, le=2**32 - 1, description="Seconds until it expires.")] | UnsetType
@@ -80,49 +80,49 @@ class Message(Payload, kw_only=True):
     user_properties: list[tuple[str, str]] | UnsetType = UNSET
 
 
-class Messages(Page):
+class MessagePage(Page):
     """Messages of the log."""
 
     list_name = "messages"
 
-    messages: list[Message]
+    messages: list[StoredMessage]
     next: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        Meta(description="The offset to go on from; null if there are no more messages."),
+        Meta(description="The offset to continue from; null if there are no more messages."),
     ]
-    skipped: Annotated[list[str], Meta(description="What was left out, as it is damaged or no longer kept.")]
+    skipped: Annotated[list[str], Meta(description="What is missing because it is damaged or was removed.")]
 
 
 class ReadMessages(ApiRequest[None]):
     """Messages of the log, in order."""
 
     is_read = True
-    endpoint = Endpoint("GET", "/api/v1/streams/{name}/messages", (404,), answer=Messages)
+    endpoint = Endpoint("GET", "/api/v1/streams/{name}/messages", (404,), answer=MessagePage)
     name: Annotated[str, Meta(description="A stream.")]
     filter: Filter = "#"
-    start: Annotated[
-        str, Meta(description="Where to begin: an offset, earliest, latest, -1h, or a time.")
-    ] = field(default="earliest", name="from")
+    start: Annotated[str, Meta(description="The start: an offset, earliest, latest, -1h, or a time.")] = (
+        field(default="earliest", name="from")
+    )
     limit: Annotated[
         int,
         Meta(
             ge=1,
             le=MAX_ARROW_MESSAGES,
-            description=f"How many messages, at most; with JSON at most {MAX_JSON_MESSAGES}.",
+            description=f"Maximum number of messages; in JSON at most {MAX_JSON_MESSAGES}.",
         ),
     ] = 100
 
 
-class Pulled(Page):
-    """Messages given to a consumer."""
+class PulledMessages(Page):
+    """Messages that a consumer fetched."""
 
     list_name = "messages"
 
-    messages: list[Message]
+    messages: list[StoredMessage]
 
 
 class PullOptions(Body):
-    """What to pull."""
+    """The options of a pull."""
 
     filter: (
         Annotated[
@@ -133,18 +133,15 @@ class PullOptions(Body):
         ]
         | UnsetType
     ) = UNSET
-    max: Annotated[int, Meta(ge=1, le=MAX_PULL, description="How many messages, at most.")] = 1
-    wait: Annotated[
-        float, Meta(ge=0, le=MAX_WAIT, description="Seconds to wait for a message, if there is none.")
-    ] = 0
+    max: Annotated[int, Meta(ge=1, le=MAX_PULL, description="Maximum number of messages.")] = 1
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="Seconds to wait for a first message.")] = 0
 
     def check(self) -> None:
-        """Raise ValueError for what the types cannot express."""
         check_texts(filter=self.filter)
 
 
-class Pull(ApiRequest[Pulled]):
-    """Take messages, each once, unless it is not acknowledged within 30 s."""
+class Pull(ApiRequest[PulledMessages]):
+    """Fetch messages, each once, unless it is not acknowledged within 30 s."""
 
     is_read = True
     endpoint = Endpoint("POST", "/api/v1/consumers/{name}/pull", (404, 409, 507), body_right="pull")
@@ -153,26 +150,23 @@ class Pull(ApiRequest[Pulled]):
 
 
 class Acknowledged(Body):
-    """Messages that were handled: one `offset`, or `offsets`."""
+    """Processed messages: either `offset` or `offsets`."""
 
     filter: (
         Annotated[str, Meta(min_length=1, description="The consumer's filter, as a safeguard.")] | UnsetType
     ) = UNSET
     stream: Annotated[str, Meta(min_length=1, description="The stream of the messages.")] = "default"
-    offset: (
-        Annotated[int, Meta(ge=0, le=2**63 - 1, description="The message that was handled.")] | UnsetType
-    ) = UNSET
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1, description="The processed message.")] | UnsetType = UNSET
     offsets: Annotated[list[Offset], Meta(min_length=1, max_length=MAX_PULL)] | UnsetType = UNSET
 
     def check(self) -> None:
-        """Raise ValueError for what the types cannot express."""
         if (self.offset is UNSET) == (self.offsets is UNSET):
-            raise ValueError("expected offset, or offsets, and not both")
+            raise ValueError("expected either offset or offsets")
         check_texts(filter=self.filter, stream=self.stream)
 
 
 class Acknowledge(ApiRequest[None]):
-    """Acknowledge messages that were handled."""
+    """Acknowledge processed messages."""
 
     endpoint = Endpoint("POST", "/api/v1/consumers/{name}/acknowledge", (404, 409), body_right="pull")
     name: ConsumerName

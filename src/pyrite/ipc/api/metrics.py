@@ -21,14 +21,14 @@ class Value(Struct):
 
 
 class Sample(Struct):
-    """A metric, and its present values."""
+    """A metric and its current values."""
 
-    name: Annotated[str, Meta(description="Its name, without the prefix `pyrite_` that Prometheus sees.")]
+    name: Annotated[str, Meta(description="The name in Prometheus, without `pyrite_`.")]
     kind: Annotated[str, Meta(description="counter or gauge.")]
     unit: Annotated[str, Meta(description="bytes, messages, seconds, or empty.")]
     help: str
-    topics: Annotated[list[str], Meta(description="Its topics under `$SYS/broker/`.")]
-    values: Annotated[list[Value], Meta(description="One, or one for each stream.")]
+    topics: Annotated[list[str], Meta(description="The topics under `$SYS/broker/`.")]
+    values: Annotated[list[Value], Meta(description="One value, or one for each stream.")]
 
 
 class Samples(Shown):
@@ -44,7 +44,7 @@ class GetMetrics(ApiRequest[Samples]):
 
 
 class ScrapeMetrics(ApiRequest[Samples]):
-    """Metrics for Prometheus; without log-in from this machine."""
+    """Metrics for Prometheus; from this machine without log-in."""
 
     endpoint = Endpoint("GET", "/metrics")
 

@@ -19,7 +19,7 @@ from pyrite.ipc.problem import Problem
 
 MAX_USER_PROPERTIES = 1_000
 MAX_USER_PROPERTY_CHARACTERS = 256 * 1024
-"""Pairs of a message, and characters of all of them: the broker handles them in one turn."""
+"""Maximum number and total length of the user properties of a message, handled in one turn."""
 
 
 class NewMessage(Body, kw_only=True):
@@ -34,10 +34,10 @@ class NewMessage(Body, kw_only=True):
     message_expiry: (
         Annotated[int, Meta(ge=0, le=2**32 - 1, description="Seconds until it expires.")] | UnsetType
     ) = UNSET
-    content_type: Annotated[str, Meta(description="What the payload is.")] | UnsetType = UNSET
-    response_topic: Annotated[str, Meta(description="Where answers are expected.")] | UnsetType = UNSET
+    content_type: Annotated[str, Meta(description="The MIME type of the payload.")] | UnsetType = UNSET
+    response_topic: Annotated[str, Meta(description="The topic for responses.")] | UnsetType = UNSET
     correlation_data_base64: (
-        Annotated[bytes, Meta(max_length=MAX_TEXT_BYTES, description="What answers carry.")] | UnsetType
+        Annotated[bytes, Meta(max_length=MAX_TEXT_BYTES, description="Repeated in responses.")] | UnsetType
     ) = UNSET
     user_properties: (
         Annotated[
@@ -48,20 +48,19 @@ class NewMessage(Body, kw_only=True):
     ) = UNSET
 
     def check(self) -> None:
-        """Raise ValueError or Problem for what the types cannot express."""
         if (self.payload is UNSET) == (self.payload_base64 is UNSET):
-            raise ValueError("expected payload, a string, or payload_base64; and not both")
+            raise ValueError("expected either payload, a string, or payload_base64")
         if self.payload is not UNSET:
             encoded_size("payload", self.payload)
         check_texts(topic=self.topic, content_type=self.content_type, response_topic=self.response_topic)
         response_topic = self.response_topic
         if response_topic is not UNSET and (not response_topic or set(response_topic) & set("+#")):
-            raise ValueError("response_topic: expected a topic, which is not empty and has no wildcard")
+            raise ValueError("response_topic: expected a nonempty topic without wildcards")
         if self.payload_format == 1 and self.payload_base64 is not UNSET:
             try:
                 self.payload_base64.decode()
             except UnicodeDecodeError:
-                raise ValueError("payload_format: 1 says that the payload is UTF-8, and it is not") from None
+                raise ValueError("payload_format: 1 means UTF-8, but the payload is not UTF-8") from None
         if self.user_properties is not UNSET:
             self._check_user_properties(self.user_properties)
 
@@ -75,7 +74,7 @@ class NewMessage(Body, kw_only=True):
                 check_texts(user_properties=part)
 
     def pack(self) -> int:
-        """Put the payload into `payload_base64`, as the broker expects it; return its size."""
+        """Move the payload to `payload_base64`, where the broker expects it; return its size."""
         if self.payload is not UNSET:
             self.payload_base64 = self.payload.encode()
             self.payload = UNSET
@@ -84,17 +83,17 @@ class NewMessage(Body, kw_only=True):
 
 
 class Published(Shown):
-    """Where a published message lies."""
+    """The place of a published message."""
 
     offset: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        Meta(description="Its place in the log; null if no stream captures its topic."),
+        Meta(description="The offset; null if no stream captures the topic."),
     ]
     stream: str | None
 
 
-class Publish(ApiRequest[Published]):
-    """Publish a message; answered when it is safe."""
+class PublishMessage(ApiRequest[Published]):
+    """Publish a message; answered once it is durable."""
 
     endpoint = Endpoint("POST", "/api/v1/publish", (409, 507), body_right="publish")
     body: Annotated[

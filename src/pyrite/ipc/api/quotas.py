@@ -1,4 +1,4 @@
-"""Requests about what users take of what all share."""
+"""Requests about quotas."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pyrite.ipc.api.endpoint import After, ApiRequest, Endpoint, Limit, Next, Pa
 
 
 class QuotaUse(Struct):
-    """What a user takes of one quota."""
+    """The use of one quota."""
 
-    used: Annotated[int | float, Meta(description="How much is in use.")]
-    limit: Annotated[int | float | None, Meta(description="How much may be; null for no limit.")]
+    used: Annotated[int | float, Meta(description="The present use.")]
+    limit: Annotated[int | float | None, Meta(description="The limit; null if there is none.")]
 
 
 class QuotaUses(Struct):
-    """What a user takes of each quota."""
+    """The use of each quota."""
 
     sessions: QuotaUse
     connections: QuotaUse
@@ -31,27 +31,27 @@ class QuotaUses(Struct):
     concurrent_reads: QuotaUse
 
 
-class Account(Shown):
-    """A user, or an address where names are not checked."""
+class AccountInfo(Shown):
+    """A user, or an address where user names are not checked."""
 
     user: Annotated[str | None, Meta(description="The user name; null for an address.")]
     address: Annotated[
-        str | None, Meta(description="The address, where names are not checked, or none is given.")
+        str | None, Meta(description="The address, if user names are not checked or none was given.")
     ]
     quotas: QuotaUses
 
 
-class Quotas(Page):
-    """What users take of what all share."""
+class AccountPage(Page):
+    """The use of quotas by users."""
 
     list_name = "accounts"
 
-    accounts: list[Account]
+    accounts: list[AccountInfo]
     next: Next
 
 
-class ListQuotas(ApiRequest[Quotas]):
-    """What each user takes of what all share, by name; the caller's own without `admin` of `#`."""
+class ListQuotas(ApiRequest[AccountPage]):
+    """The use of quotas by each user, by name; without the right `admin` on `#`, only the caller's."""
 
     endpoint = Endpoint("GET", "/api/v1/quotas")
     limit: Limit = 100

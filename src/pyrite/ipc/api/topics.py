@@ -22,37 +22,36 @@ from pyrite.ipc.api.endpoint import (
 TopicName = Annotated[str, Meta(description="A topic, with its slashes.")]
 
 
-class Kept(Payload):
-    """A retained message; of a large one, only its size."""
+class RetainedInfo(Payload):
+    """A retained message; only the size of a large one."""
 
     size: Annotated[int, Meta(ge=0, description="Bytes of the payload.")]
     qos: Qos
 
 
-class Topic(Shown):
+class TopicInfo(Shown):
     """A topic."""
 
     topic: str
-    created: Annotated[bool, Meta(description="Whether it was created, not only used.")]
-    kept: Annotated[Kept | None, Meta(description="Its retained message; of a large one, only its size.")]
+    created: Annotated[bool, Meta(description="True if it was created explicitly.")]
+    kept: Annotated[RetainedInfo | None, Meta(description="Its retained message.")]
 
     def show_text(self) -> None:
-        """Show the payload of the retained message as text if it is UTF-8."""
         if self.kept is not None:
             self.kept.show_text()
 
 
-class Topics(Page):
-    """Topics that were created, or have a retained message."""
+class TopicPage(Page):
+    """Topics."""
 
     list_name = "topics"
 
-    topics: list[Topic]
+    topics: list[TopicInfo]
     next: Next
 
 
-class ListTopics(ApiRequest[Topics]):
-    """Topics that were created, or have a retained message."""
+class ListTopics(ApiRequest[TopicPage]):
+    """Topics that were created or have a retained message."""
 
     endpoint = Endpoint("GET", "/api/v1/topics")
     filter: Filter = "#"
@@ -60,7 +59,7 @@ class ListTopics(ApiRequest[Topics]):
     after: After = ""
 
 
-class GetTopic(ApiRequest[Topic]):
+class GetTopic(ApiRequest[TopicInfo]):
     """One topic, with its retained message."""
 
     endpoint = Endpoint("GET", "/api/v1/topics/{topic}", (404,))
@@ -68,7 +67,7 @@ class GetTopic(ApiRequest[Topic]):
 
 
 class Created(Struct):
-    """What became of a request to create a topic."""
+    """The result of creating a topic."""
 
     is_new: bool
 
@@ -90,32 +89,32 @@ class DeleteTopic(ApiRequest[None]):
 class Below(Struct):
     """Topics below a level."""
 
-    created: Annotated[int, Meta(ge=0, description="Topics below it that were created.")]
-    kept: Annotated[int, Meta(ge=0, description="Topics below it that have a retained message.")]
+    created: Annotated[int, Meta(ge=0, description="Number of created topics below it.")]
+    kept: Annotated[int, Meta(ge=0, description="Number of topics below it with a retained message.")]
 
 
-class Level(Topic):
+class LevelInfo(TopicInfo):
     """A level of topics."""
 
-    name: Annotated[str, Meta(description="The level alone.")]
+    name: Annotated[str, Meta(description="The last level of the topic.")]
     below: Below
 
 
-class Levels(Page):
+class LevelPage(Page):
     """Levels of topics."""
 
     list_name = "levels"
 
-    levels: list[Level]
+    levels: list[LevelInfo]
     next: Next
 
 
-class ListLevels(ApiRequest[Levels]):
-    """The levels of topics that follow one, with what is below each."""
+class ListLevels(ApiRequest[LevelPage]):
+    """The levels of topics below a level, with the number of topics below each."""
 
     endpoint = Endpoint("GET", "/api/v1/tree")
     below: (
-        Annotated[str, Meta(description="The level whose next ones are wanted; without it, the first ones.")]
+        Annotated[str, Meta(description="The level above; without it, the first levels are returned.")]
         | UnsetType
     ) = UNSET
     limit: Limit = 100

@@ -1,4 +1,4 @@
-"""Ack: a client has received messages, named by numbers and ranges of numbers."""
+"""Ack: a client acknowledges messages by numbers and ranges of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of answers: each command is answered after all earlier ones, and when its effect is committed."""
+"""Answer commands in order, each once its effect is committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Answers:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.uncommitted = 0
-        """Answers that wait for a commit. Every later answer waits for them."""
+        """Number of answers that wait for a commit. Every later answer waits for them."""
 
     def in_turn(self, answer: Call) -> None:
         """Call `answer` after all earlier answers."""
@@ -31,7 +31,7 @@ class Answers:
         self._journal.after(self.reserve(answer))
 
     def reserve(self, answer: Call) -> Call:
-        """Make later answers wait for this one. The caller has to call what is returned, or `withdraw`."""
+        """Make later answers wait for this one. The caller must call the returned function, or `withdraw`."""
         self.uncommitted += 1
 
         def committed() -> None:
@@ -41,5 +41,5 @@ class Answers:
         return committed
 
     def withdraw(self) -> None:
-        """Give up an answer that was reserved."""
+        """Cancel a reserved answer."""
         self.uncommitted -= 1

@@ -1,4 +1,4 @@
-"""The table of commands, except Publish, which publishing.py reads in runs."""
+"""The table of commands. Publish is not in it: publishing.py handles it in runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS: dict[str, Callable[[LineConnection, Line], None]] = {
 
 
 def run(connection: LineConnection, asked: Line) -> None:
-    """Run a command, and answer an error that does not end the connection."""
+    """Run a command, and answer with an error if it fails; raise errors that end the connection."""
     connection.broker.figures.packets_received += 1
     command = COMMANDS.get(asked.command)
     try:

@@ -1,4 +1,4 @@
-"""One client of the line protocol: bytes in, commands, frames out. No I/O: a listener feeds it.
+"""The line protocol for one client. No I/O: a listener feeds it received bytes.
 
 Frames are handled one by one, except Publish: a run of alike Publish frames becomes one batch.
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FRAMES_PER_CLOCK = 8
-"""Frames that are handled between two looks at the clock."""
+"""Frames handled between two readings of the clock."""
 MIN_MAX_LINE = 1_024
-"""The least that `limits.before_login` may be: a line of up to so many bytes is never too long."""
+"""Minimum of `limits.before_login` in bytes: shorter lines are never too long."""
 _LF = 10
 
 
 class _LogInDeadline(Term):
-    """Ends the connection of a client that has to log in and has not: Ping and Pong do not keep it open."""
+    """Timer that ends the connection of a client that has not logged in, even if it answers Ping."""
 
     __slots__ = ("_client",)
 
@@ -43,7 +43,6 @@ class _LogInDeadline(Term):
         self._client = client
 
     def due(self) -> None:
-        """End the connection."""
         self._client.log_in_overdue()
 
 
@@ -66,7 +65,7 @@ class LineConnection(LineDelivery):
         super().__init__(broker, transport, address)
         self.options = options
         self.peer = peer or address
-        """The client's address and port, to be shown."""
+        """The client's address and port, for log lines."""
         self.answers = Answers(broker.journal)
         self.unanswered_pings = 0
         """Pings sent since the client's last frame."""
@@ -74,7 +73,7 @@ class LineConnection(LineDelivery):
         self._shape: publishing.Shape | None = None
         """The shape of the last Publish frame."""
         self._farewell: bytes | None = None
-        """The last frame to send, or none, once the client has said that it sends nothing more."""
+        """The last frame to send, maybe empty, once the client has announced its end; None before."""
         broker.timers.set(self, broker.now + options.ping_interval)
         self.watched("Connected")
         if not broker.access.lets_everyone_in:
@@ -90,7 +89,7 @@ class LineConnection(LineDelivery):
             self._feed(data)
         except FrameError as wrong:
             self.fail(wrong.code, str(wrong))
-        except Exception:  # our own fault ends this connection, and no other
+        except Exception:  # a bug in the broker ends this connection only
             logger.exception("client %r: internal error", self.credentials.client_id)
             self.fail("internal", "internal error")
 
@@ -112,7 +111,7 @@ class LineConnection(LineDelivery):
             self.keep(data, 0, 0)
             return
         if data[:1] != b"\n":
-            data = b"\n" + data  # so that a line end precedes every frame
+            data = b"\n" + data  # `publishing` expects a line end before every frame
         at, end = 1, len(data)
         count, until = 0, 0.0
         fan_outs = self.broker.fan_outs
@@ -131,9 +130,7 @@ class LineConnection(LineDelivery):
                 size = (end if stop < 0 else stop) - at
                 if size > MIN_MAX_LINE and size > self._max_line:
                     when = "" if self.session else " before the log-in"
-                    raise FrameError(
-                        "too-long", f"a line has at most {self._max_line} bytes{when}", ends=True
-                    )
+                    raise FrameError("too-long", f"the line exceeds {self._max_line} bytes{when}", ends=True)
                 if stop < 0:
                     self.keep(data, at, 1)
                     return
@@ -171,13 +168,13 @@ class LineConnection(LineDelivery):
                 self.wait_for_budget(data, at)
                 return
             if data[stop - 1] != _LF:
-                if data[stop - 1 : stop + 1] != b"\r\n":  # as telnet ends lines
+                if data[stop - 1 : stop + 1] != b"\r\n":  # telnet's line end
                     if stop == end and data[stop - 1] == 13:
                         self.keep(data, at, 1)
                         return
                     raise FrameError(
                         "bad-frame",
-                        "Publish: after the payload there must be a line's end; is its length right?",
+                        "Publish: expected a line end after the payload; is the length right?",
                         ends=True,
                     )
                 if fan_outs.has_to_wait(shape.topic, 1):
@@ -202,7 +199,7 @@ class LineConnection(LineDelivery):
 
     @property
     def _max_line(self) -> int:
-        """The most bytes of a line, which are fewer before the log-in."""
+        """Maximum length of a line in bytes; smaller before the log-in."""
         if self.session is not None or self.broker.access.lets_everyone_in:
             return MAX_LINE
         return min(MAX_LINE, self.broker.limits.before_login)
@@ -218,12 +215,12 @@ class LineConnection(LineDelivery):
 
     @property
     def default_ttl(self) -> int:
-        """Seconds that a session outlives its connection if Connect names none."""
+        """Seconds for which a session outlives its connection if Connect has no `ttl`."""
         return 0
 
     def connected_again(self, client_id: str) -> None:
         """Refuse a second Connect."""
-        raise FrameError("connected", "Connect: comes first, and once")
+        raise FrameError("connected", "Connect: already connected; Connect must be the first command")
 
     # Answers
 
@@ -233,13 +230,16 @@ class LineConnection(LineDelivery):
         self.broker.figures.packets_sent += 1
 
     def send_answer(self, session: Session, answer: bytes, count: int = 1) -> None:
-        """Send answers that waited for the journal, unless the client has left meanwhile."""
+        """Send answers that waited for the journal, unless the client has left."""
         if self.session is session:
             self.write(answer)
             self.broker.figures.packets_sent += count
 
     def when_safe(self, call: Callable[[], object]) -> None:
-        """Call when the session's state is committed, in the order of answers, unless the client has left."""
+        """Call `call` once the session's state is committed, in the order of answers.
+
+        If the client has left by then, `call` is dropped.
+        """
         session = self.session
         assert session is not None
         wait = self.answers.when_committed if session.lasting else self.answers.in_turn
@@ -247,7 +247,7 @@ class LineConnection(LineDelivery):
 
     @property
     def max_list(self) -> int:
-        """The most bytes of an answer to List."""
+        """Maximum size of an answer to List in bytes."""
         return self.broker.limits.max_waiting_bytes
 
     # The end
@@ -286,7 +286,7 @@ class LineConnection(LineDelivery):
             self.end_if_answered()
 
     def due(self) -> None:
-        """Ask the client whether it is there, or abort a connection that does not close in time."""
+        """Send a Ping, or abort a connection that does not close in time."""
         if self.state is CLOSED:
             self.transport.abort()
         else:
@@ -304,7 +304,7 @@ class LineConnection(LineDelivery):
 
     def log_in_overdue(self) -> None:
         """End the connection of a client that has not logged in in time."""
-        self.fail("silent", "no log-in came in time")
+        self.fail("silent", "no log-in within the time limit")
 
     def fail(self, code: str, text: str) -> None:
         """Send an Error and end the connection."""
@@ -321,13 +321,13 @@ class LineConnection(LineDelivery):
     def displaced(self) -> None:
         """End the connection: another one has taken over the client id."""
         self.why = "taken over by another connection"
-        self.say(error("displaced", "another connection has come with this client id"))
+        self.say(error("displaced", "another connection has taken over this client id"))
         self.session = None
         self.close()
 
     def ended(self, reason: int) -> None:
-        """End the connection on behalf of the broker; `reason` is an MQTT 5 reason code."""
-        self.why = "the broker is shutting down" if reason == 0x8B else "the broker ends this"
+        """End the connection on the broker's behalf; `reason` is an MQTT 5 reason code."""
+        self.why = "the broker is shutting down" if reason == 0x8B else "closed by the broker"
         self.say(error("ended", self.why))
         self.leave(send_will=False)
         self.close()

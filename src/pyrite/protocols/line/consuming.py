@@ -63,13 +63,13 @@ def pull(connection: LineConnection, asked: Line) -> None:
     if not 1 <= count <= MAX_FETCH:
         raise FrameError("bad-number", f"Pull: expected a number from 1 to {MAX_FETCH}, not {count}")
     if not connection.numbers.has_room_for(count):
-        raise FrameError("full", "Pull: too many messages wait for their Ack")
+        raise FrameError("full", "Pull: too many unacknowledged messages")
     consumer = consumers.find(connection.broker, connection.credentials, name)
     connection.unanswered_pulls += 1
     send = partial(_send, connection, session, consumer)
     done = partial(_pulled, connection, session, consumer)
     fetch = partial(consumer.fetch, count, send, done)
-    connection.broker.journal.after(fetch)  # so that earlier commands are answered first
+    connection.broker.journal.after(fetch)  # earlier commands are answered first
 
 
 def _read_name(asked: Line) -> str:
@@ -79,7 +79,7 @@ def _read_name(asked: Line) -> str:
 def _send(
     connection: LineConnection, session: Session, consumer: Consumer, place: Place, batch: Batch
 ) -> None:
-    if connection.session is session:  # else the message becomes due again after its timeout
+    if connection.session is session:  # otherwise the message is delivered again after its timeout
         number = connection.numbers.assign(Pulled(consumer, place))
         connection.write(numbered_message(batch, number, b" pull"))
 
@@ -87,7 +87,7 @@ def _send(
 def _pulled(connection: LineConnection, session: Session, consumer: Consumer, count: int) -> None:
     connection.unanswered_pulls -= 1
     if connection.session is session:
-        # From a topic that was deleted nothing ever comes: the client must not pull for ever.
+        # A deleted topic never has new messages: tell the client, so that it stops pulling.
         refusal = "" if count else connection.broker.catalog.filter_refusal(consumer.topic_filter)
         answer = error("no-topic", f"Pull: {refusal}") if refusal else None
         connection.say(answer or line("Ack", "Pull", consumer.name, count))

@@ -1,8 +1,8 @@
-"""The line protocol for one client over UDP: one frame a datagram.
+"""The line protocol for one client over UDP, with one frame per datagram.
 
-An address must first show that it receives what is sent to it, by answering `Ping TOKEN` with `Pong TOKEN`.
-Until then it is sent no more bytes than came from it, and only its last datagram is kept, to be handled once
-it has answered.
+A new address must first prove that it receives datagrams, by answering `Ping TOKEN` with `Pong TOKEN`. Until
+then the broker sends it no more bytes than it has received from it, and keeps only its last datagram, which
+is handled after the proof.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from pyrite.protocols.line.datagrams import Address, Datagrams
 
 GRACE = 2.0
-"""Seconds after the timeout in which a client may come back: nothing is sent to it, nothing forgotten."""
+"""Seconds after the timeout during which a client may return. Nothing is sent to it, and its state is
+kept."""
 MAX_REMEMBERED = 2_048
-"""Bytes of a stranger's datagram that are kept."""
+"""Bytes of the last datagram kept for a stranger."""
 
 
 class DatagramTransport:
@@ -39,10 +40,10 @@ class DatagramTransport:
         self._datagrams = datagrams
         self._address = address
         self.budget: int | None = 0
-        """Bytes that may be sent to a stranger; None for a client."""
+        """Bytes that may still be sent to a stranger; None for a proven client."""
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send frames; to a stranger, those that its budget allows."""
+        """Send frames; drop those that exceed a stranger's budget."""
         for frame in frames_in(bytes(data)):
             if self.budget is not None:
                 if len(frame) > self.budget:
@@ -80,24 +81,24 @@ class DatagramConnection(LineConnection):
         where = f"{address[0]}:{address[1]}"
         super().__init__(datagrams.broker, datagrams.options, self._socket, address[0], where)
         self._proved = False
-        """Whether the client has shown that it receives what is sent to its address."""
+        """Whether the client has proved that it receives datagrams at its address."""
         self._token = secrets.token_urlsafe(4).encode()
         self._remembered: bytes | None = None
-        """The last datagram of a stranger."""
+        """The last datagram of a stranger, handled after its proof."""
         self._unacknowledged = Retransmission(self)
         self._answered = RememberedAnswers()
         self.set_timer()
 
     def watched(self, event: str) -> None:
-        """Do nothing: there are no connections over UDP."""
+        """Do nothing: UDP has no connections to report."""
 
     # Datagrams in
 
     def take(self, data: bytes) -> None:
-        """Handle a datagram: one frame, with or without its last line end."""
+        """Handle a datagram: one frame, whose last line end is optional."""
         was_alive, self.seen_at = self.is_alive, self.broker.now
         if not was_alive:
-            self.due()  # which sends what waited
+            self.due()  # sends the waiting messages
         if self._socket.budget is not None:
             self._socket.budget += len(data)
         asked = parse(data.partition(b"\n")[0])
@@ -114,10 +115,10 @@ class DatagramConnection(LineConnection):
             self._handle_datagram(data)
 
     def _challenge(self, asked: Line, data: bytes) -> None:
-        """Ask a stranger to show that it receives what is sent to its address.
+        """Challenge a stranger to prove that it receives datagrams at its address.
 
-        A Ping shorter than the challenge gets its Pong instead. The Ping of a client that was forgotten is
-        longer: the challenge tells it that its subscriptions are gone.
+        A Ping shorter than the challenge is answered with Pong instead. A forgotten client sends a
+        longer Ping: it gets the challenge, and learns that its subscriptions are gone.
         """
         assert self._socket.budget is not None
         challenge = line("Ping", self._token)
@@ -132,7 +133,7 @@ class DatagramConnection(LineConnection):
         return asked.command == "Pong" and asked.words[:1] == [self._token]
 
     def _admit(self) -> None:
-        """Become a client, if there is room for one more."""
+        """Turn this stranger into a client, unless there are too many clients."""
         self._socket.budget = None
         full = self._datagrams.admit((self.credentials.address, int(self.peer.rpartition(":")[2])))
         if full:
@@ -144,7 +145,7 @@ class DatagramConnection(LineConnection):
 
     def _handle_datagram(self, data: bytes) -> None:
         if self.received is not None and len(self.received) > MAX_DATAGRAM:
-            # Enough waits for the journal already; to the client, this datagram is lost on the way.
+            # Enough input waits for the journal already. UDP may lose datagrams, so drop this one.
             self.broker.figures.messages_dropped += 1
             return
         if self._answered.is_duplicate(data):
@@ -155,7 +156,7 @@ class DatagramConnection(LineConnection):
         self.feed(data if data.endswith(b"\n") else data + b"\n")
         if self.received is not None and not self.interrupted:
             self.received = None
-            self.write(error("bad-frame", "a datagram holds one whole frame: is its length right?"))
+            self.write(error("bad-frame", "expected one complete frame per datagram; is the length right?"))
 
     # What differs from a stream
 
@@ -165,14 +166,14 @@ class DatagramConnection(LineConnection):
         super().send_answer(session, answer, count)
 
     def connected_again(self, client_id: str) -> None:
-        """Answer a repeated Connect once more: its first answer was lost."""
+        """Answer a repeated Connect again: the first answer was lost."""
         if client_id != self.credentials.client_id:
             super().connected_again(client_id)
         self.say(line("Ack", "Connect", client_id, "resumed"))
 
     @property
     def default_ttl(self) -> int:
-        """Seconds that a session lasts if Connect names none: there is no connection for it to end with."""
+        """Seconds for which a session lasts if Connect has no `ttl`; it cannot end with a connection."""
         return int(self.options.udp_timeout) + 1
 
     @property
@@ -182,7 +183,7 @@ class DatagramConnection(LineConnection):
 
     @property
     def max_list(self) -> int:
-        """The most bytes of an answer to List: it is one datagram."""
+        """Maximum size of an answer to List in bytes, as it is one datagram."""
         return MAX_DATAGRAM - len(line("List", MAX_DATAGRAM))
 
     # Messages out
@@ -201,7 +202,7 @@ class DatagramConnection(LineConnection):
         self.write(error("too-long", text))
 
     def forward(self, batch: Batch, target: Subscription) -> None:
-        """Send messages that the session does not keep; they wait here for their Ack."""
+        """Send messages of QoS 0, which are retransmitted until their Ack all the same."""
         for part in batch.parts():
             if not self.can_take(part, target, 0):
                 continue
@@ -210,7 +211,7 @@ class DatagramConnection(LineConnection):
                 continue
             for message in single_messages(part, 0, part.count):
                 number = self.numbers.assign(None)
-                if not self._unacknowledged.offer(number, numbered_message(message, number)):
+                if not self._unacknowledged.send_or_queue(number, numbered_message(message, number)):
                     self.numbers.pop(number)
                     self.broker.figures.messages_dropped += 1
 
@@ -230,11 +231,11 @@ class DatagramConnection(LineConnection):
         return True
 
     def send_numbered(self, number: int, frame: bytes) -> None:
-        """Send a message that the connection numbered, until it is acknowledged."""
+        """Send a message that the connection numbered, and retransmit it until its Ack."""
         self._unacknowledged.send(number, frame)
 
     def acknowledged(self, number: int) -> None:
-        """Stop sending a message."""
+        """Stop retransmitting a message."""
         self._unacknowledged.acknowledged(number)
 
     # Time and the end
@@ -245,7 +246,7 @@ class DatagramConnection(LineConnection):
         return self.seen_at + self.options.udp_timeout > self.broker.now
 
     def set_timer(self) -> None:
-        """Wait for the next message to be sent again, or for the end of the client's time."""
+        """Set the timer to the next retransmission, or to the client's timeout."""
         due = self.seen_at + self.options.udp_timeout + GRACE
         if self.is_alive:
             next_due = self._unacknowledged.next_due
@@ -253,7 +254,7 @@ class DatagramConnection(LineConnection):
         self.broker.timers.set(self, due)
 
     def due(self) -> None:
-        """Send again what was not acknowledged; forget a client that has been silent for too long."""
+        """Retransmit unacknowledged messages; forget a client that has been silent for too long."""
         broker = self.broker
         if self.state is CLOSED or self.seen_at + self.options.udp_timeout + GRACE <= broker.now:
             self.forgotten()
@@ -263,8 +264,8 @@ class DatagramConnection(LineConnection):
         self.set_timer()
 
     def forgotten(self) -> None:
-        """End without a word: the client is gone."""
-        self.why = self.why or "nothing came for too long"
+        """End the connection without a message: the client is gone."""
+        self.why = self.why or "no datagram within the timeout"
         self.state = CLOSED
         self.forget_term()
         self.broker.timers.cancel(self)
@@ -273,11 +274,11 @@ class DatagramConnection(LineConnection):
 
     def log_in_overdue(self) -> None:
         """Forget a client that has not logged in in time."""
-        self.why = "no log-in came in time"
+        self.why = "no log-in within the time limit"
         self.forgotten()
 
     def fail(self, code: str, text: str) -> None:
-        """Send an Error; the next datagram may be right."""
+        """Send an Error, and keep the connection: a datagram cannot spoil the next one."""
         self.received = None
         if code == "not-authorized" and self.came_at is None:
             self.tell_refused(NOT_AUTHORIZED, text)

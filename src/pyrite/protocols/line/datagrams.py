@@ -1,8 +1,8 @@
-"""The clients of one UDP socket, known by the address that they send from.
+"""The clients of one UDP socket, identified by the addresses from which they send.
 
-The sender's address of a datagram can be forged. A new address is a *stranger* until it has shown that it
-receives what is sent to it (datagram_connection.py); strangers are bounded in number and cost no client its
-place.
+The source address of a datagram can be forged. A new address is a *stranger* until it has proved that it
+receives datagrams (datagram_connection.py). The number of strangers is bounded, and they never displace
+clients.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Address = tuple[str, int]
 Send = Callable[[bytes, Address], object]
 
 MAX_STRANGERS = 1_024
-"""Strangers that are remembered."""
+"""Strangers known at a time; a new stranger displaces the oldest."""
 MAX_STRANGERS_PER_HOST = 64
-"""Strangers of one host: a new one takes the place of the oldest of the same host."""
+"""Strangers of one host; a new stranger displaces the oldest of the same host."""
 
 
 class Datagrams:
@@ -57,13 +57,13 @@ class Datagrams:
         client.take(data)
 
     def admit(self, address: Address) -> str:
-        """Make a stranger a client. Return why there is no room for one more, or an empty text."""
+        """Turn a stranger into a client. Return why that is refused, or an empty text."""
         limits = self.broker.limits
         here = self._per_address.get(address[0], 0)
         if here >= limits.max_connections_per_address:
-            return "there are too many connections from its address"
+            return "too many connections from this address"
         if len(self._clients) - len(self._strangers) >= limits.max_connections:
-            return "there are too many connections"
+            return "too many connections"
         self._per_address[address[0]] = here + 1
         self._remove_stranger(address)
         return ""

@@ -1,4 +1,4 @@
-"""The sending half of a line connection: batches become Message frames."""
+"""The sending half of a line connection: sends batches as Message frames."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class LineDelivery(Conversation):
 
     @property
     def window(self) -> int:
-        """The number of messages that may wait for the client's Ack."""
+        """Maximum number of messages that wait for the client's Ack."""
         return self.broker.limits.max_inflight
 
     def can_take(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Return true: no message is too large for a stream."""
+        """Return true: the protocol has no maximum message size."""
         return True
 
     def takes_as_it_came(self, batch: Batch, target: Subscription, qos: int) -> bool:
-        """Return false: a published frame is never sent unchanged."""
+        """Return false: a Publish frame is never sent unchanged."""
         return False
 
     def forward(self, batch: Batch, target: Subscription) -> None:
-        """Send a whole batch that the client need not acknowledge. HOT: once per batch and subscriber."""
+        """Send a whole batch without acknowledgement. HOT: once per batch and subscriber."""
         for part in batch.parts():
             if target.latest:
                 self.newest.send(part)
@@ -82,7 +82,7 @@ class LineDelivery(Conversation):
         self.count_sent(1, len(frame))
 
     def acknowledged(self, number: int) -> None:
-        """Record the Ack of a message; over TCP there is nothing to record."""
+        """Record the Ack of a message; over TCP, do nothing."""
 
     def count_sent(self, count: int, size: int) -> None:
         """Count sent messages and their bytes."""

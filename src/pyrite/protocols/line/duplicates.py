@@ -1,11 +1,12 @@
-"""Publish datagrams that arrive twice, as their answer was lost: they are answered, not published again."""
+"""Duplicate Publish datagrams, sent again because their answer was lost: answer them, but do not publish
+again."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 MAX_REMEMBERED_ANSWERS = 256
-"""Answers that are kept for one client: those to its last commands with an id."""
+"""Answers kept for each client: those to its last commands with an id."""
 
 
 class RememberedAnswers:
@@ -15,10 +16,10 @@ class RememberedAnswers:
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str, bytes | None] = OrderedDict()
-        """By id; None for a command that is not answered yet."""
+        """Answers by id; None for a command that is not answered yet."""
 
     def is_duplicate(self, datagram: bytes) -> bool:
-        """Return whether a command with this id came before; remember the id if not."""
+        """Return whether the datagram's id was seen before; remember the id if not."""
         request = _publish_id(datagram)
         if request is None:
             return False
@@ -35,7 +36,7 @@ class RememberedAnswers:
         return None if request is None else self._answers.get(request)
 
     def remember(self, answer: bytes) -> None:
-        """Keep an answer if it is one to a command with an id."""
+        """Keep an answer if its command had an id."""
         at = answer.rfind(b" id=")
         if at >= 0:
             request = answer[at + 4 :].strip().decode("utf-8", "replace")

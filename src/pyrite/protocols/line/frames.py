@@ -1,6 +1,6 @@
-"""The grammar of the line protocol, for server and clients.
+"""Parse and write frames of the line protocol, for server and clients.
 
-A frame is a line of words. Some commands are followed by a payload, whose length is one of the words:
+A frame is a line of words. In some commands, one word is the length of a payload that follows the line:
 
     frame    = line LF [ payload LF ]
     line     = command *( SP word )
@@ -16,11 +16,13 @@ from binascii import a2b_qp
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pyrite.errors import PyriteError
+
 MAX_LINE = 256 * 1024
-"""Bytes of a line: a topic of 65,535 bytes may take three times as many, escaped."""
+"""Bytes of a line. An escaped topic of 65,535 bytes may take three times as many bytes."""
 
 MAX_WORDS = 1_000
-"""Words of a line after its command: the numbers and ranges of one Ack."""
+"""Words of a line after its command, such as the numbers and ranges of one Ack."""
 
 MAX_DATAGRAM = 65_507
 """Bytes of the largest UDP datagram."""
@@ -48,25 +50,25 @@ COMMANDS = (
 _CANONICAL = {name.lower(): name for name in COMMANDS}
 _UNSAFE = re.compile(rb"[\x00-\x20%\x7f]")
 _ESCAPES = [(bytes((byte,)), b"%%%02X" % byte) for byte in (*b"%", *range(0x21), 0x7F)]
-"""The percent sign first: it is part of every other escape."""
+"""The percent sign comes first, because every other escape contains it."""
 _HALF_ESCAPED = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-class FrameError(Exception):
-    """A frame that is wrong: a code for programs, a text for people."""
+class FrameError(PyriteError):
+    """An invalid frame, with a code for programs and a text for people."""
 
     def __init__(self, code: str, text: str, ends: bool = False) -> None:
         super().__init__(text)
         self.code = code
         self.ends = ends
-        """Whether the connection ends, as the start of the next frame is unknown."""
+        """Whether the connection must end, because the start of the next frame is unknown."""
 
 
 class Line(NamedTuple):
     """A parsed line."""
 
     command: str
-    """Spelled as in COMMANDS; an unknown command, as it was written."""
+    """Spelled as in COMMANDS if it is known, else as received."""
     words: list[bytes]
 
     def options(self, start: int, known: Iterable[str]) -> dict[str, str]:
@@ -75,7 +77,7 @@ class Line(NamedTuple):
         for number, word in enumerate(self.words[start:], start + 1):
             name, _, value = word.partition(b"=")
             text = name.decode("ascii", "replace").lower()
-            # Show no word of a Connect: it may be a password.
+            # Never show a word of Connect: it may be a password.
             shown = f"word {number}" if self.command == "Connect" else _show(word)
             if text not in known:
                 expected = ", ".join(known) or "nothing more"
@@ -87,7 +89,7 @@ class Line(NamedTuple):
         return found
 
     def word(self, number: int, what: str) -> bytes:
-        """Return a word, unescaped; `what` names it in the error."""
+        """Return an unescaped word; error messages call it `what`."""
         try:
             return unescape(self.words[number])
         except IndexError:
@@ -104,27 +106,27 @@ class Line(NamedTuple):
 
 
 def parse(line: bytes) -> Line:
-    """Parse a line without its end. Words beyond MAX_WORDS are left together, as one more word."""
+    """Parse a line without its end. Everything after MAX_WORDS words is returned as one more word."""
     words = line.split(None, MAX_WORDS + 1)
     command = words[0].decode("ascii", "replace") if words else ""
     return Line(_CANONICAL.get(command.lower(), command), words[1:])
 
 
 def escape(text: bytes) -> bytes:
-    """Write bytes as a word."""
+    """Escape bytes for use as a word."""
     if _UNSAFE.search(text) is not None:
-        for byte, escaped in _ESCAPES:  # ten times as fast as a call per byte
+        for byte, escaped in _ESCAPES:  # ten times faster than a call per byte
             text = text.replace(byte, escaped)
     return text
 
 
 def unescape(word: bytes) -> bytes:
-    """Return the bytes that a word stands for; raise ValueError if a % has no digits."""
+    """Return the bytes of an escaped word; raise ValueError for a % without two digits."""
     if b"%" not in word:
         return word
     if _HALF_ESCAPED.search(word) is not None:
-        raise ValueError("after % there must be two hexadecimal digits; % itself is %25")
-    # Quoted-printable differs in its sign alone, and its decoder is written in C.
+        raise ValueError("% must be followed by two hexadecimal digits; write %25 for %")
+    # Quoted-printable differs only in its escape character, and its decoder is written in C.
     return a2b_qp(word.replace(b"=", b"=3D").replace(b"%", b"="))
 
 
@@ -148,7 +150,7 @@ def frame(
 
 
 def payload_size(said: Line) -> int | None:
-    """Return the length of the payload after a line from a server; None without a payload."""
+    """Return the length of the payload that follows a server's line; None if the command has none."""
     match said.command:
         case "Message":
             return int(said.words[1])
@@ -158,7 +160,7 @@ def payload_size(said: Line) -> int | None:
 
 
 def frames_in(data: bytes) -> Iterator[bytes]:
-    """Split a server's output into frames, all of which must be complete."""
+    """Split a server's output, which must end with a complete frame, into frames."""
     at = 0
     while at < len(data):
         stop = data.index(b"\n", at) + 1

@@ -1,4 +1,4 @@
-"""Connect and Disconnect: which session a client gets, and when its connection ends."""
+"""Connect and Disconnect: open a client's session, and end its connection."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def disconnect(connection: LineConnection, asked: Line) -> None:
 def open_session(
     connection: LineConnection, client_id: str, clean: bool, expiry: int, asked: bool = False
 ) -> None:
-    """Give the client its session, if it is accepted; `asked` says that it sent Connect."""
+    """Open the client's session if the client is accepted; `asked` is true if it sent Connect."""
     broker = connection.broker
     connection.credentials.client_id = client_id
     if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
-        raise FrameError("full", "there are too many sessions", ends=True)
+        raise FrameError("full", "too many sessions", ends=True)
     connection.identify(partial(_let_in, connection, client_id, clean, expiry, asked))
 
 

@@ -1,4 +1,4 @@
-"""Message frames: how the messages of a batch are written for subscribers of the line protocol."""
+"""Encode batches as Message frames."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pyrite.broker.message import Batch
 from pyrite.protocols.line.frames import escape
 
 LINE_FORM = 256
-"""`Batch.form` of messages that came as `Publish TOPIC LENGTH noack`; other forms are in mqtt/delivery.py."""
+"""`Batch.form` of messages received as `Publish TOPIC LENGTH noack`; mqtt/delivery.py defines other forms."""
 
 
 def numbered_message(batch: Batch, number: int, options: bytes = b"") -> bytes:
-    """Write a single message that the client acknowledges by its number."""
+    """Encode a single message that the client acknowledges by its number."""
     if batch.retain:
         options += b" retain"
     return b"%s n=%d%s\n%s\n" % (_head(batch), number, options, batch.payload())
 
 
 def plain_messages(batch: Batch) -> bytes:
-    """Write the messages of a batch without numbers; the batch caches the bytes for all subscribers. HOT."""
+    """Encode the messages of a batch without numbers; the batch caches the bytes for all subscribers. HOT."""
     wires = batch.wires
     if wires is None:
         wires = batch.wires = {}

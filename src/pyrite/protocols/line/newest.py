@@ -1,7 +1,7 @@
-"""Subscriptions with `latest`: of each topic the client is sent the newest message, and no other.
+"""Subscriptions with `latest`: send the client only the newest message of each topic.
 
-While a message waits for its Ack, newer ones on its topic replace each other in the session; the last of
-them is sent when the Ack arrives.
+While a message waits for its Ack, newer messages on its topic replace each other in the session; the newest
+is sent when the Ack arrives.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class NewestMessages:
     def __init__(self, connection: LineDelivery) -> None:
         self._connection = connection
         self._under_way: dict[bytes, Batch] = {}
-        """The message of each topic that was sent and waits for its Ack."""
+        """The message of each topic that was sent and is not acknowledged."""
         self._due: OrderedDict[bytes, None] = OrderedDict()
-        """Topics whose newest message is to be sent, in this order."""
+        """Topics whose newest message has to be sent, in order."""
         self._resumed: deque[bytes] = deque()
-        """Topics whose newest message waited when the client connected; they go first."""
+        """Topics whose newest message waited when the client connected; they are sent first."""
         self._more_is_scheduled = False
 
     def resume(self) -> None:
-        """Send what the session kept while the client was away."""
+        """Send the messages that the session kept while the client was away."""
         session = self._connection.session
         assert session is not None
         assert session.latest is not None
@@ -42,7 +42,7 @@ class NewestMessages:
         self._send_due()
 
     def send(self, batch: Batch) -> None:
-        """Send the newest message of a batch of one topic, or keep it in place of an older one."""
+        """Send the newest message of a batch of one topic, or keep it instead of an older message."""
         assert self._connection.session is not None
         self._connection.session.keep_latest(batch)
         if batch.topic not in self._under_way:
@@ -50,7 +50,7 @@ class NewestMessages:
             self._send_due()
 
     def acknowledged(self, topic: bytes) -> None:
-        """Record that the client has a topic's message; send a newer one if there is one."""
+        """Record the Ack of a topic's message; send a newer message of the topic if there is one."""
         session = self._connection.session
         sent = self._under_way.pop(topic, None)
         latest = session.latest if session is not None else None
@@ -63,7 +63,7 @@ class NewestMessages:
         self._send_due()
 
     def _send_due(self) -> None:
-        """Send the newest messages of topics that are due, as far as the window allows."""
+        """Send the newest messages of due topics until the window is full."""
         connection = self._connection
         broker, session = connection.broker, connection.session
         latest = session.latest if session is not None else None

@@ -1,6 +1,6 @@
-"""Numbers of messages that are not in flight in the session: pulled messages, and the newest of a topic.
+"""Message numbers assigned by the connection: for pulled messages and for messages of `latest` subscriptions.
 
-A session numbers its messages from 1 to 65,535. The connection numbers all others from 65,536 on.
+A session numbers its in-flight messages from 1 to 65,535. The connection numbers all others from 65,536 on.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pyrite.broker.consumers import Consumer
 from pyrite.broker.pending import Place
 
 FIRST_NUMBER = 65_536
-"""The first number that a connection gives."""
+"""The first number that a connection assigns."""
 MAX_NUMBERED = 100_000
-"""Messages with such numbers that may wait for their Ack, for each connection."""
+"""Unacknowledged messages numbered by one connection."""
 
 
 class Pulled(NamedTuple):
@@ -25,18 +25,18 @@ class Pulled(NamedTuple):
 
 
 Numbered = Pulled | bytes | None
-"""A pulled message, the topic of a newest message, or None for a message that only a datagram carries."""
+"""A pulled message, the topic of a `latest` message, or None for a QoS 0 message over UDP."""
 
 
 class Numbers:
-    """Messages that wait for an Ack, by the numbers that the connection gave them."""
+    """Unacknowledged messages by the numbers that the connection assigned to them."""
 
     __slots__ = ("_waiting", "next")
 
     def __init__(self) -> None:
         self._waiting: dict[int, Numbered] = {}
         self.next = FIRST_NUMBER
-        """The next number to be given."""
+        """The next number to be assigned."""
 
     def assign(self, message: Numbered) -> int:
         """Return a new number for a message."""
@@ -46,7 +46,7 @@ class Numbers:
         return number
 
     def pop(self, number: int) -> Numbered:
-        """Return the message that waits under a number, which must exist, and remove it."""
+        """Remove and return the message with a number, which must be in use."""
         return self._waiting.pop(number)
 
     @property

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class LineOptions:
-    """The [line] table."""
+    """The [line] table of pyrite.toml."""
 
     ping_interval: float = 10.0
     """Seconds between two Pings to every client."""
     missed_rounds: int = 3
-    """Pings in a row that a client may leave unanswered before it is closed; 0: any number."""
+    """Consecutive unanswered Pings after which a connection is closed; 0 to never close it."""
     udp_timeout: float = 10.0
-    """Seconds that a client over UDP may be silent."""
+    """Seconds of silence after which a client over UDP is forgotten."""
     max_session_expiry: int = 604_800
-    """The most seconds that a session may outlive its connection."""
+    """Maximum time in seconds for which a session outlives its connection."""
     watch: Callable[[str, str], object] | None = field(default=None, metadata={"internal": True})
-    """Called over TCP with an event and the client's address and port; not a setting.
+    """Callback for TCP clients, called with an event and the client's address and port; not a setting.
 
-    The events are `Connected`, `Disconnected`, and `Silent` for each unanswered Ping, which is then not
+    The events are `Connected`, `Disconnected`, and `Silent` for each unanswered Ping, which then is not
     logged.
     """

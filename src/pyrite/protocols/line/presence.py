@@ -1,4 +1,4 @@
-"""Ping and Pong: the server asks every client over TCP in rounds whether it is there."""
+"""Ping and Pong: the server checks periodically that each TCP client is still there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def ping(connection: LineConnection, asked: Line) -> None:
 
 
 def pong(connection: LineConnection, asked: Line) -> None:
-    """`Pong`: like every frame, it shows that the client is there."""
+    """`Pong`: do nothing, because every frame resets the count of unanswered Pings."""
 
 
 def next_round(connection: LineConnection) -> None:
-    """Send a Ping; close a client that has sent nothing for too many rounds."""
+    """Send a Ping; close the connection if too many Pings are unanswered."""
     options, missed = connection.options, connection.unanswered_pings
     counts = not connection.is_throttled  # nothing is read from a throttled client
     if missed and counts:
@@ -35,7 +35,7 @@ def next_round(connection: LineConnection) -> None:
         elif missed == 1:
             logger.warning("%s has not answered Ping", connection.peer)
         if most and missed >= most:
-            connection.fail("silent", "no Pong came")
+            connection.fail("silent", "no Pong received")
             return
     if counts or not missed:
         connection.unanswered_pings += 1

@@ -1,7 +1,8 @@
-"""Publish: runs of frames become batches. HOT.
+"""Publish: combine runs of frames into batches. HOT.
 
-A publisher's frames mostly begin with the same line. Its shape is remembered: while the bytes at hand begin
-like it, the next frame needs no parsing, and a run of them becomes one batch, which is one slice of the read.
+A publisher's frames mostly begin with the same line. The connection remembers the line as a shape: a frame
+with the same line needs no parsing, and a run of such frames becomes one batch, which is one slice of the
+read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LF = 10
 
 
 class Shape(NamedTuple):
-    """What consecutive Publish frames have in common: their first line and their size."""
+    """First line and size, which consecutive Publish frames often have in common."""
 
     prefix: bytes
     """The line, with its end."""
@@ -37,22 +38,22 @@ class Shape(NamedTuple):
     request: str | None
     """The `id` option."""
     form: int
-    """LINE_FORM if only the first word changes when the message is sent on, else -1."""
+    """LINE_FORM if sending the message requires only its first word to be changed, else -1."""
 
 
 def read_shape(connection: LineConnection, asked: Line, prefix: bytes) -> Shape:
-    """Parse the line of a Publish frame; `prefix` is the line as it came, with its end."""
+    """Parse the line of a Publish frame; `prefix` is the line as received, with its end."""
     topic = asked.word(0, "a topic")
     length = asked.number(1, "the length of the payload")
     most = connection.broker.limits.max_packet_size
     if length > most:
-        raise FrameError("too-long", f"Publish: a payload has at most {most} bytes here", ends=True)
+        raise FrameError("too-long", f"Publish: the payload exceeds {most} bytes", ends=True)
     try:
         options = asked.options(2, ("retain", "noack", "id"))
     except FrameError as wrong:
-        # The payload follows whatever is wrong, and must not be read as commands.
+        # End the connection: the payload that follows must not be read as commands.
         raise FrameError(wrong.code, str(wrong), ends=True) from None
-    connection.ensure_session()  # refuses a stranger before the payload comes, which may be large
+    connection.ensure_session()  # refuse an unauthenticated client before receiving a large payload
     size = len(prefix) + length + 1
     qos = 0 if "noack" in options else 1
     plain = prefix == line("Publish", topic, length, noack=True)
@@ -61,9 +62,9 @@ def read_shape(connection: LineConnection, asked: Line, prefix: bytes) -> Shape:
 
 
 def run_end(shape: Shape, data: bytes, at: int) -> int:
-    """Return where a run of frames of one shape ends; the first, at `at`, is complete. HOT."""
+    """Return the end of the run of frames of one shape at `at`, whose first frame is complete. HOT."""
     size, length = shape.size, len(shape.prefix)
-    between = b"\n" + shape.prefix  # the end of one frame, and the beginning of the next
+    between = b"\n" + shape.prefix  # the end of one frame and the start of the next
     at += size
     first, last = at, len(data) - size
     if last - at >= MIN_COUNTED_RUN * size and data[at - 1 : at + length] == between:
@@ -77,7 +78,7 @@ def run_end(shape: Shape, data: bytes, at: int) -> int:
 
 
 def publish(connection: LineConnection, shape: Shape, data: bytes, count: int) -> None:
-    """Publish a run of messages; `data` begins with the line end before the first of them. HOT."""
+    """Publish a run of messages; `data` begins with the line end before the first frame. HOT."""
     session = connection.session or connection.ensure_session()
     connection.unanswered_pings = 0
     broker = connection.broker
@@ -117,7 +118,7 @@ def publish(connection: LineConnection, shape: Shape, data: bytes, count: int) -
     done = partial(_published, connection, session, shape, count)
     if not connection.answers.uncommitted:
         publish(batch, done=done)
-    else:  # the batch is committed before earlier answers are sent, and its answer has to wait for those
+    else:  # the batch may be committed before earlier answers are sent, so its answer has to wait for them
         told: list[tuple[bool, Fault | None]] = []
         publish(batch, done=lambda matched, fault: told.append((matched, fault)))
         connection.answers.when_committed(lambda: done(*told[0]))
@@ -131,11 +132,11 @@ def _refusal(connection: LineConnection, shape: Shape) -> tuple[str, str] | None
             topic.decode()
             check_topic(topic, broker.limits.max_topic_levels)
         except UnicodeDecodeError:
-            return "bad-topic", "Publish: a topic is UTF-8"
+            return "bad-topic", "Publish: the topic is not UTF-8"
         except InvalidTopic as wrong:
             return "bad-topic", f"Publish: {wrong}"
     if topic.startswith(SYSTEM):
-        return "not-authorized", "Publish: no one publishes on $SYS but the broker"
+        return "not-authorized", "Publish: only the broker publishes on $SYS"
     refusal = broker.catalog.refusal(topic)
     if refusal:
         return "no-topic", f"Publish: {refusal}"
@@ -148,7 +149,7 @@ def _refusal(connection: LineConnection, shape: Shape) -> tuple[str, str] | None
 def _published(
     connection: LineConnection, session: Session, shape: Shape, count: int, _: bool, fault: Fault | None
 ) -> None:
-    """Answer a run of messages that is committed, or could not be."""
+    """Answer a run of messages once it is committed, or has failed."""
     if fault is not None:
         answer = error("full" if fault.full else "not-kept", f"Publish: {fault.text}")
     else:

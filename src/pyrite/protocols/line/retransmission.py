@@ -1,4 +1,4 @@
-"""Messages to one client over UDP: each is sent again, ever more rarely, until its Ack arrives."""
+"""Retransmit messages to one UDP client, with growing delays, until their Ack arrives."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from pyrite.protocols.line.datagram_connection import DatagramConnection
 
 WINDOW = 32
-"""Messages that may wait for a client's Ack."""
-FIRST_RETRY = 0.2
-"""Seconds until a message is sent again for the first time; each later delay is twice as long."""
-LAST_RETRY = 5.0
-"""The longest delay between two attempts, in seconds."""
+"""Unacknowledged messages of one client."""
+MIN_RETRY_DELAY = 0.2
+"""Seconds until the first retransmission; each later delay is twice as long."""
+MAX_RETRY_DELAY = 5.0
+"""Seconds between two retransmissions at most."""
 MAX_QUEUED_BYTES = 1024 * 1024
-"""Bytes of messages that wait until the window has room."""
+"""Bytes of messages that wait for room in the window."""
 
 
 class _Sent(NamedTuple):
@@ -35,8 +35,8 @@ class Retransmission:
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued_bytes = 0
 
-    def offer(self, number: int, frame: bytes) -> bool:
-        """Send a message, or queue it. Return false if the queue is full."""
+    def send_or_queue(self, number: int, frame: bytes) -> bool:
+        """Send a message, or queue it if the window is full. Return false if the queue is full too."""
         if len(self._sent) < WINDOW and not self._queue:
             self.send(number, frame)
         elif self._queued_bytes + len(frame) <= MAX_QUEUED_BYTES:
@@ -47,17 +47,17 @@ class Retransmission:
         return True
 
     def send(self, number: int, frame: bytes) -> None:
-        """Send a message; to a client that seems to be away, when it is back."""
+        """Send a message; if the client seems to be away, send it when the client returns."""
         connection = self._connection
         now, alive = connection.broker.now, connection.is_alive
-        self._sent[number] = _Sent(frame, now + FIRST_RETRY if alive else now, FIRST_RETRY)
+        self._sent[number] = _Sent(frame, now + MIN_RETRY_DELAY if alive else now, MIN_RETRY_DELAY)
         if alive:
             connection.write(frame)
         connection.count_sent(1, len(frame))
         connection.set_timer()
 
     def acknowledged(self, number: int) -> None:
-        """Stop sending a message, and send queued ones."""
+        """Stop retransmitting a message, and send queued messages."""
         self._sent.pop(number, None)
         while self._queue and len(self._sent) < WINDOW:
             number, frame = self._queue.popleft()
@@ -66,14 +66,14 @@ class Retransmission:
 
     @property
     def next_due(self) -> float | None:
-        """When the next message is sent again; None if no message waits for its Ack."""
+        """Time of the next retransmission; None if no message waits for its Ack."""
         return min([sent.due for sent in self._sent.values()], default=None)
 
     def send_due(self) -> None:
-        """Send again what was not acknowledged in time."""
+        """Retransmit the messages that were not acknowledged in time."""
         now = self._connection.broker.now
         for number, sent in list(self._sent.items()):
             if sent.due <= now:
-                delay = min(2 * sent.delay, LAST_RETRY)
+                delay = min(2 * sent.delay, MAX_RETRY_DELAY)
                 self._sent[number] = _Sent(sent.frame, now + delay, delay)
                 self._connection.write(sent.frame)

@@ -1,4 +1,4 @@
-"""Subscribe and Unsubscribe."""
+"""Subscribe and Unsubscribe commands."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def subscribe(connection: LineConnection, asked: Line) -> None:
         key not in session.subscriptions
         and len(session.subscriptions) >= broker.limits.max_subscriptions_per_client
     ):
-        raise FrameError("full", "Subscribe: there are too many subscriptions")
+        raise FrameError("full", "Subscribe: too many subscriptions")
     if key not in session.subscriptions:
         over_quota = broker.quotas.refusal(session.account, "subscriptions")
         if over_quota:
             raise FrameError("full", f"Subscribe: {over_quota}")
     latest = "latest" in options
     if latest and group is not None:
-        raise FrameError("bad-option", "Subscribe: a shared subscription has no latest value")
+        raise FrameError("bad-option", "Subscribe: latest is not available for shared subscriptions")
     subscription = Subscription(session, topic_filter, 1 if "ack" in options and not latest else 0)
     subscription.latest = latest
     broker.subscribe(subscription, group, key)
@@ -62,28 +62,28 @@ def unsubscribe(connection: LineConnection, asked: Line) -> None:
     key, _, _ = _read_filter(connection, asked)
     asked.options(1, ())
     if not connection.broker.unsubscribe(session, key):
-        raise FrameError("no-subscription", f"Unsubscribe: there is no subscription to {key.decode()!r}")
+        raise FrameError("no-subscription", f"Unsubscribe: no subscription to {key.decode()!r}")
     connection.when_safe(lambda: connection.say(line("Ack", "Unsubscribe", key)))
 
 
 def _read_filter(connection: LineConnection, asked: Line) -> tuple[bytes, str | None, bytes]:
-    """Return the checked filter as it was written, its share group, and the topic filter within."""
+    """Return the validated filter as received, its shared group or None, and its topic filter."""
     key = asked.word(0, "a topic filter")
     try:
         key.decode()
     except UnicodeDecodeError:
-        raise InvalidTopic("a filter is UTF-8") from None
+        raise InvalidTopic("the topic filter is not UTF-8") from None
     group, topic_filter = split_shared(key)
     check_filter(topic_filter, connection.broker.limits.max_topic_levels)
     return key, group, topic_filter
 
 
 def read_position(connection: LineConnection, asked: Line, text: str | None) -> Position | None:
-    """Return the position in the log that a `from` option names."""
+    """Parse the position in a `from` option; return None if there is no such option."""
     if text is None:
         return None
     if not connection.broker.journal.streams:
-        raise FrameError("no-log", f"{asked.command}: there is no log to send the past from")
+        raise FrameError("no-log", f"{asked.command}: this broker keeps no log to replay")
     try:
         return parse_position(text)
     except ValueError as wrong:
@@ -91,7 +91,7 @@ def read_position(connection: LineConnection, asked: Line, text: str | None) -> 
 
 
 def check_access(connection: LineConnection, asked: Line, topic_filter: bytes, pull: bool = False) -> None:
-    """Raise FrameError if the client has no right to subscribe to a filter, or to pull from it."""
+    """Raise FrameError unless the client may subscribe to a filter, or pull from it."""
     access, name = connection.broker.access, topic_filter.decode()
     may = access.may_pull if pull else access.may_subscribe
     if access.checks_topics and not may(connection.credentials, name):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyrite.protocols.line.connection import LineConnection
 
 MAX_ESCAPED_IN_STEP = 8 * 1024
-"""Bytes of a retained value that are escaped in one step of a List."""
+"""Bytes of a retained message escaped in one step of List."""
 
 
 def list_topics(connection: LineConnection, asked: Line) -> None:
@@ -28,7 +28,7 @@ def list_topics(connection: LineConnection, asked: Line) -> None:
 
 
 def _list_in_steps(connection: LineConnection, topic_filter: bytes) -> Iterator[None]:
-    """Collect at most one topic in each step, and send them all at the end."""
+    """Collect at most one topic per step, and send the whole list at the end."""
     most = connection.max_list
     listed = bytearray()
     for found in connection.broker.topics_for(topic_filter):
@@ -67,13 +67,13 @@ def delete(connection: LineConnection, asked: Line) -> None:
 
 
 def _topic_to_change(connection: LineConnection, asked: Line) -> bytes:
-    """Return the valid topic of a command that the client has the right to give."""
+    """Return the topic of a Create or Delete; raise FrameError unless the client may administer it."""
     connection.ensure_session()
     topic = asked.word(0, "a topic")
     try:
         name = topic.decode()
     except UnicodeDecodeError:
-        raise InvalidTopic("a topic is UTF-8") from None
+        raise InvalidTopic("the topic is not UTF-8") from None
     check_topic(topic, connection.broker.limits.max_topic_levels)
     access = connection.broker.access
     if access.checks_topics and not access.may_admin(connection.credentials, name):
@@ -82,7 +82,7 @@ def _topic_to_change(connection: LineConnection, asked: Line) -> bytes:
 
 
 def _changed(connection: LineConnection, asked: Line, topic: bytes, refusal: str) -> None:
-    """Answer a command that changed a topic, or was refused."""
+    """Answer a Create or Delete; raise FrameError if it was refused."""
     if refusal:
         raise FrameError("no-topic", f"{asked.command}: {refusal}")
     session, answer = connection.ensure_session(), line("Ack", asked.command, topic)

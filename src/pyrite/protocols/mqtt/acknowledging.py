@@ -21,7 +21,7 @@ def acknowledge_run(connection: Connection, first: int, acks: bytes) -> None:
     assert session is not None
     ids = unpack_ids(acks[2::4], acks[3::4])
     if 0 in ids:
-        raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+        raise violation("the packet identifier is 0")  # [MQTT-2.2.1-3]
     if first == 0x40:
         session.acknowledge(ids)
     elif first == 0x70:

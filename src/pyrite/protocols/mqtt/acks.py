@@ -1,11 +1,11 @@
-"""The bytes of PUBACK, PUBREC, PUBREL and PUBCOMP: many of them are read and written at once. HOT."""
+"""Codec for runs of PUBACK, PUBREC, PUBREL and PUBCOMP. HOT."""
 
 from __future__ import annotations
 
 from struct import unpack
 
 MAX_ACK_RUN = 1_024
-"""Acknowledgements that are handled in one go."""
+"""Acknowledgements handled without interruption."""
 
 
 def unpack_ids(high: bytes, low: bytes) -> tuple[int, ...]:
@@ -35,9 +35,9 @@ def write_acks(first: int, high: bytes, low: bytes, reason: int) -> bytes | byte
 
 
 def ack_run(data: bytes, start: int) -> int:
-    """Return how many 4-byte acknowledgements like the one at `start` follow one another, itself included.
+    """Return the length of the run of 4-byte acknowledgements with equal first bytes at `start`.
 
-    Looks at MAX_ACK_RUN of them at most, however much data follows.
+    The result is MAX_ACK_RUN at most, and so is the work.
     """
     if data[start + 4 : start + 6] != data[start : start + 2]:
         return 1

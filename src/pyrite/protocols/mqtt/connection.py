@@ -129,10 +129,10 @@ class Connection(Delivery):
                 return
             data = bytes(self.received)
             self.received = None
-        self.seen_at = self.broker.now
         at, end = 0, len(data)
-        clock, fan_outs = self.broker.clock, self.broker.fan_outs
-        largest = min(MAX_CONTROL_PACKET, self.broker.limits.max_packet_size)
+        broker = self.broker
+        self.seen_at = broker.now
+        clock, fan_outs = broker.clock, broker.fan_outs
         is_first = True  # most reads bring one packet or run, and the clock need not be read
         while at < end:
             if is_first:
@@ -169,7 +169,7 @@ class Connection(Delivery):
                     if not self.work_off(until):
                         self.interrupt(data, at)
                         return
-                if self.broker.journal.full:
+                if broker.journal.full:
                     self.wait_for_room(data, at)
                     return
                 continue
@@ -187,15 +187,20 @@ class Connection(Delivery):
                     shift += 7
                     if byte < 128:
                         if byte == 0:
-                            raise malformed("the remaining length is not minimal")  # [MQTT-1.5.5-1]
+                            raise malformed("the remaining length is not minimally encoded")  # [MQTT-1.5.5-1]
                         break
                 else:
                     if shift >= 28:
                         raise malformed("the remaining length is longer than four bytes")
                     break
             stop = body + length
-            if stop - at > largest or self.state is not CONNECTED:
-                self._check_size(first, stop - at)
+            size = stop - at
+            if (
+                size > MAX_CONTROL_PACKET
+                or size > broker.limits.max_packet_size
+                or self.state is not CONNECTED
+            ):
+                self._check_size(first, size)
             if stop > end:
                 self.keep(data, at, stop - end)
                 return
@@ -240,7 +245,7 @@ class Connection(Delivery):
                 if not self.work_off(until):
                     self.interrupt(data, at)
                     return
-            if self.broker.journal.full:
+            if broker.journal.full:
                 self.wait_for_room(data, at)
                 return
         if at < end:
@@ -251,14 +256,14 @@ class Connection(Delivery):
         limits = self.broker.limits
         if self.state is not CONNECTED and size > limits.before_login:
             raise ProtocolError(
-                Reason.PACKET_TOO_LARGE, f"a packet has at most {limits.before_login} bytes before the log-in"
+                Reason.PACKET_TOO_LARGE, f"the packet exceeds {limits.before_login} bytes before the log-in"
             )
         if size > limits.max_packet_size:
-            raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet is larger than the maximum")
+            raise ProtocolError(Reason.PACKET_TOO_LARGE, "the packet exceeds the maximum packet size")
         if size > MAX_CONTROL_PACKET and first >> 4 != fields.PUBLISH:
             raise ProtocolError(
                 Reason.QUOTA_EXCEEDED,
-                f"a packet other than PUBLISH has at most {MAX_CONTROL_PACKET} bytes here",
+                f"a packet other than PUBLISH exceeds {MAX_CONTROL_PACKET} bytes",
             )
 
     def _may_start(self, first: int) -> bool:
@@ -269,14 +274,14 @@ class Connection(Delivery):
             self.close()  # [MQTT-3.1.0-1]; a client that does not speak MQTT gets no answer
             return False
         if self.state is AUTHENTICATING and first >> 4 not in (fields.AUTH, fields.DISCONNECT):
-            raise violation("only AUTH and DISCONNECT may come before CONNACK")  # [MQTT-3.1.2-30]
+            raise violation("only AUTH and DISCONNECT are allowed before CONNACK")  # [MQTT-3.1.2-30]
         return True
 
     # Packets in
 
     def _handle(self, first: int, body: bytes) -> None:
         if first >> 4 == fields.CONNECT and self.state is not WAITING:
-            raise violation("a second CONNECT")  # [MQTT-3.1.0-2]
+            raise violation("second CONNECT on a connection")  # [MQTT-3.1.0-2]
         if self.state is WAITING:
             handshake.peek_version(self, body)
         packet = decode(first, body, self.version)
@@ -297,17 +302,17 @@ class Connection(Delivery):
             case Auth():
                 handshake.auth(self, packet)
             case _:
-                raise violation("a packet that only a server sends")
+                raise violation("only servers send this packet type")
 
     def _disconnected(self, packet: Disconnect) -> None:
         session = self.session
         expiry = packet.properties.get("session_expiry")
         if session is not None and expiry is not None:
             if expiry and session.expiry == 0:
-                raise violation("a session expiry where CONNECT had none")  # 3.14.2.2.2
+                raise violation("DISCONNECT has a session expiry, but CONNECT had none")  # 3.14.2.2.2
             self.broker.set_expiry(session, min(expiry, self.options.max_session_expiry))
         if "server_reference" in packet.properties:
-            raise violation("a server reference from a client")
+            raise violation("DISCONNECT from a client has a server reference")
         self.why = "the client disconnected"
         self.leave(send_will=packet.reason != Reason.SUCCESS)  # [MQTT-3.14.4-3]
         self.close()

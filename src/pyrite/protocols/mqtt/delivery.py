@@ -141,12 +141,11 @@ class Delivery(Conversation):
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool
     ) -> bool:
         """Send messages `start` to `stop` of a batch; return False if they are too large for this client."""
+        if qos and batch.expires_at is None and self.takes_as_it_came(batch, target, qos):
+            self._send_as_it_came(batch, start, stop, first_id, dup)
+            return True
         count = stop - start
         if batch.mixed:
-            if self.takes_as_it_came(batch, target, qos):
-                assert isinstance(batch, MixedBatch)
-                self._send_mixed(batch, start, stop, first_id, dup)
-                return True
             batch, start, stop = batch.parts()[start], 0, 1  # duplicates are sent one at a time
         if qos == 0 and not self.has_room(count * batch.stride):
             if target.lossless and batch.stream is not None:
@@ -182,7 +181,7 @@ class Delivery(Conversation):
             data = data[start * wire.stride : stop * wire.stride]
         if qos:
             data = bytearray(data)
-            _write_ids(data, wire, first_id, count)
+            _write_ids(data, wire.id_at, wire.stride, first_id, count)
             if dup:
                 data[0] |= 0x08  # [MQTT-3.3.1-1]; duplicates are sent one at a time
         self.write(data)
@@ -191,13 +190,20 @@ class Delivery(Conversation):
         figures.publish_bytes_sent += len(data)
         return True
 
-    def _send_mixed(self, batch: MixedBatch, start: int, stop: int, first_id: int, dup: bool) -> None:
-        """Send messages of a mixed batch as received, with new packet ids."""
-        begin, end = batch.span(start, stop)
-        data = bytearray(batch.data[begin:end])
-        ids = _ALL_IDS[2 * first_id : 2 * (first_id + stop - start)]
-        for number, at in enumerate(batch.ids_at[start:stop]):
-            data[at - begin : at - begin + 2] = ids[2 * number : 2 * number + 2]
+    def _send_as_it_came(self, batch: Batch, start: int, stop: int, first_id: int, dup: bool) -> None:
+        """Send messages of a batch as received, with new packet ids."""
+        if isinstance(batch, MixedBatch):
+            begin, end = batch.span(start, stop)
+            data = bytearray(batch.data[begin:end])
+            ids = _ALL_IDS[2 * first_id : 2 * (first_id + stop - start)]
+            for number, at in enumerate(batch.ids_at[start:stop]):
+                data[at - begin : at - begin + 2] = ids[2 * number : 2 * number + 2]
+        else:
+            stride = batch.stride
+            data = bytearray(batch.data)
+            if stop - start != batch.count:
+                data = data[start * stride : stop * stride]
+            _write_ids(data, batch.id_at, stride, first_id, stop - start)
         if dup:
             data[0] |= 0x08  # [MQTT-3.3.1-1]
         self.write(data)
@@ -240,11 +246,12 @@ def _wire(
     return wire
 
 
-def _write_ids(packets: bytearray, wire: Wire, first_id: int, count: int) -> None:
+def _write_ids(packets: bytearray, id_at: int, stride: int, first_id: int, count: int) -> None:
     """Write consecutive packet ids into consecutive packets."""
     if count == 1:
-        packets[wire.id_at : wire.id_at + 2] = first_id.to_bytes(2, "big")
+        packets[id_at] = first_id >> 8
+        packets[id_at + 1] = first_id & 255
         return
     start, stop = 2 * first_id, 2 * (first_id + count)
-    packets[wire.id_at :: wire.stride] = _ALL_IDS[start:stop:2]
-    packets[wire.id_at + 1 :: wire.stride] = _ALL_IDS[start + 1 : stop : 2]
+    packets[id_at::stride] = _ALL_IDS[start:stop:2]
+    packets[id_at + 1 :: stride] = _ALL_IDS[start + 1 : stop : 2]

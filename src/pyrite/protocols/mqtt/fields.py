@@ -1,6 +1,6 @@
-"""The fields of MQTT packets (1.5): integers, strings, binary data; and the properties of MQTT 5.
+"""Codec for the fields of MQTT packets (1.5): integers, strings, binary data, and MQTT 5 properties.
 
-Reading checks every field and raises ProtocolError; writing trusts its caller.
+Reading validates every field and raises ProtocolError; writing does not validate.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, malformed, viol
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
 SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)
 WILL: Final = 0
-"""Used as a packet type for the properties of a will, inside a CONNECT."""
+"""Pseudo packet type for the will properties in a CONNECT."""
 
 MAX_REMAINING_LENGTH = 268_435_455
 MAX_VARINT = MAX_REMAINING_LENGTH
 
 MAX_PROPERTIES = 512
-"""Properties of one packet from a client, all of which are read in one go, at some 2 us each."""
+"""Properties of one packet from a client. They are read without interruption, at about 2 us each."""
 MAX_USER_PROPERTY_BYTES = 64 * 1024
 """Encoded bytes of all user properties of one packet from a client."""
 
 _ACKS = (PUBACK, PUBREC, PUBREL, PUBCOMP)
 _WITH_REASON = (CONNACK, *_ACKS, SUBACK, UNSUBACK, DISCONNECT, AUTH)
 
-# Identifier: name, type, the packets that may carry it (table 2-4).
+# Identifier: name, type, and the packets in which the property is allowed (table 2-4).
 _PROPERTIES: dict[int, tuple[str, str, tuple[int, ...]]] = {
     0x01: ("payload_format", "boolean", (PUBLISH, WILL)),
     0x02: ("message_expiry", "u32", (PUBLISH, WILL)),
@@ -64,7 +64,7 @@ PropertyMap = Mapping[str, Any]
 
 
 class Reader:
-    """Reads the fields of a packet's body one after the other."""
+    """Reads the fields of a packet's body in order."""
 
     __slots__ = ("data", "end", "position")
 
@@ -92,7 +92,7 @@ class Reader:
         """Read a byte that is 0 or 1."""
         value = self.u8()
         if value > 1:
-            raise violation("a property that is 0 or 1 has another value")
+            raise violation("a boolean property is neither 0 nor 1")
         return value
 
     def u16(self) -> int:
@@ -115,7 +115,7 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if byte == 0 and shift:
-                    raise malformed("a variable byte integer is not minimal")  # [MQTT-1.5.5-1]
+                    raise malformed("a variable byte integer is not minimally encoded")  # [MQTT-1.5.5-1]
                 return value
         raise malformed("a variable byte integer is longer than four bytes")
 
@@ -136,7 +136,7 @@ class Reader:
     def finish(self) -> None:
         """Raise ProtocolError if bytes are left."""
         if self.position != self.end:
-            raise malformed("the packet is longer than its fields")
+            raise malformed("unexpected bytes after the last field")
 
     def properties(self, packet: int, limited: bool = True) -> dict[str, Any]:
         """Read the properties (2.2.2) of a packet; `limited` applies the bounds for clients."""
@@ -151,7 +151,7 @@ class Reader:
             count += 1
             if limited and count > MAX_PROPERTIES:
                 raise ProtocolError(
-                    Reason.QUOTA_EXCEEDED, f"a packet has at most {MAX_PROPERTIES} properties here"
+                    Reason.QUOTA_EXCEEDED, f"the packet has more than {MAX_PROPERTIES} properties"
                 )
             identifier = self.varint()
             name, kind, packets = _PROPERTIES.get(identifier, ("", "", ()))
@@ -159,13 +159,13 @@ class Reader:
                 raise malformed(f"property 0x{identifier:02X} does not belong to this packet")
             value = getattr(self, kind)()
             if self.position > end:
-                raise malformed("a property is longer than the properties")
+                raise malformed("a property exceeds the property length")
             if name == "user_property":
                 user_bytes += self.position - start
                 if limited and user_bytes > MAX_USER_PROPERTY_BYTES:
                     raise ProtocolError(
                         Reason.QUOTA_EXCEEDED,
-                        f"a packet has at most {MAX_USER_PROPERTY_BYTES} bytes of user properties here",
+                        f"the packet has more than {MAX_USER_PROPERTY_BYTES} bytes of user properties",
                     )
                 found.setdefault(name, []).append(value)
                 continue
@@ -187,7 +187,7 @@ def check_utf8(data: bytes) -> bytes:
     except UnicodeDecodeError:
         raise malformed("a string is not UTF-8") from None
     if b"\0" in data:
-        raise malformed("a string holds a null character")  # [MQTT-1.5.4-2]
+        raise malformed("a string contains a null character")  # [MQTT-1.5.4-2]
     return data
 
 
@@ -226,13 +226,13 @@ def _property(name: str, kind: str, value: Any) -> bytes:
 
 
 def bare_properties(values: PropertyMap) -> bytes:
-    """Encode properties without their length, in the order given, except None values."""
+    """Encode properties without their length, in the given order; None values are left out."""
     parts: list[bytes] = []
     for name, value in values.items():
         if value is not None:
             kind = _PROPERTIES[_IDENTIFIERS[name]][1]
-            several = value if isinstance(value, list) else (value,)
-            parts.extend(_property(name, kind, one) for one in several)
+            values_of_name = value if isinstance(value, list) else (value,)
+            parts.extend(_property(name, kind, single) for single in values_of_name)
     return b"".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""CONNECT and AUTH: authentication, what the broker offers, and the session that the client gets."""
+"""CONNECT and AUTH: authenticate the client, open its session, and answer with CONNACK."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSIONS = {V31: "MQTT 3.1", V311: "MQTT 3.1.1", V5: "MQTT 5"}
 
 
 def peek_version(connection: Connection, body: bytes) -> None:
-    """Set the version in which a CONNECT is answered, before anything else of it is checked."""
+    """Read the protocol version, so that even a malformed CONNECT is answered in the client's version."""
     name_end = 2 + int.from_bytes(body[:2], "big")
     level = body[name_end] if name_end < len(body) else V311
     if body[2:name_end] == b"MQTT" and level >= V5:
@@ -59,7 +59,7 @@ def connect(connection: Connection, packet: Connect) -> None:
     if packet.will is not None:
         _check_will(connection, packet.will)
     if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
-        connection.refuse(Reason.QUOTA_EXCEEDED, "there are too many sessions")
+        connection.refuse(Reason.QUOTA_EXCEEDED, "too many sessions")
         return
     connection.connect = packet
     method = connection.method = packet.properties.get("authentication_method")
@@ -69,7 +69,7 @@ def connect(connection: Connection, packet: Connect) -> None:
     connection.exchange = broker.access.begin(method, connection.credentials)
     if connection.exchange is None:
         connection.refuse(
-            Reason.BAD_AUTHENTICATION_METHOD, f"there is no method {method!r}"
+            Reason.BAD_AUTHENTICATION_METHOD, f"unknown authentication method {method!r}"
         )  # [MQTT-4.12.0-1]
         return
     connection.state = AUTHENTICATING
@@ -77,23 +77,23 @@ def connect(connection: Connection, packet: Connect) -> None:
 
 
 def auth(connection: Connection, packet: Auth) -> None:
-    """Take the next step of an authentication, or begin a re-authentication."""
+    """Continue the authentication, or begin a re-authentication."""
     method = connection.method
     if method is None or packet.properties.get("authentication_method") != method:
-        raise violation("AUTH with another method than CONNECT's")  # [MQTT-4.12.0-5]
+        raise violation("AUTH with a different method than CONNECT")  # [MQTT-4.12.0-5]
     if packet.reason == Reason.REAUTHENTICATE:
         if connection.session is None or connection.exchange is not None:
-            raise violation("re-authentication before authentication is over")
+            raise violation("re-authentication before authentication is complete")
         connection.exchange = connection.broker.access.begin(method, connection.credentials)
     elif packet.reason != Reason.CONTINUE_AUTHENTICATION:
-        raise violation("a client's AUTH continues or re-authenticates")
+        raise violation("the reason code of a client's AUTH must be 0x18 or 0x19")
     if connection.exchange is None:
-        raise violation("there is no authentication to go on with")
+        raise violation("AUTH without an authentication in progress")
     _step(connection, connection.exchange, packet.properties.get("authentication_data"))
 
 
 def _step(connection: Connection, exchange: Exchange, data: bytes | None) -> None:
-    """Take the next step of an exchange, unless the client has failed too often."""
+    """Take the next step of an authentication exchange, unless the client has failed too often."""
     admission, who = connection.broker.admission, connection.credentials
     verdict: Accept | Refuse | Challenge | None = admission.too_many(who)
     if verdict is None:
@@ -127,7 +127,7 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
-                _let_in(connection, _authentication(method, data))
+                _accept(connection, _authentication(method, data))
 
 
 def _authentication(method: str | None, data: bytes | None) -> dict[str, Any]:
@@ -147,26 +147,28 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
         raise ProtocolError(Reason.TOPIC_NAME_INVALID, f"the will's topic: {refusal}")
     check_response_topic(will.properties)
     if will.qos > options.maximum_qos:
-        raise ProtocolError(
-            Reason.QOS_NOT_SUPPORTED, "the will's QoS is above the maximum"
-        )  # [MQTT-3.2.2-12]
+        raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the will's QoS exceeds the maximum")  # [MQTT-3.2.2-12]
     if will.retain and not options.retain_available:
-        raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-13]
+        raise ProtocolError(
+            Reason.RETAIN_NOT_SUPPORTED, "retained messages are not available"
+        )  # [MQTT-3.2.2-13]
     if will.topic.startswith(SYSTEM):
-        raise ProtocolError(Reason.NOT_AUTHORIZED, "no one publishes on $SYS but the broker")
+        raise ProtocolError(Reason.NOT_AUTHORIZED, "only the broker publishes on $SYS")
     if will.topic.startswith(REQUESTS):
-        raise ProtocolError(Reason.TOPIC_NAME_INVALID, "a will is no request: its topic begins with $pyrite/")
+        raise ProtocolError(
+            Reason.TOPIC_NAME_INVALID, "a will cannot be a request: its topic begins with $pyrite/"
+        )
     if options.check_payload_format and will.properties.get("payload_format"):
         try:
             will.payload.decode()
         except UnicodeDecodeError:
             raise ProtocolError(
-                Reason.PAYLOAD_FORMAT_INVALID, "the will's payload is not the UTF-8 it claims to be"
+                Reason.PAYLOAD_FORMAT_INVALID, "the will's payload is declared as UTF-8, but is not"
             ) from None
 
 
-def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
-    """Give the client its session, and send CONNACK."""
+def _accept(connection: Connection, properties: dict[str, Any]) -> None:
+    """Open the client's session, and send CONNACK."""
     broker, options, limits = connection.broker, connection.options, connection.broker.limits
     packet = connection.connect
     assert packet is not None
@@ -205,7 +207,7 @@ def _let_in(connection: Connection, properties: dict[str, Any]) -> None:
         connection.max_aliases = asked.get("topic_alias_maximum", 0) if options.use_topic_aliases else 0
         if connection.max_aliases:
             connection.aliases = {}
-        properties = properties | _offer(connection, packet, client_id, session.expiry, keep_alive)
+        properties = properties | _capabilities(connection, packet, client_id, session.expiry, keep_alive)
     if packet.version != V5:
         connection.reply(Connack(0, present and packet.version != V31))
     elif not connection.reply(Connack(Reason.SUCCESS, present, properties)):
@@ -234,7 +236,7 @@ def _will(will: WillMessage, author: Credentials) -> Will:
 
 
 def _start_keep_alive(connection: Connection, packet: Connect) -> int:
-    """Start the keep-alive timer; return the keep-alive in force."""
+    """Start the keep-alive timer, and return the effective keep-alive in seconds."""
     broker = connection.broker
     keep_alive = packet.keep_alive
     longest = connection.options.server_keep_alive
@@ -248,26 +250,26 @@ def _start_keep_alive(connection: Connection, packet: Connect) -> int:
     return keep_alive
 
 
-def _offer(
+def _capabilities(
     connection: Connection, packet: Connect, client_id: str, expiry: int, keep_alive: int
 ) -> dict[str, Any]:
-    """Return the CONNACK properties that differ from the defaults of MQTT."""
+    """Return the CONNACK properties that differ from MQTT's defaults."""
     options, limits = connection.options, connection.broker.limits
-    offer: dict[str, Any] = {"maximum_packet_size": limits.max_packet_size}
+    capabilities: dict[str, Any] = {"maximum_packet_size": limits.max_packet_size}
     if expiry != packet.properties.get("session_expiry", 0):
-        offer["session_expiry"] = expiry
+        capabilities["session_expiry"] = expiry
     if limits.receive_maximum != 65_535:
-        offer["receive_maximum"] = limits.receive_maximum
+        capabilities["receive_maximum"] = limits.receive_maximum
     if options.maximum_qos < 2:
-        offer["maximum_qos"] = options.maximum_qos  # [MQTT-3.2.2-9]
+        capabilities["maximum_qos"] = options.maximum_qos  # [MQTT-3.2.2-9]
     if not packet.client_id:
-        offer["assigned_client_id"] = client_id  # [MQTT-3.2.2-16]
+        capabilities["assigned_client_id"] = client_id  # [MQTT-3.2.2-16]
     if options.topic_alias_maximum:
-        offer["topic_alias_maximum"] = options.topic_alias_maximum
+        capabilities["topic_alias_maximum"] = options.topic_alias_maximum
     if keep_alive != packet.keep_alive:
-        offer["server_keep_alive"] = keep_alive  # [MQTT-3.2.2-21]
+        capabilities["server_keep_alive"] = keep_alive  # [MQTT-3.2.2-21]
     if options.response_information and packet.properties.get("request_response_information"):
-        offer["response_information"] = options.response_information  # [MQTT-3.1.2-28]
+        capabilities["response_information"] = options.response_information  # [MQTT-3.1.2-28]
     for name, available in (
         ("retain_available", options.retain_available),
         ("wildcard_subscription_available", options.wildcard_subscriptions),
@@ -275,5 +277,5 @@ def _offer(
         ("shared_subscription_available", options.shared_subscriptions),
     ):
         if not available:
-            offer[name] = 0
-    return offer
+            capabilities[name] = 0
+    return capabilities

@@ -18,24 +18,24 @@ class MqttOptions:
     wildcard_subscriptions: bool = True
     """Whether filters may contain + and #."""
     shared_subscriptions: bool = True
-    """Whether $share/group/filter may be subscribed to."""
+    """Whether clients may subscribe to $share/GROUP/FILTER."""
     subscription_identifiers: bool = True
     """Whether subscriptions may carry identifiers."""
     topic_alias_maximum: int = 64
-    """The most topic aliases that one client may use towards the broker."""
+    """Maximum number of topic aliases that a client may use when publishing."""
     use_topic_aliases: bool = True
-    """Whether the broker uses topic aliases towards clients that allow them."""
+    """Whether the broker uses topic aliases when sending to clients that allow them."""
     server_keep_alive: int = 0
-    """The longest keep-alive, in seconds, that clients may have; 0 leaves it to them."""
+    """Maximum keep-alive of clients in seconds; 0 for no maximum."""
     max_session_expiry: int = NEVER
-    """The longest time, in seconds, that a session outlives its connection; 4294967295 for no bound."""
+    """Maximum time in seconds for which a session outlives its connection; 4294967295 for no maximum."""
     response_information: str = ""
-    """Sent to clients that ask for response information; usually the prefix of response topics."""
+    """Response information for clients that request it; usually the prefix of response topics."""
     server_reference: str = ""
-    """Another server, named to clients that are refused because this one is full or shutting down."""
+    """Server to which clients are referred when this server is full or shutting down."""
     check_payload_format: bool = False
-    """Whether payloads that claim to be UTF-8 are checked, and refused if they are not."""
+    """Whether to refuse payloads that are declared as UTF-8 but are not valid UTF-8."""
     authenticator: str = ""
-    """The plug-in that authenticates and authorizes clients: package.module:factory."""
+    """Plug-in that authenticates and authorizes clients: package.module:factory."""
     sys_interval: float = 1.0
-    """Seconds between updates of $SYS; 0 for no $SYS at all."""
+    """Seconds between updates of $SYS; 0 to publish no $SYS topics."""

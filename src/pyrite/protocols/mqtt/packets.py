@@ -1,6 +1,6 @@
-"""The packets of MQTT 3.1, 3.1.1 and 5.0 as values, and their codec, for clients and servers.
+"""Packets of MQTT 3.1, 3.1.1 and 5.0 as dataclasses, and their codec, for clients and servers.
 
-PUBLISH and its acknowledgements have faster ways, for runs of them, in shapes.py, acks.py and delivery.py.
+Servers read and write runs of PUBLISH and of acknowledgements faster, in shapes.py, acks.py and delivery.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ V31, V311, V5 = 3, 4, 5
 Properties = dict[str, Any]
 
 MAX_FILTERS = 1_000
-"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE, all of which are read in one go, at some 2 us each."""
+"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE. They are read without interruption, at about 2 us each."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class Auth:
 
 Packet = Connect | Connack | Publish | Ack | Subscribe | Suback | Unsubscribe | Ping | Disconnect | Auth
 
-# The flags that the fixed header must have (2.1.3); PUBLISH has its own.
+# Required flags of the fixed header (2.1.3); the flags of PUBLISH vary.
 _FLAGS = {fields.PUBREL: 2, fields.SUBSCRIBE: 2, fields.UNSUBSCRIBE: 2}
 
 
@@ -152,10 +152,10 @@ def decode(first: int, body: bytes, version: int) -> Packet:
     if kind == fields.PUBLISH:
         return _decode_publish(first, body, version)
     if first & 0x0F != _FLAGS.get(kind, 0):
-        raise malformed("the flags of the fixed header are wrong")  # [MQTT-2.1.3-1]
+        raise malformed("invalid flags in the fixed header")  # [MQTT-2.1.3-1]
     decoder = _DECODERS.get(kind)
     if decoder is None or (kind == fields.AUTH and version != V5):
-        raise violation("there is no such packet type")
+        raise violation("unknown packet type")
     reader = Reader(body)
     packet = decoder(reader, kind, version)
     reader.finish()
@@ -166,7 +166,8 @@ def _decode_connect(reader: Reader, kind: int, version: int) -> Connect:
     name, level = reader.utf8(), reader.u8()
     if (name, level) not in ((b"MQTT", V5), (b"MQTT", V311), (b"MQIsdp", V31)):
         raise ProtocolError(
-            Reason.UNSUPPORTED_PROTOCOL_VERSION, "the protocol is neither MQTT 5.0 nor 3.1.1 nor 3.1"
+            Reason.UNSUPPORTED_PROTOCOL_VERSION,
+            "unsupported protocol version: expected MQTT 5.0, 3.1.1 or 3.1",
         )  # [MQTT-3.1.2-1], [MQTT-3.1.2-2]
     flags = reader.u8()
     if flags & 1:
@@ -203,13 +204,13 @@ def _decode_connack(reader: Reader, kind: int, version: int) -> Connack:
 def _decode_publish(first: int, body: bytes, version: int) -> Publish:
     qos = first >> 1 & 3
     if qos == 3:
-        raise malformed("a QoS of 3")  # [MQTT-3.3.1-4]
+        raise malformed("QoS 3 is not allowed")  # [MQTT-3.3.1-4]
     if first & 0x08 and not qos:
-        raise malformed("DUP with QoS 0")  # [MQTT-3.3.1-2]
+        raise malformed("DUP is set with QoS 0")  # [MQTT-3.3.1-2]
     reader = Reader(body)
     topic = reader.utf8()
     packet_id = _packet_id(reader) if qos else 0
-    # No bounds: a broker may add properties to those of the publisher.
+    # Not limited: a broker may add properties to the publisher's.
     values = reader.properties(fields.PUBLISH, limited=False) if version == V5 else {}
     return Publish(topic, body[reader.position :], qos, bool(first & 1), bool(first & 8), packet_id, values)
 
@@ -217,7 +218,7 @@ def _decode_publish(first: int, body: bytes, version: int) -> Publish:
 def _packet_id(reader: Reader) -> int:
     packet_id = reader.u16()
     if packet_id == 0:
-        raise violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+        raise violation("the packet identifier is 0")  # [MQTT-2.2.1-3]
     return packet_id
 
 
@@ -226,7 +227,7 @@ def _decode_ack(reader: Reader, kind: int, version: int) -> Ack:
     if version == V5 and reader.position < reader.end:
         ack.reason = reader.u8()
         if ack.reason not in _ACK_REASONS[kind]:
-            raise violation(f"0x{ack.reason:02X} is no reason code of this packet")
+            raise violation(f"0x{ack.reason:02X} is not a reason code of this packet")
         if reader.position < reader.end:
             ack.properties = reader.properties(kind)
     return ack
@@ -242,9 +243,9 @@ _ACK_REASONS = {
 
 
 def _check_filters(count: int) -> None:
-    """Raise ProtocolError if a packet with `count` filters so far may not have another."""
+    """Raise ProtocolError if a packet already has the maximum number of filters."""
     if count >= MAX_FILTERS:
-        raise ProtocolError(Reason.QUOTA_EXCEEDED, f"a packet has at most {MAX_FILTERS} topic filters here")
+        raise ProtocolError(Reason.QUOTA_EXCEEDED, f"the packet has more than {MAX_FILTERS} topic filters")
 
 
 def _decode_subscribe(reader: Reader, kind: int, version: int) -> Subscribe:
@@ -255,17 +256,17 @@ def _decode_subscribe(reader: Reader, kind: int, version: int) -> Subscribe:
         _check_filters(len(subscribe.wishes))
         topic_filter, options = reader.utf8(), reader.u8()
         if version != V5 and options > 2:
-            raise malformed("the requested QoS is none of 0, 1 and 2")
+            raise malformed("the requested QoS must be 0, 1 or 2")
         if options & 0xC0 or options & 3 == 3:
             raise malformed("reserved bits of the subscription options are set")  # [MQTT-3.8.3-5]
         if options >> 4 == 3:
-            raise violation("a retain handling of 3")
+            raise violation("retain handling 3 is not allowed")
         no_local = bool(options & 4)
         if no_local and topic_filter.startswith(b"$share/"):
             raise violation("no-local on a shared subscription")  # [MQTT-3.8.3-4]
         subscribe.wishes.append(Wish(topic_filter, options & 3, no_local, bool(options & 8), options >> 4))
     if not subscribe.wishes:
-        raise violation("a SUBSCRIBE without a filter")  # [MQTT-3.8.3-2]
+        raise violation("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-2]
     return subscribe
 
 
@@ -277,7 +278,7 @@ def _decode_unsubscribe(reader: Reader, kind: int, version: int) -> Unsubscribe:
         _check_filters(len(unsubscribe.filters))
         unsubscribe.filters.append(reader.utf8())
     if not unsubscribe.filters:
-        raise violation("an UNSUBSCRIBE without a filter")  # [MQTT-3.10.3-2]
+        raise violation("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
     return unsubscribe
 
 
@@ -299,7 +300,7 @@ def _decode_disconnect(reader: Reader, kind: int, version: int) -> Disconnect:
     if version == V5 and reader.position < reader.end:
         disconnect.reason = reader.u8()
         if disconnect.reason not in _DISCONNECT_REASONS:
-            raise violation(f"0x{disconnect.reason:02X} is no reason code of DISCONNECT")
+            raise violation(f"0x{disconnect.reason:02X} is not a reason code of DISCONNECT")
         if reader.position < reader.end:
             disconnect.properties = reader.properties(fields.DISCONNECT)
     return disconnect
@@ -315,7 +316,7 @@ def _decode_auth(reader: Reader, kind: int, version: int) -> Auth:
     if reader.position < reader.end:
         auth.reason = reader.u8()
         if auth.reason not in (0x00, 0x18, 0x19):
-            raise violation(f"0x{auth.reason:02X} is no reason code of AUTH")
+            raise violation(f"0x{auth.reason:02X} is not a reason code of AUTH")
         auth.properties = reader.properties(fields.AUTH)
     return auth
 

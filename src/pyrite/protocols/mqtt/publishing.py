@@ -38,15 +38,30 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     broker = connection.broker
     size = shape.size
     count = len(packets) // size
-    if shape.plain and not shape.qos:  # by far the most common case
+    qos, at = shape.qos, shape.id_at
+    if shape.plain:  # by far the most common case
         figures = broker.figures
         figures.publish_received += count
         figures.publish_bytes_received += len(packets)
         origin = connection.credentials.client_id
         batch = Batch(
-            shape.topic, packets, 0, False, None, None, origin, count, size, shape.payload_at, shape.form
+            shape.topic,
+            packets,
+            qos,
+            False,
+            None,
+            None,
+            origin,
+            count,
+            size,
+            shape.payload_at,
+            shape.form,
+            at,
         )
-        broker.publish(batch)
+        if qos:
+            _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], 0)
+        else:
+            broker.publish(batch)
         return
     properties = shape.properties
     refused = shape.refused
@@ -93,13 +108,12 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         if fault is not None and shape.qos and connection.form == FORM_V5:
             figures.quota_refused += count * fault.quota
             refused, text = Reason.QUOTA_EXCEEDED, fault.text
-    if shape.qos == 0:
+    if qos == 0:
         if refused:
             figures.messages_dropped += count
         else:
             _publish_batch(connection, batch)
         return
-    at = shape.id_at
     _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], refused, text)
 
 
@@ -147,7 +161,10 @@ def _publish_acknowledged(
     """
     broker = connection.broker
     ids = unpack_ids(high, low)
-    allowed, error = _allowed(connection, batch.qos, ids, refused)
+    if batch.qos == 2 or 0 in ids:
+        allowed, error = _allowed(connection, batch.qos, ids, refused)
+    else:
+        allowed, error = len(ids), None
     if error is not None:
         if allowed:  # messages before the fault are good
             before = batch.part(0, allowed)
@@ -203,7 +220,7 @@ def _allowed(
 ) -> tuple[int, ProtocolError | None]:
     """Return how many messages, from the first, have acceptable ids, and the error of the next message."""
     if 0 in ids:
-        return ids.index(0), violation("a packet identifier of 0")  # [MQTT-2.2.1-3]
+        return ids.index(0), violation("the packet identifier is 0")  # [MQTT-2.2.1-3]
     if qos == 2 and not refused and connection.session is not None:
         incoming = connection.session.incoming or set()
         most = connection.broker.limits.receive_maximum
@@ -214,7 +231,7 @@ def _allowed(
                     fresh.add(message_id)
                 if len(incoming) + len(fresh) > most:
                     return number, ProtocolError(  # [MQTT-3.3.4-7]
-                        Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many messages are unacknowledged"
+                        Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unacknowledged messages"
                     )
     return len(ids), None
 

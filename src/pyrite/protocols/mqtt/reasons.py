@@ -1,8 +1,10 @@
-"""Reason codes of MQTT 5, their counterparts in MQTT 3.1.1, and the exception that carries one."""
+"""Reason codes of MQTT 5, return codes of MQTT 3.1.1, and the exception for protocol errors."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+
+from pyrite.errors import PyriteError
 
 
 class Reason(IntEnum):
@@ -70,17 +72,17 @@ _RETURN_CODES = {
 
 
 def describe(reason: int) -> str:
-    """Return a reason in words, for reason strings and the log."""
+    """Return a reason as text, for reason strings and the log."""
     return Reason(reason).name.lower().replace("_", " ").replace("qos", "QoS")
 
 
 def return_code(reason: int) -> int | None:
-    """Return the CONNACK return code of MQTT 3.1.1 for a reason; None if the connection just closes."""
+    """Return the CONNACK return code of MQTT 3.1.1 for a reason; None to close without CONNACK."""
     return _RETURN_CODES.get(Reason(reason))
 
 
-class ProtocolError(Exception):
-    """The peer broke the protocol. The connection ends with `reason`."""
+class ProtocolError(PyriteError):
+    """The peer violated the protocol. The connection is closed with `reason`."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -93,5 +95,5 @@ def malformed(text: str) -> ProtocolError:
 
 
 def violation(text: str) -> ProtocolError:
-    """Return the error for a packet that parses, but is not allowed here."""
+    """Return the error for a packet that can be parsed but is not allowed."""
     return ProtocolError(Reason.PROTOCOL_ERROR, text)

@@ -1,4 +1,4 @@
-"""PUBACK and PUBREC: the answer to a batch, sent when its messages are committed."""
+"""PUBACK and PUBREC for a batch, sent once its messages are committed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Reply:
         self.left = 1
         """Parts of the batch that are not committed yet."""
         self.fresh: Sequence[int] = ()
-        """The ids of QoS 2 messages that are no duplicates."""
+        """The ids of QoS 2 messages that are not duplicates."""
 
     def done(self, matched: bool, fault: Fault | None) -> None:
-        """Record that a part is committed and routed, or why it is not; acknowledge after the last part."""
+        """Record that a part is committed, or why it could not be; acknowledge after the last part."""
         if fault is not None:
             self._failed(fault)
             return
@@ -47,11 +47,11 @@ class Reply:
             self.send(0 if self._matched else Reason.NO_MATCHING_SUBSCRIBERS)
 
     def _failed(self, fault: Fault) -> None:
-        """Refuse messages that could not be committed; MQTT 3.1.1 can only stay silent."""
+        """Refuse messages that could not be committed. In MQTT 3.1.1, send nothing: it has no refusal."""
         session, connection = self._session, self._connection
         if session is not None and session.incoming is not None:
             session.incoming.difference_update(self.fresh)
-            if self.fresh and session.lasting:  # else the id would be taken after a restart
+            if self.fresh and session.lasting:  # otherwise the ids would still be in use after a restart
                 connection.broker.journal.save_incoming(session)
         first, self.left = self.left > 0, -1
         if not first or connection.session is not session:

@@ -1,22 +1,22 @@
-"""Requests: messages on topics below `$pyrite/`, answered on their response topic.
+"""Requests: messages on topics under `$pyrite/`, answered on their response topic.
 
-Pull, `$pyrite/consumers/NAME/ACTION`:
+Consumers, `$pyrite/consumers/NAME/ACTION`:
 
     create   {"filter": "sensors/#", "from": "earliest", "within": 30}    create a consumer, unless it exists
-    fetch    {"count": 100}                                               fetch up to so many messages
+    fetch    {"count": 100}                                               fetch up to COUNT messages
     ack      ["default:17", "default:18"]                                 acknowledge messages
     delete                                                                delete the consumer
 
 Topics, `$pyrite/topics/ACTION`, where the payload is a topic, or a filter for `list`:
 
-    create   weather/temp                                                 create a topic
-    delete   weather/temp                                                 delete it and its retained message
-    list     weather/#                                                    list topics
+    create   weather/temp                                                 create a topic delete   weather/temp
+    delete a topic and its retained message list     weather/#
+    list topics
 
-A request is a PUBLISH of MQTT 5 with a response topic. The answer goes to the same client, on that topic,
-with the QoS and the correlation data of the request. Fetched messages come one by one, with their topic and
-place as user properties (`pyrite-topic`, `pyrite-place`); a place is what the client acknowledges. Topics
-come one by one too, with the retained payload (and `pyrite-kept`) if there is one. The last message of an
+A request is an MQTT 5 PUBLISH with a response topic. The broker answers the same client, on that topic, with
+the QoS and the correlation data of the request. Each fetched message is sent with its topic and its place as
+user properties (`pyrite-topic`, `pyrite-place`); the client acknowledges places. Each listed topic is sent as
+a message whose payload is the retained message, if there is one (`pyrite-kept`). The last message of an
 answer is empty and has the count (`pyrite-count`) or the error (`pyrite-error`).
 """
 
@@ -31,6 +31,7 @@ from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, Con
 from pyrite.broker.message import Batch, Properties
 from pyrite.broker.pending import Place
 from pyrite.broker.subscriptions import Subscription
+from pyrite.errors import PyriteError
 from pyrite.storage.positions import parse_position
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic
 
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
 REQUESTS = b"$pyrite/"
 MAX_REQUEST = 64 * 1024
-"""Bytes of a request's payload, which is decoded in one go."""
+"""Bytes of a request's payload, which is decoded without interruption."""
 MAX_PLACES_IN_STEP = 64
-"""Places that are parsed in one step."""
+"""Places parsed in one step."""
 MAX_DIGITS = 19
 """Digits of an offset."""
 EXPECTED = (
@@ -50,12 +51,12 @@ EXPECTED = (
 )
 
 
-class Wrong(Exception):
-    """A request that is refused; the text says why."""
+class RequestRefused(PyriteError):
+    """A request is refused; the text says why."""
 
 
 class Request:
-    """One request, and how it is answered."""
+    """One request and its answer."""
 
     def __init__(self, connection: Connection, qos: int, properties: Properties | None) -> None:
         self._connection = connection
@@ -70,28 +71,28 @@ class Request:
     def handle(self, topic: bytes, payload: bytes) -> None:
         try:
             if len(payload) > MAX_REQUEST:
-                raise Wrong(f"a request has at most {MAX_REQUEST} bytes")
+                raise RequestRefused(f"the request exceeds {MAX_REQUEST} bytes")
             kind, _, rest = topic[len(REQUESTS) :].decode().partition("/")
             if kind == "consumers":
                 self._about_consumer(rest, payload)
             elif kind == "topics":
                 self._about_topics(rest, payload)
             else:
-                raise Wrong(EXPECTED)
-        except (Wrong, ConsumerError, InvalidTopic) as error:
+                raise RequestRefused(EXPECTED)
+        except (RequestRefused, ConsumerError, InvalidTopic) as error:
             self._end(("pyrite-error", str(error)))
 
     def _about_consumer(self, rest: str, payload: bytes) -> None:
         name, slash, action = rest.rpartition("/")
         if not slash or not name or action not in ("create", "fetch", "ack", "delete"):
-            raise Wrong(EXPECTED)
+            raise RequestRefused(EXPECTED)
         broker = self._connection.broker
         if not broker.journal.streams:
-            raise Wrong("there is no log to fetch messages from")
-        credentials = self._connection.credentials  # rights are checked before anything is decoded
+            raise RequestRefused("this broker keeps no log to fetch messages from")
+        credentials = self._connection.credentials  # check rights before decoding the payload
         if action == "create":
             if broker.access.checks_topics and not broker.access.may_within("pull", credentials, "#"):
-                raise Wrong("not authorized: pull")
+                raise RequestRefused("not authorized: pull")
             self._create(name, _decoded(payload))
             return
         consumer = consumers.find(broker, credentials, name)
@@ -103,13 +104,13 @@ class Request:
             self._in_steps(self._acknowledge(consumer, _decoded(payload)))
 
     def _in_steps(self, steps: Iterator[None]) -> None:
-        """Do the rest of the request as work of the connection, in turns."""
+        """Do the rest of the request in turns, as work of the connection."""
         self._connection.add_work(self._tried(steps))
 
     def _tried(self, steps: Iterator[None]) -> Iterator[None]:
         try:
             yield from steps
-        except Wrong as error:
+        except RequestRefused as error:
             self._end(("pyrite-error", str(error)))
 
     def _done(self) -> None:
@@ -121,28 +122,28 @@ class Request:
         try:
             name = payload.decode()
         except UnicodeDecodeError:
-            raise Wrong("the payload is not a topic: it is not UTF-8") from None
+            raise RequestRefused("the payload is not a topic: it is not UTF-8") from None
         if action == "list":
             name = name or "#"
             check_filter(name.encode(), broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_subscribe(connection.credentials, name):
-                raise Wrong("not authorized for the topics")
-            if self._topic:  # else the answer has no topic
+                raise RequestRefused("not authorized for the topics")
+            if self._topic:  # without a response topic, nobody would get the answer
                 self._in_steps(self._list(name.encode()))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
             if access.checks_topics and not access.may_admin(connection.credentials, name):
-                raise Wrong("not authorized for the topic")
+                raise RequestRefused("not authorized for the topic")
             change = broker.create_topic if action == "create" else broker.delete_topic
             refusal = change(payload)
             if refusal:
-                raise Wrong(refusal)
+                raise RequestRefused(refusal)
             broker.journal.after(self._done)
         else:
-            raise Wrong(EXPECTED)
+            raise RequestRefused(EXPECTED)
 
     def _list(self, topic_filter: bytes) -> Iterator[None]:
-        """Answer with the topics that match a filter, at most one in each step."""
+        """Answer with the topics that match a filter, at most one topic per step."""
         count = 0
         for found in self._connection.broker.topics_for(topic_filter):
             if found is None:
@@ -162,33 +163,33 @@ class Request:
         connection = self._connection
         access = connection.broker.access
         if access.checks_topics and not access.may_pull(connection.credentials, topic_filter.decode()):
-            raise Wrong("not authorized for the consumer's topics")
+            raise RequestRefused("not authorized for the consumer's topics")
 
     def _create(self, name: str, wishes: Any) -> None:
         broker = self._connection.broker
         there = broker.consumers.get(name)
         default = "#" if there is None else there.topic_filter.decode()
         if not isinstance(wishes, dict) or not isinstance(wishes.get("filter", default), str):
-            raise Wrong('expected {"filter": a topic filter, ...}')
+            raise RequestRefused('expected {"filter": a topic filter, ...}')
         try:
             topic_filter = wishes.get("filter", default).encode()
         except UnicodeEncodeError:
-            raise Wrong("the filter is not UTF-8") from None
+            raise RequestRefused("the filter is not UTF-8") from None
         check_filter(topic_filter, broker.limits.max_topic_levels)
         self._check_access(topic_filter)
         within = wishes.get("within", ACKNOWLEDGE_WITHIN)
         if not isinstance(within, int | float) or isinstance(within, bool):
-            raise Wrong('expected "within" to be a number of seconds')
+            raise RequestRefused('expected "within" to be a number of seconds')
         try:
             start = parse_position(str(wishes.get("from", "earliest")))
         except ValueError as error:
-            raise Wrong(str(error)) from None
+            raise RequestRefused(str(error)) from None
         consumers.create(broker, self._connection.credentials, name, topic_filter, start, within, self._done)
 
     def _fetch(self, consumer: Consumer, wishes: Any) -> None:
         count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_FETCH:
-            raise Wrong(f'expected {{"count": a number from 1 to {MAX_FETCH}}}')
+            raise RequestRefused(f'expected {{"count": a number from 1 to {MAX_FETCH}}}')
         consumer.fetch(count, self._give, self._counted, self._connection.credentials.asker)
 
     def _give(self, place: Place, batch: Batch) -> None:
@@ -207,7 +208,7 @@ class Request:
     def _acknowledge(self, consumer: Consumer, wishes: Any) -> Iterator[None]:
         texts = wishes.get("places") if isinstance(wishes, dict) else wishes
         if not isinstance(texts, list):
-            raise Wrong('expected a list of places, such as ["default:17"]')
+            raise RequestRefused('expected a list of places, such as ["default:17"]')
         streams = {stream.name: stream for stream in self._connection.broker.journal.streams}
         places = []
         for first in range(0, len(texts), MAX_PLACES_IN_STEP):
@@ -215,8 +216,8 @@ class Request:
                 name, _, offset = text.rpartition(":") if isinstance(text, str) else ("", "", "")
                 if name not in streams or not offset.isdecimal() or len(offset) > MAX_DIGITS:
                     wrong = repr(text) if isinstance(text, str) and len(text) < 64 else "one of them"
-                    raise Wrong(
-                        f"{wrong} is no place: expected the pyrite-place of a message that was fetched"
+                    raise RequestRefused(
+                        f"{wrong} is not a place: expected the pyrite-place of a fetched message"
                     )
                 places.append(Place(streams[name], int(offset)))
             yield
@@ -239,10 +240,10 @@ class Request:
 
 
 def _decoded(payload: bytes) -> Any:
-    """Return the value of a JSON payload; an empty one is {}."""
+    """Return the value of a JSON payload; {} for an empty payload."""
     try:
         return json.loads(payload) if payload else {}
     except ValueError as error:
-        raise Wrong(f"the payload is not JSON: {error}") from None
+        raise RequestRefused(f"the payload is not JSON: {error}") from None
     except RecursionError:
-        raise Wrong("the payload is not JSON that is expected here: it is too deep") from None
+        raise RequestRefused("the JSON payload is nested too deeply") from None

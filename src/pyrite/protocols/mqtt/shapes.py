@@ -1,4 +1,4 @@
-"""Shapes of PUBLISH packets: parsing and checking one, so that those like it need neither. HOT."""
+"""Shapes of PUBLISH packets: parse and check the first packet of a shape, and reuse the result. HOT."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Shape:
-    """What consecutive PUBLISH packets have in common: everything but packet id and payload."""
+    """Everything but packet id and payload, which consecutive PUBLISH packets often have in common."""
 
     __slots__ = (
         "form",
@@ -52,15 +52,15 @@ class Shape:
     properties: Properties | None
     payload_at: int
     form: int
-    """The wire form (delivery.py) in which such packets can be sent on unchanged, or -1."""
+    """The wire form (delivery.py) in which such packets can be sent unchanged, or -1."""
     refused: int
-    """The reason why messages of this shape are refused, or 0."""
+    """The reason code with which messages of this shape are refused, or 0."""
     singly: bool
-    """Whether each message is checked or handled by itself: such packets make no run."""
+    """Whether each message must be checked or handled separately, so that no run is formed."""
     plain: bool
     """Whether such packets may be part of a mixed batch: they have only topic and payload."""
     words: list[Word]
-    """What `count_alike` compares; filled when a long run is first counted."""
+    """The words for `count_alike`; filled when a long run is first counted."""
 
 
 def read_shape(connection: Connection, data: bytes, start: int, body: int, stop: int) -> Shape:
@@ -68,9 +68,9 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     first = data[start]
     qos = first >> 1 & 3
     if qos == 3:
-        raise malformed("a QoS of 3")  # [MQTT-3.3.1-4]
+        raise malformed("QoS 3 is not allowed")  # [MQTT-3.3.1-4]
     if first & 0x08 and not qos:
-        raise malformed("DUP with QoS 0")  # [MQTT-3.3.1-2]
+        raise malformed("DUP is set with QoS 0")  # [MQTT-3.3.1-2]
     topic_at = body + 2
     topic_end = topic_at + (data[body] << 8 | data[body + 1]) if topic_at <= stop else stop + 1
     properties_at = topic_end + 2 if qos else topic_end
@@ -83,7 +83,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     shape.retain = bool(first & 1)
     shape.properties = None
     shape.property_bytes = b""
-    shape.form = -1 if first & 0x08 else connection.form | first & 7  # DUP is never sent on [MQTT-3.3.1-3]
+    shape.form = -1 if first & 0x08 else connection.form | first & 7  # DUP is not propagated [MQTT-3.3.1-3]
     payload_at = properties_at
     alias = 0
     if connection.form == FORM_V5:
@@ -125,11 +125,11 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
 
 
 def _read_properties(shape: Shape, data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read the properties into `shape`. Return where they end, and the topic alias or 0."""
+    """Read the properties into `shape`. Return their end, and the topic alias or 0."""
     reader = Reader(data, at, stop)
     values = reader.properties(fields.PUBLISH)
     if "subscription_identifier" in values:
-        raise violation("a client's PUBLISH has no subscription identifier")  # [MQTT-3.3.4-6]
+        raise violation("PUBLISH from a client has a subscription identifier")  # [MQTT-3.3.4-6]
     check_response_topic(values)
     alias: int = values.pop("topic_alias", 0)
     if values:
@@ -141,7 +141,7 @@ def check_response_topic(values: dict[str, Any]) -> None:
     """Raise ProtocolError if a response topic is not a topic name."""
     response_topic = values.get("response_topic")
     if response_topic is not None and (not response_topic or "+" in response_topic or "#" in response_topic):
-        raise violation("a response topic is a topic name, without wildcards")  # [MQTT-3.3.2-14]
+        raise violation("the response topic is not a topic name without wildcards")  # [MQTT-3.3.2-14]
 
 
 def message_properties(values: dict[str, Any]) -> Properties:
@@ -160,7 +160,7 @@ def _check_topic(connection: Connection, topic: bytes, has_alias: bool) -> None:
     if not topic and has_alias:
         return
     if not topic and connection.form == FORM_V5:
-        raise violation("neither a topic nor a topic alias")
+        raise violation("PUBLISH has neither a topic nor a topic alias")
     check_utf8(topic)
     try:
         check_topic(topic, connection.broker.limits.max_topic_levels)
@@ -169,9 +169,11 @@ def _check_topic(connection: Connection, topic: bytes, has_alias: bool) -> None:
 
 
 def _alias_topic(connection: Connection, alias: int, topic: bytes) -> bytes:
-    """Record a topic alias, or return the topic that it stands for."""
+    """Record a topic alias if `topic` is given; return the topic of the alias."""
     if alias > connection.options.topic_alias_maximum:
-        raise ProtocolError(Reason.TOPIC_ALIAS_INVALID, "a topic alias above the maximum")  # [MQTT-3.3.2-9]
+        raise ProtocolError(
+            Reason.TOPIC_ALIAS_INVALID, "the topic alias exceeds the maximum"
+        )  # [MQTT-3.3.2-9]
     if connection.aliases_in is None:
         connection.aliases_in = {}
     if topic:
@@ -179,17 +181,19 @@ def _alias_topic(connection: Connection, alias: int, topic: bytes) -> bytes:
         return topic
     known = connection.aliases_in.get(alias)
     if known is None:
-        raise violation("a topic alias that was not set up")
+        raise violation("unknown topic alias")
     return known
 
 
 def _refusal(connection: Connection, shape: Shape) -> int:
-    """Return the reason why messages of a shape are refused, or 0; raise if it may not be sent at all."""
+    """Return the reason code with which messages are refused, or 0; raise ProtocolError if it is an error."""
     options = connection.options
     if shape.qos > options.maximum_qos:
-        raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the QoS is above the maximum")  # [MQTT-3.2.2-11]
+        raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the QoS exceeds the maximum")  # [MQTT-3.2.2-11]
     if shape.retain and not options.retain_available:
-        raise ProtocolError(Reason.RETAIN_NOT_SUPPORTED, "there are no retained messages")  # [MQTT-3.2.2-14]
+        raise ProtocolError(
+            Reason.RETAIN_NOT_SUPPORTED, "retained messages are not available"
+        )  # [MQTT-3.2.2-14]
     if shape.topic.startswith(SYSTEM):
         return Reason.NOT_AUTHORIZED
     return 0

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: one filter in each step, and one answer at the end."""
+"""SUBSCRIBE and UNSUBSCRIBE: handle one filter per step, and answer after the last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOOLEANS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("fal
 
 
 class Extras(NamedTuple):
-    """User properties of a SUBSCRIBE that ask for more than MQTT has."""
+    """Extensions of SUBSCRIBE, given as user properties."""
 
     start: Position | None
     """`pyrite-from`: the position from which past messages are replayed first."""
@@ -33,7 +33,7 @@ def subscribe(connection: Connection, packet: Subscribe) -> None:
     identifier = packet.properties.get("subscription_identifier")
     if identifier is not None and not connection.options.subscription_identifiers:
         raise ProtocolError(
-            Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "there are no subscription identifiers"
+            Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are not available"
         )
     identifiers = () if identifier is None else (identifier,)
     extras = _read_extras(connection, packet)
@@ -89,9 +89,9 @@ def _read_extras(connection: Connection, packet: Subscribe) -> Extras:
             if start is not None:
                 return Extras(None, lossless, "pyrite-from: expected once")
             if not connection.broker.journal.streams:
-                return Extras(None, lossless, "there is no log to send the past from")
+                return Extras(None, lossless, "this broker keeps no log to replay")
             if any(wish.topic_filter.startswith(SHARE_PREFIX) for wish in packet.wishes):
-                return Extras(None, lossless, "pyrite-from: members of a shared subscription have no past")
+                return Extras(None, lossless, "pyrite-from: not available for shared subscriptions")
             try:
                 start = parse_position(value)
             except ValueError as error:
@@ -100,7 +100,7 @@ def _read_extras(connection: Connection, packet: Subscribe) -> Extras:
 
 
 def _unlisted_topic(connection: Connection, packet: Subscribe) -> str:
-    """Return why one of the filters matches no topic that may be used, or an empty text."""
+    """Return why one of the filters matches no allowed topic, or an empty text."""
     catalog = connection.broker.catalog
     if not catalog.restricts:
         return ""
@@ -117,7 +117,10 @@ def _unlisted_topic(connection: Connection, packet: Subscribe) -> str:
 def _grant(
     connection: Connection, wish: Wish, identifiers: tuple[int, ...], extras: Extras
 ) -> tuple[int, Subscription | None]:
-    """Subscribe to one filter. Return its reason code, and the subscription if it wants earlier messages."""
+    """Subscribe to one filter.
+
+    Return its reason code, and the subscription if it has to receive retained or past messages.
+    """
     broker, options, session = connection.broker, connection.options, connection.session
     assert session is not None
     if extras.wrong:
@@ -193,7 +196,7 @@ def _results(connection: Connection, kind: int, packet_id: int, reasons: list[in
 
 
 def _when_committed(connection: Connection, call: Callable[[], object]) -> None:
-    """Call when the change of the session is committed; at once if the session does not last."""
+    """Call `call` once the change of the session is committed; at once if the session is not durable."""
     session = connection.session
     if session is None or not session.lasting:
         call()

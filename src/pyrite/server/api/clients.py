@@ -12,11 +12,11 @@ from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
 from pyrite.broker.session import Session
 from pyrite.ipc.api.clients import (
-    Client,
     ClientDetails,
-    Clients,
+    ClientInfo,
+    ClientPage,
     ClientSubscription,
-    Disconnect,
+    DisconnectClient,
     GetClient,
     ListClients,
 )
@@ -28,7 +28,7 @@ from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.handshake import KEEP_ALIVE_GRACE, VERSIONS
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.server.api.checks import refused
-from pyrite.server.api.pages import Entry, Page, PageTurns
+from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 from pyrite.server.gate import answers
 from pyrite.server.sockets import SocketTransport
 from pyrite.server.streams import StreamProtocol
@@ -47,7 +47,7 @@ class ClientRequests:
         self._turns = turns
 
     @answers(ListClients)
-    def page(self, who: Credentials, request: ListClients, call: Call[Clients]) -> None:
+    def page(self, who: Credentials, request: ListClients, call: Call[ClientPage]) -> None:
         """Return some clients, in the order of their ids."""
         self._check(who)
         sessions = self._broker.sessions
@@ -56,10 +56,10 @@ class ClientRequests:
             session = sessions.get(client_id)
             if session is None or session.link is None:
                 return None
-            return Client(**self._fields(session)), 0
+            return ClientInfo(**self._fields(session)), 0
 
-        page = Page(
-            self._broker, call, self._following, request.after or None, request.limit, describe, Clients
+        page = PageBuilder(
+            self._broker, call, self._following, request.after or None, request.limit, describe, ClientPage
         )
         self._turns.add(who.asker, page.work)
 
@@ -84,7 +84,7 @@ class ClientRequests:
                 0,
             )
 
-        page: Page[int] = Page(
+        page: PageBuilder[int] = PageBuilder(
             self._broker,
             call,
             lambda number: iter(range(0 if number is None else number + 1, len(subscriptions))),
@@ -95,8 +95,8 @@ class ClientRequests:
         )
         self._turns.add(who.asker, page.work)
 
-    @answers(Disconnect)
-    def disconnect(self, who: Credentials, request: Disconnect, call: Call[None]) -> None:
+    @answers(DisconnectClient)
+    def disconnect(self, who: Credentials, request: DisconnectClient, call: Call[None]) -> None:
         """Close a client's connection."""
         _, link = self._connected(who, request.id)
         link.ended(Reason.ADMINISTRATIVE_ACTION)

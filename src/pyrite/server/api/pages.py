@@ -47,7 +47,7 @@ class PageTurns:
             self._broker.interrupted(self)
 
 
-class Page(Generic[Name]):
+class PageBuilder(Generic[Name]):
     """The first `limit` names after `after` that have an entry.
 
     `following` yields names in order, after a given one or from the first; names may come and go between two

@@ -13,7 +13,7 @@ from pyrite.broker.accounts import Account
 from pyrite.broker.core import SYSTEM, Broker
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, Properties
-from pyrite.ipc.api.publishing import NewMessage, Publish, Published
+from pyrite.ipc.api.publishing import NewMessage, Published, PublishMessage
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
 from pyrite.server.api.checks import checked_topic, refused
@@ -40,8 +40,8 @@ class PublishRequests:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    @answers(Publish)
-    def publish(self, who: Credentials, request: Publish, call: Call[Published]) -> None:
+    @answers(PublishMessage)
+    def publish(self, who: Credentials, request: PublishMessage, call: Call[Published]) -> None:
         """Publish a message; return its place in the log."""
         broker, message = self._broker, request.body
         topic = self._checked(who, message.topic)

@@ -22,7 +22,7 @@ from pyrite.broker.consumers import (
 from pyrite.broker.core import Broker
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import Place
-from pyrite.ipc.api.log import Acknowledge, Message, Pull, Pulled
+from pyrite.ipc.api.log import Acknowledge, Pull, PulledMessages, StoredMessage
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
 from pyrite.server.api.checks import checked_filter, refused
@@ -89,7 +89,7 @@ class PullRequests:
             self.broker.soon(pull.look)
 
     @answers(Pull)
-    def pull(self, who: Credentials, request: Pull, call: Call[Pulled]) -> None:
+    def pull(self, who: Credentials, request: Pull, call: Call[PulledMessages]) -> None:
         """Give some messages of a consumer, which is created if there is a filter; wait if there is none."""
         pull = _WaitingPull(self, who, request, call)
         wanted = request.body.filter
@@ -142,7 +142,9 @@ class PullRequests:
 class _WaitingPull:
     """One pull: it fetches, and if there is no message waits for one, until its time is over."""
 
-    def __init__(self, pulls: PullRequests, who: Credentials, request: Pull, call: Call[Pulled]) -> None:
+    def __init__(
+        self, pulls: PullRequests, who: Credentials, request: Pull, call: Call[PulledMessages]
+    ) -> None:
         self._pulls = pulls
         self._broker = pulls.broker
         self._who = who
@@ -151,7 +153,7 @@ class _WaitingPull:
         self._until = self._broker.clock() + request.body.wait
         self._no_fetch_before = 0.0
         self._timer: Timer | None = None
-        self._messages: list[Message] = []
+        self._messages: list[StoredMessage] = []
         self._bytes = 0
         """Of `_messages`."""
         self._sent_bytes = 0
@@ -161,7 +163,7 @@ class _WaitingPull:
         """Fetch what there is."""
         name = self._request.name
         if name not in self._broker.consumers:
-            self._call.reply(Pulled([]))  # it was deleted meanwhile
+            self._call.reply(PulledMessages([]))  # it was deleted meanwhile
             return
         if not self._broker.is_welcome(self._who):
             raise Problem(401, "log in again: users have changed")
@@ -173,7 +175,7 @@ class _WaitingPull:
         self._messages.append(_message(place, batch))
         self._bytes += len(batch.topic) + len(batch.data)
         if self._bytes >= TURN_BYTES:
-            self._call.send_part(Pulled(self._messages))
+            self._call.send_part(PulledMessages(self._messages))
             self._sent_bytes += self._bytes
             self._messages, self._bytes = [], 0
 
@@ -183,7 +185,7 @@ class _WaitingPull:
     def _fetched(self, count: int) -> None:
         consumer = self._broker.consumers.get(self._request.name)
         if count or consumer is None or self._broker.clock() >= self._until:
-            self._call.reply(Pulled(self._messages))
+            self._call.reply(PulledMessages(self._messages))
         else:
             self._wait(consumer)
 
@@ -227,9 +229,9 @@ class _WaitingPull:
             self._timer = None
 
 
-def _message(place: Place, batch: Batch) -> Message:
+def _message(place: Place, batch: Batch) -> StoredMessage:
     """Return a message of the log as the API has it."""
-    message = Message(
+    message = StoredMessage(
         stream=place.stream.name,
         offset=place.offset,
         timestamp=_EPOCH + timedelta(microseconds=batch.timestamp),

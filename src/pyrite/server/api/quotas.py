@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import inf
 
 from pyrite.broker.access import Credentials
-from pyrite.broker.accounts import QUOTAS
-from pyrite.broker.accounts import Account as BrokerAccount
+from pyrite.broker.accounts import QUOTAS, Account
 from pyrite.broker.core import Broker
-from pyrite.ipc.api.quotas import Account, ListQuotas, Quotas, QuotaUse, QuotaUses
+from pyrite.ipc.api.quotas import AccountInfo, AccountPage, ListQuotas, QuotaUse, QuotaUses
 from pyrite.ipc.server import Call
-from pyrite.server.api.pages import Entry, Page, PageTurns
+from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 from pyrite.server.gate import answers
 
 
@@ -22,25 +21,25 @@ class QuotaRequests:
         self._turns = turns
 
     @answers(ListQuotas)
-    def page(self, who: Credentials, request: ListQuotas, call: Call[Quotas]) -> None:
+    def page(self, who: Credentials, request: ListQuotas, call: Call[AccountPage]) -> None:
         """Return some accounts, by name; only the caller's own if it may not see those of others."""
         broker = self._broker
         access, accounts = broker.access, broker.quotas.accounts
         if access.checks_topics and not access.may_admin(who, "#"):
-            call.reply(Quotas([_described(broker.quotas.account_of(who))], None))
+            call.reply(AccountPage([_described(broker.quotas.account_of(who))], None))
             return
 
         def describe(key: str) -> Entry | None:
             account = accounts.get(key)
             return None if account is None else (_described(account), 0)
 
-        page = Page(
-            broker, call, broker.quotas.following, request.after or None, request.limit, describe, Quotas
+        page = PageBuilder(
+            broker, call, broker.quotas.following, request.after or None, request.limit, describe, AccountPage
         )
         self._turns.add(who.asker, page.work)
 
 
-def _described(account: BrokerAccount) -> Account:
+def _described(account: Account) -> AccountInfo:
     messages, size = account.rate
     rates = {"message_rate": round(messages, 1), "byte_rate": round(size, 1)}
     quotas = {}
@@ -48,4 +47,4 @@ def _described(account: BrokerAccount) -> Account:
         limit = account.limits[name]
         used = rates[name] if name in rates else getattr(account, name)
         quotas[name] = QuotaUse(used, None if limit == inf else limit)
-    return Account(account.user, account.address, QuotaUses(**quotas))
+    return AccountInfo(account.user, account.address, QuotaUses(**quotas))

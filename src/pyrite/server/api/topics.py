@@ -17,18 +17,18 @@ from pyrite.ipc.api.topics import (
     CreateTopic,
     DeleteTopic,
     GetTopic,
-    Kept,
-    Level,
-    Levels,
+    LevelInfo,
+    LevelPage,
     ListLevels,
     ListTopics,
-    Topic,
-    Topics,
+    RetainedInfo,
+    TopicInfo,
+    TopicPage,
 )
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
 from pyrite.server.api.checks import checked_filter, checked_topic, refused
-from pyrite.server.api.pages import Entry, Page, PageTurns
+from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 from pyrite.server.api.tree import children, level_at
 from pyrite.server.gate import answers
 from pyrite.topics.filters import matches
@@ -55,7 +55,7 @@ class TopicRequests:
         self._turns = turns
 
     @answers(ListTopics)
-    def page(self, who: Credentials, request: ListTopics, call: Call[Topics]) -> None:
+    def page(self, who: Credentials, request: ListTopics, call: Call[TopicPage]) -> None:
         """Return some topics, in order."""
         broker = self._broker
         topic_filter = checked_filter(broker, request.filter)
@@ -72,31 +72,31 @@ class TopicRequests:
             created, kept = self._state(topic, room)
             if not created and kept is None:
                 return None
-            return Topic(topic.decode(), created, kept), _payload_size(kept)
+            return TopicInfo(topic.decode(), created, kept), _payload_size(kept)
 
-        page = Page(
+        page = PageBuilder(
             broker,
             call,
             following,
             _name(request.after),
             request.limit,
             describe,
-            lambda topics, last: Topics(topics, None if last is None else last.decode()),
+            lambda topics, last: TopicPage(topics, None if last is None else last.decode()),
         )
         self._turns.add(who.asker, page.work)
 
     @answers(GetTopic)
-    def one(self, who: Credentials, request: GetTopic, call: Call[Topic]) -> None:
+    def one(self, who: Credentials, request: GetTopic, call: Call[TopicInfo]) -> None:
         """Return one topic."""
         topic = checked_topic(self._broker, request.topic)
         self._check_subscribe(who, request.topic)
         created, kept = self._state(topic, PayloadRoom(of_each=MAX_PAYLOADS))
         if not created and kept is None:
             raise Problem(404, f"topic {request.topic!r} was not created, and has no retained message")
-        call.reply(Topic(request.topic, created, kept))
+        call.reply(TopicInfo(request.topic, created, kept))
 
     @answers(ListLevels)
-    def levels(self, who: Credentials, request: ListLevels, call: Call[Levels]) -> None:
+    def levels(self, who: Credentials, request: ListLevels, call: Call[LevelPage]) -> None:
         """Return the levels that follow one, or the first ones, with the number of topics below each."""
         broker = self._broker
         below = None if request.below is UNSET else request.below
@@ -113,27 +113,27 @@ class TopicRequests:
             if not (created or kept is not None or counts.created or counts.kept):
                 return None  # its retained message has expired
             name = level[len(stem) :].decode()
-            return Level(level.decode(), created, kept, name, counts), _payload_size(kept)
+            return LevelInfo(level.decode(), created, kept, name, counts), _payload_size(kept)
 
-        page = Page(
+        page = PageBuilder(
             broker,
             call,
             lambda place: children(trees, stem, place),
             _name(request.after),
             request.limit,
             describe,
-            lambda levels, last: Levels(levels, None if last is None else last.decode()),
+            lambda levels, last: LevelPage(levels, None if last is None else last.decode()),
         )
         self._turns.add(who.asker, page.work)
 
-    def _state(self, topic: bytes, room: PayloadRoom) -> tuple[bool, Kept | None]:
+    def _state(self, topic: bytes, room: PayloadRoom) -> tuple[bool, RetainedInfo | None]:
         """Return whether a topic was created, and its retained message, with the payload if there is room."""
         is_created = topic in self._broker.catalog.created.values
         batch = self._broker.retained.values.get(topic)
         if batch is None or (batch.expires_at is not None and batch.expires_at <= self._broker.now):
             return is_created, None
         size = batch.stride - batch.payload_at
-        kept = Kept(size=size, qos=batch.qos)
+        kept = RetainedInfo(size=size, qos=batch.qos)
         if size <= min(room.of_each, room.left):
             room.left -= size
             kept.payload_base64 = batch.payload()
@@ -179,6 +179,6 @@ def _name(after: str) -> bytes | None:
     return after.encode("utf-8", "replace") if after else None
 
 
-def _payload_size(kept: Kept | None) -> int:
+def _payload_size(kept: RetainedInfo | None) -> int:
     """Return how many bytes of payload an entry has."""
     return 0 if kept is None or kept.payload_base64 is UNSET else len(kept.payload_base64)
