@@ -24,8 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pyrite.broker import fanout, subscriptions
 from pyrite.broker.limits import Limits
-from pyrite.journal import group_commit, progress, reading
+from pyrite.journal import gathering, group_commit, progress, reading
 from pyrite.protocols.mqtt.packets import Publish, Suback, Subscribe, Unsubscribe, Wish
+from pyrite.storage import segment_writer
 from pyrite.storage.options import StreamOptions
 from pyrite.topics.filters import matches
 from tests.support.durable import Deferred, Device, Machine, examples, quick_folder
@@ -56,6 +57,8 @@ SMALL: list[list[tuple[Any, str, int]]] = [
     [(group_commit, "MAX_PENDING_BYTES", 200)],  # bytes that wait to be written before no more is read
     [(group_commit, "MAX_CHANGES", 4)],  # changes that wait before no more is read from a client
     [(group_commit, "MAX_DELAYED_CHANGES", 1)],  # changes that are written at once
+    [(gathering, "MAX_ROWS", 0)],  # messages of a group that go to the tail
+    [(segment_writer, "MAX_TAIL_ROWS", 3)],  # messages in the tail before it is folded
 ]
 FEW_CHANGES_WAIT, FEW_CHANGES_ARE_WRITTEN = 7, 8
 """Places above. If few changes may wait, few must be written at once, or publishers wait for a tick."""

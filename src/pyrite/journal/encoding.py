@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.storage.schema import MAX_SHARED_ROWS, PROPERTIES, PROPERTY_FIELDS, SCHEMA, STORED, null_column
+from pyrite.storage.tail import Row
 
 Values = tuple[Any, ...]
 """A message's properties, in the order of their columns."""
@@ -77,6 +78,25 @@ def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
         _properties(batches, runs),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=STORED)
+
+
+def rows_of(entries: Sequence[Entry]) -> list[Row]:
+    """Return the messages of a few entries as rows of the tail."""
+    rows: list[Row] = []
+    for batch, timestamp, packet_ids, later in entries:
+        if batch.mixed:
+            assert isinstance(batch, MixedBatch)
+            topics = batch.topics
+        else:
+            topics = [batch.topic] * batch.count
+        payloads = batch.payloads()
+        ids: Sequence[int | None] = packet_ids or [None] * batch.count
+        times = [timestamp, *later] if later else [timestamp] * batch.count
+        values = None if batch.properties is None else _get_values(batch.properties)
+        qos, retain, origin = batch.qos, batch.retain, batch.origin
+        for time, topic, payload, packet_id in zip(times, topics, payloads, ids, strict=True):
+            rows.append(Row(time, topic, payload, qos, retain, origin, packet_id, values))
+    return rows
 
 
 class _Runs:

@@ -87,7 +87,12 @@ class Log:
         """Write the messages of a group, and sync those that a publisher waits for."""
         for stream, gathering in group.gathered.items():
             try:
-                self.writers[stream].append(encode(gathering.pieces), gathering.promised)
+                writer = self.writers[stream]
+                rows = gathering.rows()
+                if rows is None:
+                    writer.append(encode(gathering.pieces), gathering.promised)
+                else:
+                    writer.append_rows(rows, gathering.end - len(rows), gathering.promised)
             except Exception as error:  # of any kind: its waiters must be told
                 group.faults[stream] = fault_of(error, stream)
 
@@ -101,6 +106,7 @@ class Log:
         for stream, writer in self.writers.items():
             try:
                 writer.check_files()
+                writer.fold_if_due()
                 writer.sync_if_due()
                 writer.seal_if_due()
                 if stream in faulty:
