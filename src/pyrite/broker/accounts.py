@@ -253,8 +253,10 @@ class Account:
             spans.append(Span(end, size))
             if len(spans) > 2 * MAX_SPANS:
                 merged = deque(
-                    Span(second.end, first.size + second.size)
-                    for first, second in zip(list(spans)[0::2], list(spans)[1::2], strict=False)
+                    [
+                        Span(second.end, first.size + second.size)
+                        for first, second in zip(list(spans)[0::2], list(spans)[1::2], strict=False)
+                    ]
                 )
                 if len(spans) % 2:
                     merged.append(spans[-1])

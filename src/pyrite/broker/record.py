@@ -65,7 +65,7 @@ class DeliveryRecord:
 
 def snapshot(session: Session) -> bytes:
     """Return steps that lead to the present state of a session's deliveries, from nothing."""
-    positions = lowest_offsets(one for one in session.broker.fan_outs.owed_to(session) if one.qos)
+    positions = lowest_offsets([one for one in session.broker.fan_outs.owed_to(session) if one.qos])
     positions.update(session.positions or {})
     if session.follower is not None:
         positions.update(session.follower.reached_positions())

@@ -10,7 +10,7 @@ from pyrite.journal.faults import Missing, Subject, fault_of, missing_fault
 from pyrite.journal.gathering import encode
 from pyrite.journal.group import Group
 from pyrite.journal.state import State
-from pyrite.process.memory import give_back_memory
+from pyrite.process.memory import release_memory
 from pyrite.storage.files import Files
 from pyrite.storage.folder import DataFolder
 from pyrite.storage.options import STREAM_NAME, StreamOptions
@@ -136,7 +136,7 @@ class Log:
         for reader in (*self.readers.values(), *self.readers_here.values()):
             reader.forget_unused()
         if not busy:
-            give_back_memory()
+            release_memory()
 
     # In the event loop's thread
 

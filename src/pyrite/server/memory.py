@@ -28,7 +28,7 @@ With more, an object in a cycle of references stays if it outlives YOUNG_INTERVA
 
 
 def resident() -> int | None:
-    """Return the bytes of memory that the process has; None where the system does not tell."""
+    """Return the resident memory of the process in bytes; None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

@@ -149,7 +149,7 @@ class SinkCommit:
                 return
         state = self.state
         if self._user is not None and state.owner not in (None, self._user):
-            self._end(False, f"sink {state.name!r} is another user's: choose another name")
+            self._end(False, f"sink {state.name!r} belongs to another user: choose another name")
             return
         if self._user is not None:
             state.owner = self._user

@@ -1,4 +1,4 @@
-"""Checks of topics and filters in requests."""
+"""Checks of rights, topics and filters in requests."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pyrite.topics.filters import SHARE_PREFIX, InvalidTopic, check_filter, chec
 
 
 def checked_filter(broker: Broker, text: str) -> bytes:
-    """Return a topic filter as bytes; Problem if it is malformed."""
+    """Return a topic filter as bytes; raise Problem if it is invalid."""
     try:
         topic_filter = text.encode()
         check_filter(topic_filter, broker.limits.max_topic_levels)
         if topic_filter.startswith(SHARE_PREFIX):
-            raise InvalidTopic("$share is for subscriptions: leave it and the group out")
+            raise InvalidTopic("$share is for subscriptions only: omit it and the group")
     except (InvalidTopic, UnicodeEncodeError) as error:
         raise Problem(400, f"filter {text!r}: {error}") from None
     return topic_filter
 
 
 def checked_topic(broker: Broker, text: str, parameter: str = "topic") -> bytes:
-    """Return a topic as bytes; Problem if it is malformed, which names the parameter."""
+    """Return a topic as bytes; raise Problem, which names the parameter, if it is invalid."""
     try:
         topic = text.encode()
         check_topic(topic, broker.limits.max_topic_levels)

@@ -1,4 +1,4 @@
-"""Requests about the log: its streams, and who may read them."""
+"""Requests about the log's streams, and for permission to read them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LogRequests:
         self._sizes = sizes
 
     @answers(ListStreams)
-    def streams(self, who: Credentials, request: ListStreams, call: Call[Streams]) -> None:
-        """Return the streams from which the caller may pull, with those of their filters that it may pull."""
-        allowed = self._allowed(who)
+    def streams(self, caller: Credentials, request: ListStreams, call: Call[Streams]) -> None:
+        """Return the streams that the caller may pull, and their filters that it may pull."""
+        allowed = self._allowed(caller)
         if not allowed:
             call.reply(Streams([], bool(self._broker.journal.streams)))
         else:
@@ -34,13 +34,13 @@ class LogRequests:
                 lambda sizes: call.attempt(lambda: call.reply(self._described(allowed, sizes)))
             )
 
-    def _allowed(self, who: Credentials) -> dict[str, list[str]]:
+    def _allowed(self, caller: Credentials) -> dict[str, list[str]]:
         """Return the filters that the caller may pull, by stream."""
         policy = self._broker.policy
         allowed = {}
         for stream in self._broker.journal.streams:
-            if any(policy.refuse_everywhere(who, ["pull"], one) is None for one in stream.filters):
-                topics = [one for one in stream.filters if policy.refuse_pull(who, one) is None]
+            if any(policy.refuse_everywhere(caller, ["pull"], one) is None for one in stream.filters):
+                topics = [one for one in stream.filters if policy.refuse_pull(caller, one) is None]
                 allowed[stream.name] = [topic.decode() for topic in topics]
         return allowed
 
@@ -70,10 +70,10 @@ class LogRequests:
         return Streams(streams, withheld)
 
     @answers(ReadMessages)
-    def read(self, who: Credentials, request: ReadMessages, call: Call[None]) -> None:
-        """Allow the caller to read messages that match a filter; the HTTP process reads them itself."""
+    def read(self, caller: Credentials, request: ReadMessages, call: Call[None]) -> None:
+        """Check that the caller may read messages of a filter; the HTTP process reads them."""
         topic_filter = checked_filter(self._broker, request.filter)
-        check(self._broker.policy.refuse_pull(who, topic_filter))
+        check(self._broker.policy.refuse_pull(caller, topic_filter))
         if request.name not in [one.name for one in self._broker.journal.streams]:
             raise Problem(404, f"there is no stream {request.name!r}")
         call.reply(None)

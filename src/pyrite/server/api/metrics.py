@@ -19,14 +19,14 @@ class MetricsRequests:
         self._metrics = metrics
 
     @answers(GetMetrics, ScrapeMetrics)
-    def metrics(self, who: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
-        """Return all metrics to a caller that may administer everything."""
-        check(self._metrics.broker.policy.refuse_admin(who))
+    def metrics(self, caller: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
+        """Return all metrics to a caller with the right `admin` on `#`."""
+        check(self._metrics.broker.policy.refuse_admin(caller))
         self._reply(call)
 
     @answers(ScrapeLocalMetrics)
-    def local_metrics(self, who: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
-        """Return all metrics to a client of this machine."""
+    def local_metrics(self, caller: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
+        """Return all metrics to a client on this machine."""
         self._reply(call)
 
     def _reply(self, call: Call[Samples]) -> None:

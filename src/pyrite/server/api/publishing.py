@@ -1,4 +1,4 @@
-"""Publishing over HTTP: answered when the message is safe."""
+"""Requests that publish; answered once the message is durable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class _Turn:
-    """A publish that waits until the journal has room."""
+    """A publish request that waits for room in the journal."""
 
     def __init__(self, publish: Callable[[], object], call: Call[Published]) -> None:
         self._publish = publish
@@ -41,13 +41,13 @@ class PublishRequests:
         self._broker = broker
 
     @answers(PublishMessage)
-    def publish(self, who: Credentials, request: PublishMessage, call: Call[Published]) -> None:
-        """Publish a message; return its place in the log."""
+    def publish(self, caller: Credentials, request: PublishMessage, call: Call[Published]) -> None:
+        """Publish a message; return its stream and offset."""
         broker, message = self._broker, request.body
-        topic = self._checked(who, message.topic)
+        topic = self._checked(caller, message.topic)
         payload = message.payload_base64
         assert payload is not UNSET
-        account = broker.quotas.account_of(who)
+        account = broker.quotas.account_of(caller)
         if account.meter is not None and account.is_spent:
             broker.figures.quota_refused += 1
             raise Problem(
@@ -78,7 +78,7 @@ class PublishRequests:
         self._publish_when_there_is_room(account, batch, call)
 
     def _publish_when_there_is_room(self, account: Account, batch: Batch, call: Call[Published]) -> None:
-        """Publish, once the journal has room and few enough deliveries are pending."""
+        """Publish once the journal has room and few deliveries are pending."""
         done = partial(_done, batch, call)
         if self._broker.journal.full:
             publish = partial(self._publish_when_there_is_room, account, batch, call)
@@ -91,10 +91,10 @@ class PublishRequests:
         else:
             self._broker.publishing.publish_for(account, batch, done=done)
 
-    def _checked(self, who: Credentials, name: str) -> bytes:
+    def _checked(self, caller: Credentials, name: str) -> bytes:
         """Return the topic, if the caller may publish on it."""
         topic = checked_topic(self._broker, name)
-        check(self._broker.policy.refuse_publish(who, topic))
+        check(self._broker.policy.refuse_publish(caller, topic))
         return topic
 
 
@@ -108,7 +108,7 @@ def _done(batch: Batch, call: Call[Published], _: bool, fault: Fault | None) -> 
 
 
 def _status(fault: Fault) -> int:
-    """Return the HTTP status for a message that could not be kept."""
+    """Return the HTTP status for a message that could not be stored."""
     if fault.quota:
         return 403
     return 507 if fault.full else 503
