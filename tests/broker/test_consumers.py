@@ -36,7 +36,7 @@ def create(machine: Machine, topic_filter: str = "#", name: str = "c", start: in
     positions = dict.fromkeys(machine.journal.streams, start)
     consumer = Consumer(broker, name, topic_filter.encode(), positions, within=WITHIN)
     broker.consumers[name] = consumer
-    machine.journal.save_consumer(consumer)
+    machine.journal.state.save_consumer(consumer)
     machine.journal.after(lambda: None)
     machine.core.flush()
     machine.settle()
@@ -274,7 +274,7 @@ def test_a_consumer_that_was_dropped_stays_away(machine: Machine) -> None:
     create(machine)
     machine.tick(2)
     del machine.core.broker.consumers["c"]
-    machine.journal.drop_consumer("c")
+    machine.journal.state.drop_consumer("c")
     machine.restart()
     assert machine.core.broker.consumers == {}
 
@@ -370,7 +370,7 @@ class SlowClock:
 
 def waiting(machine: Machine) -> tuple[int, int]:
     """Return how many changes of the state wait to be written, and their size."""
-    changes = list(machine.journal._changes)
+    changes = list(machine.journal.state._changes)
     return len(changes), sum(len(str(values)) for _, values in changes)
 
 

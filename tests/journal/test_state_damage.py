@@ -23,6 +23,8 @@ from pyrite.broker.inflight import RELEASED
 from pyrite.storage.positions import Latest
 from tests.support.durable import Device, FragileFiles, Machine, OpenFiles, examples, quick_folder
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"client-{number}" for number in range(8)]
 ROUNDS = 12
 """Bits that each of the tests flips, one after the other."""

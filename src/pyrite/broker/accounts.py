@@ -253,13 +253,15 @@ class Account:
             spans.append(Span(end, size))
             if len(spans) > 2 * MAX_SPANS:
                 merged = deque(
-                    Span(second.end, first.size + second.size)
-                    for first, second in zip(list(spans)[0::2], list(spans)[1::2], strict=False)
+                    [
+                        Span(second.end, first.size + second.size)
+                        for first, second in zip(list(spans)[0::2], list(spans)[1::2], strict=False)
+                    ]
                 )
                 if len(spans) % 2:
                     merged.append(spans[-1])
                 self.stored[stream] = merged
-        self.broker.journal.save_stored(self)
+        self.broker.journal.state.save_stored(self)
 
     def unstore(self, stream: Stream, end: int, size: int) -> None:
         """Take back what `store` noted: the log could not keep it."""
@@ -269,7 +271,7 @@ class Account:
                 span.size -= taken
                 self.stored_bytes -= taken
                 break
-        self.broker.journal.save_stored(self)
+        self.broker.journal.state.save_stored(self)
 
     def release_dropped(self) -> None:
         """Forget what the log no longer keeps."""
@@ -281,4 +283,4 @@ class Account:
                 self.stored_bytes -= spans.popleft().size
             if not spans:
                 del self.stored[stream]
-            self.broker.journal.save_stored(self)
+            self.broker.journal.state.save_stored(self)

@@ -73,7 +73,7 @@ class Catalog:
             if len(self.created) >= self._broker.limits.max_created_topics:
                 return "there are too many topics"
             self.created[topic] = True
-            self._broker.journal.save_topic(topic)
+            self._broker.journal.state.save_topic(topic)
         return refusal
 
     def delete(self, topic: bytes) -> str:
@@ -82,7 +82,7 @@ class Catalog:
             return f"the topic {topic.decode()!r} is in the configuration, and stays"
         existed = self.created.pop(topic) is not None
         if existed:
-            self._broker.journal.drop_topic(topic)
+            self._broker.journal.state.drop_topic(topic)
         retained = self._broker.retained
         if topic in retained.values and not topic.startswith(SYSTEM):
             retained.remove(topic)

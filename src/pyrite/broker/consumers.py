@@ -103,7 +103,7 @@ class Consumer:
     def save(self) -> None:
         """Note what was given out and acknowledged, unless the consumer was deleted meanwhile."""
         if self.is_there:
-            self.broker.journal.save_consumer(self)
+            self.broker.journal.state.save_consumer(self)
 
 
 class _Acknowledgement:
@@ -231,5 +231,5 @@ def delete(consumer: Consumer, done: Callable[[], object]) -> None:
     broker = consumer.broker
     if broker.consumers.pop(consumer.name, None) is not None and consumer.owner is not None:
         consumer.owner.consumers -= 1
-    broker.journal.drop_consumer(consumer.name)
+    broker.journal.state.drop_consumer(consumer.name)
     broker.journal.after(done)

@@ -17,7 +17,7 @@ from pyrite.broker.fanout import FanOuts
 from pyrite.broker.figures import Figures
 from pyrite.broker.following import Following
 from pyrite.broker.groups import SharedGroups
-from pyrite.broker.journal import Journal
+from pyrite.broker.journal import Journal, MemoryJournal
 from pyrite.broker.limits import Limits
 from pyrite.broker.output import Output
 from pyrite.broker.policy import Policy
@@ -83,7 +83,7 @@ class Broker:
 
         self.figures = Figures()
         self.timers = Timers()
-        self.journal = journal or Journal()
+        self.journal = journal or MemoryJournal()
         self.turns = Turns(self)
         self.output = Output(self)
 

@@ -300,7 +300,7 @@ class Replay(Follower):
     def sent(self, stream: Stream, offset: int) -> None:
         """Note how far the client has been sent messages, for the case of a crash."""
         self.reached[stream] = offset
-        self.broker.journal.save_subscription(self.subscription.session, self.key, self.subscription)
+        self.broker.journal.state.save_subscription(self.subscription.session, self.key, self.subscription)
 
     def again(self) -> Replay:
         """Return what goes on where this one was stopped, when its client is back."""

@@ -77,14 +77,14 @@ class SharedGroups:
         self.behind.add(group)
         if group.reader is None:
             group.reader = GroupReader(self._broker, group)
-        self._broker.journal.save_group(group)
+        self._broker.journal.state.save_group(group)
         group.reader.pump()
 
     def caught_up(self, group: SharedGroup) -> None:
         """Have a group take messages as they are routed."""
         group.reader = None
         self.behind.discard(group)
-        self._broker.journal.save_group(group)
+        self._broker.journal.state.save_group(group)
 
     def restored(self, group: SharedGroup) -> None:
         """Continue a group of an earlier process where it was."""
@@ -96,4 +96,4 @@ class SharedGroups:
         if group.reader is not None:
             group.reader.stop()
         self.behind.discard(group)
-        self._broker.journal.drop_group(group)
+        self._broker.journal.state.drop_group(group)

@@ -52,7 +52,7 @@ def return_logged(session: Session) -> dict[SharedGroup, None]:
             flight.target.group.returned.append(part)
             groups[flight.target.group] = None
     for group in groups:
-        session.broker.journal.save_group(group)
+        session.broker.journal.state.save_group(group)
     return groups
 
 

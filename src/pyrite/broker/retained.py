@@ -85,7 +85,7 @@ class Retained(OrderedTopicTree[Batch]):
         journal = self._broker.journal
         if not payload:
             self.pop(batch.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
-            journal.drop_retained(batch.topic)
+            journal.state.drop_retained(batch.topic)
         elif self.fault(batch) is not None:
             self._broker.figures.retained_refused += 1
         else:
@@ -97,7 +97,7 @@ class Retained(OrderedTopicTree[Batch]):
             retained.lies_in(batch.stream, batch.offset + last)
             self[batch.topic] = retained
             if not batch.topic.startswith(SYSTEM):
-                journal.save_retained(retained)
+                journal.state.save_retained(retained)
 
     def retain_in_turn(self, batch: Batch) -> None:
         """Retain a batch, after earlier messages on its topic that are not durable yet."""
@@ -148,7 +148,7 @@ class Retained(OrderedTopicTree[Batch]):
     def remove(self, topic: bytes) -> None:
         """Remove the message of a topic, durably."""
         self.pop(topic)
-        self._broker.journal.drop_retained(topic)
+        self._broker.journal.state.drop_retained(topic)
 
 
 def retained_size(batch: Batch) -> int:

@@ -68,7 +68,7 @@ class Sessions:
         before = session.account
         self._broker.quotas.own(session, account)
         if session.account is not before and session.lasting:
-            self._broker.journal.save_owner(session)
+            self._broker.journal.state.save_owner(session)
 
     def set_expiry(self, session: Session, expiry: int) -> None:
         """Set how long a session outlives its connection; save it if it outlives the process, too."""
@@ -77,9 +77,9 @@ class Sessions:
         if journal.lasting and (expiry or session.lasting):
             if session.record is None:
                 session.record = DeliveryRecord(session, snapshot(session))
-                journal.save_owner(session)
-                journal.save_deliveries(session)
-            journal.save_session(session)
+                journal.state.save_owner(session)
+                journal.state.save_deliveries(session)
+            journal.state.save_session(session)
 
     def attached(self, session: Session, link: Link, window: int) -> None:
         """Connect a session to the link of a client that was accepted."""
@@ -92,7 +92,7 @@ class Sessions:
             account.connections += 1
             link.meter = account.meter
             if account.meter is not None and not session.lasting:
-                broker.journal.save_owner(session)  # its messages count after a crash, too
+                broker.journal.state.save_owner(session)  # its messages count after a crash, too
         figures = broker.figures
         figures.connections += 1
         figures.clients_maximum = max(figures.clients_maximum, len(self.by_id))
@@ -109,7 +109,7 @@ class Sessions:
         """Start the expiry of a restored session: its client is away since the broker stopped."""
         if session.expires_at is None and session.expiry != NEVER:
             session.expires_at = self._broker.now + session.expiry
-            self._broker.journal.save_session(session)  # or each restart would extend its life
+            self._broker.journal.state.save_session(session)  # or each restart would extend its life
         self._set_timer(session)
 
     # Clients leave
@@ -148,7 +148,7 @@ class Sessions:
         if session.expiry != NEVER:
             session.expires_at = broker.now + session.expiry
         if session.lasting:
-            broker.journal.save_session(session)
+            broker.journal.state.save_session(session)
         self._set_timer(session)
 
     def _set_timer(self, session: Session) -> None:
@@ -179,7 +179,7 @@ class Sessions:
         if account is not None:
             account.sessions -= 1
             account.subscriptions -= len(session.subscriptions)
-            broker.journal.drop_owner(session)
+            broker.journal.state.drop_owner(session)
         subscriptions = list(session.subscriptions.values())
         groups: list[SharedGroup] = []
         if session.is_dealt_to:
@@ -195,7 +195,7 @@ class Sessions:
         lasting = session.lasting
         session.end()
         if lasting:
-            broker.journal.drop_session(session)
+            broker.journal.state.drop_session(session)
 
     # Wills
 

@@ -54,7 +54,7 @@ class Subscribing:
             broker.timers.set(successor, broker.now)
         self.save(key, subscription)
         if subscription.group is not None and session.lasting:
-            journal.save_group(subscription.group)  # or it would start over after a crash
+            journal.state.save_group(subscription.group)  # or it would start over after a crash
         return new
 
     def restore(self, key: bytes, subscription: Subscription, group_name: str | None) -> None:
@@ -70,7 +70,7 @@ class Subscribing:
     def save(self, key: bytes, subscription: Subscription) -> None:
         """Save a subscription, if its session outlives the process."""
         if subscription.session.lasting:
-            self._broker.journal.save_subscription(subscription.session, key, subscription)
+            self._broker.journal.state.save_subscription(subscription.session, key, subscription)
 
     def unsubscribe(self, session: Session, key: bytes) -> bool:
         """Remove the subscription with the full filter `key`; return whether there was one."""
@@ -88,7 +88,7 @@ class Subscribing:
             if sum(1 for _ in islice(steps, FREED_TOGETHER)) == FREED_TOGETHER:
                 broker.turns.free(steps)
         if session.lasting:
-            broker.journal.drop_subscription(session, key)
+            broker.journal.state.drop_subscription(session, key)
         return True
 
     def prune(self, session: Session, credentials: Credentials) -> None:

@@ -30,17 +30,14 @@ class Backlog:
         """Append a work item."""
         self._pieces.append(steps)
 
-    def __iter__(self) -> Backlog:
-        return self
-
-    def __next__(self) -> None:
-        """Do one step."""
+    def step(self) -> bool:
+        """Do one step. Return False when nothing is left."""
         pieces = self._pieces
         while pieces:
             for _ in pieces[0]:
-                return
+                return True
             pieces.popleft()
-        raise StopIteration
+        return False
 
 
 class Receiver(Link):
@@ -143,11 +140,7 @@ class Receiver(Link):
         if until is None:
             until = clock() + TURN
         backlog = self.backlog
-        while self.state is not CLOSED:
-            try:
-                next(backlog)
-            except StopIteration:
-                break
+        while self.state is not CLOSED and backlog.step():
             if clock() > until:
                 return False
         self.backlog = None

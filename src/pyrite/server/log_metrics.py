@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from pyrite.broker.figures import Figures
 from pyrite.broker.journal import Stream
-from pyrite.journal.disk import Group
+from pyrite.journal.group import Group
 from pyrite.journal.workers import ThreadWorker, raised
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.storage.stream import chosen

@@ -199,7 +199,7 @@ class Server:
         """Describe the data folder, one line per stream and per damage."""
         if self.journal is None:
             return []
-        lines = [f"stream {one.name}: {writer.opened}" for one, writer in self.journal.writers.items()]
+        lines = [f"stream {one.name}: {writer.opened}" for one, writer in self.journal.log.writers.items()]
         return [*lines, *(f"damaged: {damage}" for damage in self.journal.damages)]
 
     async def stop(self) -> None:

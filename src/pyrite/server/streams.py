@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +28,10 @@ MAX_HELD = 1024 * 1024
 def is_encrypted(transport: Transport) -> bool:
     """Return True if a connection's transport is TLS."""
     return isinstance(transport, StreamProtocol) and transport.is_encrypted
+
+
+WRITTEN_AT_ONCE = 64 * 1024
+"""Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
 
 
 class Round:
@@ -60,7 +65,17 @@ class StreamProtocol(asyncio.Protocol):
     for a turn, the connection ends after that input was handled.
     """
 
-    __slots__ = ("_held", "_listener", "_lost", "_tls", "connection", "server", "transport")
+    __slots__ = (
+        "_closes",
+        "_held",
+        "_listener",
+        "_lost",
+        "_tls",
+        "_unsent",
+        "connection",
+        "server",
+        "transport",
+    )
 
     def __init__(self, server: Server, listener: Listener) -> None:
         self.server = server
@@ -71,6 +86,10 @@ class StreamProtocol(asyncio.Protocol):
         self._held = 0
         self._lost = False
         """True if the transport is closed, but input still waits for a turn."""
+        self._unsent: deque[memoryview] | None = None
+        """Output that is encrypted in later turns."""
+        self._closes = False
+        """Whether the transport is closed after that."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -144,6 +163,7 @@ class StreamProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection once its input was handled."""
         transport, self.transport = self.transport, None
+        self._unsent = None
         if self.connection is None:
             return
         if exc is None:
@@ -173,12 +193,44 @@ class StreamProtocol(asyncio.Protocol):
     # Called by the connection
 
     def write(self, data: bytes | bytearray) -> None:
-        if self.transport is not None:
+        """Send bytes."""
+        self._put(data)
+
+    def _put(self, data: bytes | bytearray) -> None:
+        """Hand bytes to the transport; if encrypting them takes long, in turns."""
+        if self.transport is None:
+            return
+        if self._unsent is not None:
+            self._unsent.append(memoryview(data))
+        elif self._tls and len(data) > WRITTEN_AT_ONCE:
+            view = memoryview(data)
+            self.transport.write(view[:WRITTEN_AT_ONCE])
+            self._unsent = deque((view[WRITTEN_AT_ONCE:],))
+            self.server.broker.turns.soon(self._put_more)
+        else:
             self.transport.write(data)
+
+    def _put_more(self) -> None:
+        until = monotonic() + TURN
+        unsent = self._unsent
+        while unsent and self.transport is not None:
+            if monotonic() > until:
+                self.server.broker.turns.soon(self._put_more)
+                return
+            data = unsent.popleft()
+            self.transport.write(data[:WRITTEN_AT_ONCE])
+            if len(data) > WRITTEN_AT_ONCE:
+                unsent.appendleft(data[WRITTEN_AT_ONCE:])
+        self._unsent = None
+        if self.transport is not None and self._closes:
+            self.transport.close()
+        elif self.connection is not None:
+            self.connection.drained()
 
     def get_write_buffer_size(self) -> int:
         """Return the bytes of pending output."""
-        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+        waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        return waiting + sum(map(len, self._unsent or ()))
 
     def pause_reading(self) -> None:
         self._held = 0
@@ -197,9 +249,14 @@ class StreamProtocol(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once pending output was sent."""
-        if self.transport is not None:
-            self.transport.close()
+        self._close_transport()
         self._end_if_lost()
+
+    def _close_transport(self) -> None:
+        if self._unsent is not None:
+            self._closes = True
+        elif self.transport is not None:
+            self.transport.close()
 
     def abort(self) -> None:
         """Close immediately."""

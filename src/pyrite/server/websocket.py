@@ -226,15 +226,15 @@ class WebSocketProtocol(StreamProtocol):
         over = self.websocket.handshake_exc is not None
         for data in self.websocket.data_to_send():
             if data:
-                transport.write(data)
+                self._put(data)
             else:
                 over = True
         if (over or self.websocket.close_expected()) and not self._input_waits():
             if self.connection is not None:
                 self.connection.hung_up()
-            transport.close()
+            self._close_transport()
         limits = self.server.config.limits
-        if transport.get_write_buffer_size() > 2 * limits.max_waiting_bytes + limits.max_packet_size:
+        if self.get_write_buffer_size() > 2 * limits.max_waiting_bytes + limits.max_packet_size:
             transport.abort()  # the client does not read the answers to its pings
 
     def write(self, data: bytes | bytearray) -> None:

@@ -156,7 +156,7 @@ class SinkCommit:
             state.staged.clear()
         since = {stream.name: stream.next_offset for stream in self._journal.streams}
         self.state.pending = PendingCommit(self._batch, self.parts, since)
-        self._journal.save_sink(self.state)
+        self._journal.state.save_sink(self.state)
         self._journal.after(lambda: self._attempt(self._publish))
 
     def _refusal(self, topic: str) -> str:
@@ -294,7 +294,7 @@ class SinkCommit:
             return
         state = self.state
         state.batch, state.used, state.pending = self._batch, self._journal.wall(), None
-        self._journal.save_sink(state)
+        self._journal.state.save_sink(state)
         self._journal.after(partial(self._end, True, ""))
 
     def _end(self, committed: bool, wrong: str) -> None:

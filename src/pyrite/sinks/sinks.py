@@ -48,7 +48,7 @@ class Sinks:
             kept = FORGET_AFTER if state.batch >= 0 else KEPT
             if state.pending is None and state.used < now - kept:
                 del journal.sinks[state.name]
-                journal.drop_sink(state.name)
+                journal.state.drop_sink(state.name)
         for state in list(journal.sinks.values()):
             if state.pending is not None:
                 logger.warning(
@@ -97,7 +97,7 @@ class Sinks:
             return state, f"sink {sink!r}: {MAX_UNCOMMITTED} parts are staged and none is committed"
         state.staged[part] = user
         state.used = max(state.used, self.journal.wall())
-        self.journal.save_sink(state)
+        self.journal.state.save_sink(state)
         return state, ""
 
     def _forget_staged(self, state: SinkState, parts: Sequence[str]) -> None:
@@ -105,9 +105,9 @@ class Sinks:
             state.staged.pop(part, None)
         if not state.staged and state.owner is None and state.batch < 0 and state.pending is None:
             self.journal.sinks.pop(state.name, None)
-            self.journal.drop_sink(state.name)
+            self.journal.state.drop_sink(state.name)
         else:
-            self.journal.save_sink(state)
+            self.journal.state.save_sink(state)
 
     def delete(self, sink: str, told: Told) -> None:
         """Delete a sink: its owner, the number of its last batch, and its staged parts."""
@@ -118,7 +118,7 @@ class Sinks:
             told(f"sink {sink!r}: a commit is in progress")
         else:
             del self.journal.sinks[sink]
-            self.journal.drop_sink(sink)
+            self.journal.state.drop_sink(sink)
             self.remove(sink, None, lambda wrong: self.journal.after(lambda: told(wrong)))
 
     # Staging

@@ -36,11 +36,14 @@ _LF = 10
 class _LogInDeadline(Term):
     """Timer that ends the connection of a client that has not logged in, even if it answers Ping."""
 
-    __slots__ = ()
-    connection: LineConnection
+    __slots__ = ("_client",)
+
+    def __init__(self, client: LineConnection) -> None:
+        super().__init__(client)
+        self._client = client
 
     def due(self) -> None:
-        self.connection.log_in_overdue()
+        self._client.log_in_overdue()
 
 
 class LineConnection(LineDelivery):

@@ -24,7 +24,7 @@ FORM_V5 = 8
 MAX_WIRES = 64
 """Wire forms cached per batch. Forms that include the remaining expiry change every second."""
 
-_ALL_IDS = b"".join(number.to_bytes(2, "big") for number in range(65_536))
+_ALL_IDS = b"".join([number.to_bytes(2, "big") for number in range(65_536)])
 
 
 class Wire(NamedTuple):

@@ -136,7 +136,7 @@ def _request(connection: Connection, shape: Shape, packet: bytes, refused: int) 
             is_new = ids[0] not in session.incoming
             session.incoming.add(ids[0])
             if session.lasting:
-                connection.broker.journal.save_incoming(session)
+                connection.broker.journal.state.save_incoming(session)
         reply = Reply(connection, shape.qos, ids, high, low)
         connection.when_safe(lambda: reply.send(refused))
     if is_new and not refused:
@@ -183,7 +183,7 @@ def _publish_acknowledged(
         broker.journal.in_turn(lambda: reply.send(0) if (session.incoming or set()).issuperset(ids) else None)
         return
     if session.lasting:
-        broker.journal.save_incoming(session)
+        broker.journal.state.save_incoming(session)
     reply.fresh = [message_id for _, part_ids in fresh for message_id in part_ids]
     for part, part_ids in fresh:
         _publish_batch(connection, part, route, reply.done, part_ids if session.lasting else None)
