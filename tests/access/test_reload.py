@@ -483,7 +483,7 @@ def test_a_client_accepted_just_before_a_reload_is_checked_again() -> None:
     job, then = waiting.pop()
     then(job())
     broker.turns.take()
-    assert transport.written.startswith(b"Error not-authorized the user name or the password is wrong")
+    assert transport.written.startswith(b"Error not-authorized wrong user name or password")
     assert transport.closed
 
 
@@ -585,7 +585,7 @@ def test_a_reload_can_exclude_anonymous_clients(tmp_path: Path) -> None:
         anonymous = LineClient("127.0.0.1", broker.port(1))
         anonymous.connect("anonymous")
         (tmp_path / "pyrite.toml").write_text(rules("a"))
-        hang_up_and_wait(broker, "were read again")
+        hang_up_and_wait(broker, "were reloaded")
         wait_until(lambda: anonymous.closed)
         anonymous.close()
 

@@ -390,7 +390,7 @@ def test_published_messages_arrive_everywhere(page: Page, client: BlockingClient
         page.get_by_label("QoS").select_option("2")
         page.get_by_label("Retain").check()
         page.locator("#publish").get_by_role("button", name="Publish").click()
-        expect(page.locator("#publish-note")).to_have_text("Published: the broker has it.")
+        expect(page.locator("#publish-note")).to_have_text("Published.")
         message = messages.get(5)
     assert (message.topic, message.payload, message.qos) == ("form/a", b'{"n": 1}', 2)
     assert message.properties["content_type"] == "application/json"
@@ -563,7 +563,7 @@ def test_quotas_are_listed_with_a_bar_for_each_limit(open_page: OpenPage, guarde
 def test_a_logged_in_user_may_do_what_the_rules_allow(open_page: OpenPage, guarded: BrokerProcess) -> None:
     with open_page(guarded, refusals=True) as page:
         dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("wants to know who you are")
+        expect(dialog).to_contain_text("requires a log-in")
         dialog.get_by_label("User name").fill("ann")
         dialog.get_by_label("Password or token").fill("wrong")
         dialog.get_by_role("button", name="Log in").click()
@@ -618,7 +618,7 @@ def test_a_refused_action_is_reported(open_page: OpenPage, guarded: BrokerProces
         expect(page.locator("#figures-note")).to_contain_text("figures are refused")
         expect(page.locator("#rates")).to_be_hidden()
         page.get_by_role("tab", name="Pipelines").click()
-        expect(page.locator("#pipelines")).to_contain_text("take the right to subscribe to $pipelines/#")
+        expect(page.locator("#pipelines")).to_contain_text("require the right to subscribe to $pipelines/#")
         page.get_by_role("tab", name="Clients").click()
         expect(page.locator("#broker-note")).to_contain_text("Not allowed")
         page.get_by_role("tab", name="Publish").click()

@@ -22,7 +22,7 @@ from pyrite.ipc.api.publishing import NewMessage, PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
 from pyrite.ipc.api.topics import CreateTopic, DeleteTopic, GetTopic, ListLevels, ListTopics
 from pyrite.ipc.channel import frame
-from pyrite.ipc.messages import Answer, Given, Refusal, Request
+from pyrite.ipc.messages import Answer, ErrorAnswer, Given, Request
 from pyrite.ipc.server import Call
 from pyrite.server.api import Api
 from pyrite.server.gate import Gate
@@ -80,7 +80,7 @@ class Turns:
             if isinstance(message, Answer):
                 self.answers.append(message)
             else:
-                assert isinstance(message, Refusal)
+                assert isinstance(message, ErrorAnswer)
                 assert message.status != 500, message.detail
                 self.answers.append(Answer(message.number, True, Raw()))
 

@@ -11,7 +11,7 @@ from msgspec import msgpack
 from pyrite.broker.core import Broker
 from pyrite.broker.timers import TURN
 from pyrite.ipc.api.clients import GetClient
-from pyrite.ipc.messages import Answer, Refusal
+from pyrite.ipc.messages import Answer, ErrorAnswer
 from pyrite.ipc.server import Call
 from pyrite.process.fair import Asker
 from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
@@ -34,7 +34,7 @@ class Asked:
         self.broker = Broker(clock=self._clock)
         self.found: list[str] = []
         self.ends: list[str | None] = []
-        self.problems: list[Refusal] = []
+        self.problems: list[ErrorAnswer] = []
         turns = PageTurns(self.broker)
         call: Call[Any] = Call(1, None, GetClient("x"), self._send, lambda: 0)
         page = PageBuilder(self.broker, call, following, after, limit, describe, lambda *found: found)
@@ -45,7 +45,7 @@ class Asked:
         return self.time
 
     def _send(self, message: object) -> None:
-        if isinstance(message, Refusal):
+        if isinstance(message, ErrorAnswer):
             self.problems.append(message)
             return
         assert isinstance(message, Answer)

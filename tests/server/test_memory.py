@@ -88,7 +88,7 @@ def test_garbage_is_not_collected_during_a_burst(collections: list[int]) -> None
 
 def test_old_garbage_is_not_collected_while_there_are_many_objects(collections: list[int]) -> None:
     broker, watched = Broker(), Memory()
-    held = [float(number) for number in range(memory.MAX_SEARCHED)]
+    held = [float(number) for number in range(memory.MAX_FULL_COLLECTION)]
     many = rush()
     a_second(broker, watched)
     many.clear()

@@ -188,11 +188,11 @@ def _run_project(args: argparse.Namespace) -> int:
     if project.advice is not None:
         print(f"pyrite pipeline: {project.advice}", file=sys.stderr)
     from pyrite.pipeline.errors import PipelineError
-    from pyrite.pipeline.progress import Progress
+    from pyrite.pipeline.progress import ProgressDisplay
     from pyrite.pipeline.run import run_continuously, started
     from pyrite.spark.java import JavaNotFound
 
-    progress = Progress(Console(stderr=True), Console())
+    progress = ProgressDisplay(Console(stderr=True), Console())
     signal.signal(signal.SIGTERM, _interrupted)
     try:
         broker = args.broker or project.broker

@@ -28,7 +28,7 @@ from pyrite.client.protocol import Answered, Protocol
 from pyrite.client.publishing import ClientPublishing
 from pyrite.client.requests import Consumer, Requests
 from pyrite.client.subscribing import Subscriptions
-from pyrite.client.subscription import Subscribing, Subscription
+from pyrite.client.subscription import SubscribeCall, Subscription
 from pyrite.protocols.mqtt.packets import V5, Connack, Connect, Wish
 from pyrite.topics.filters import InvalidTopic, check_filter, without_share
 
@@ -208,7 +208,7 @@ class Client(ClientPublishing):
         retain_handling: int = 0,
         unclaimed: bool = False,
         properties: Properties | None = None,
-    ) -> Subscribing:
+    ) -> SubscribeCall:
         """Subscribe: `async with client.subscribe("a/#") as messages:`, or `messages = await ...`.
 
         The first form unsubscribes at the end, the second leaves the subscription with the session. Several
@@ -247,7 +247,7 @@ class Client(ClientPublishing):
         if lossless:
             wanted["user_property"] = [*wanted.get("user_property", ()), ("pyrite-lossless", "true")]
         subscription = Subscription(self, wishes, wanted, "" if start is None else str(start))
-        return Subscribing(lambda: self._subscribe(subscription, unclaimed))
+        return SubscribeCall(lambda: self._subscribe(subscription, unclaimed))
 
     async def _subscribe(self, subscription: Subscription, unclaimed: bool) -> Subscription:
         self._check()

@@ -151,7 +151,7 @@ class Subscription:
         return list(queue)
 
 
-class Subscribing:
+class SubscribeCall:
     """A pending subscription: `await` it, or use it in `async with`, which unsubscribes at the end."""
 
     def __init__(self, begin: Callable[[], Awaitable[Subscription]]) -> None:

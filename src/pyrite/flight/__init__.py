@@ -1,4 +1,4 @@
-"""The log over Arrow Flight, in a process of its own beside the broker.
+"""The log over Arrow Flight, in a child process of the broker.
 
 Bulk reads take CPU time and memory, so they are handled outside the broker's process. The Flight process
 reads the log's files itself, and asks the broker (pyrite/ipc) to check rights and to publish staged rows. The

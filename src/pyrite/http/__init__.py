@@ -1,4 +1,4 @@
-"""The HTTP API and the dashboard, in a process of its own beside the broker.
+"""The HTTP API and the dashboard, in a child process of the broker.
 
 Requests take CPU time, so they are handled outside the broker's process. The HTTP process reads the log's
 files itself, and asks the broker (pyrite/ipc) for everything else. The broker starts it as

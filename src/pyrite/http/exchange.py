@@ -133,15 +133,15 @@ class HttpExchange:
     async def while_connected(self, asking: Coroutine[Any, Any, T]) -> T:
         """Return the answer; cancel the request if the client disconnects. The body must have been read."""
         question = asyncio.create_task(asking)
-        gone = asyncio.ensure_future(self.request.receive())
+        disconnect = asyncio.ensure_future(self.request.receive())
         try:
-            await asyncio.wait((question, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((question, disconnect), return_when=asyncio.FIRST_COMPLETED)
             if not question.done():
                 raise Problem(400, "the client has disconnected")
             return question.result()
         finally:
             question.cancel()
-            gone.cancel()
+            disconnect.cancel()
 
     # The request
 

@@ -81,11 +81,11 @@ def _free_reader() -> None:
     _busy -= 1
 
 
-def _log(exchange: HttpExchange) -> reading.Log:
+def _log(exchange: HttpExchange) -> reading.MessageSearch:
     data = exchange.shared.settings.data
     if data is None:
         raise Problem(404, "no log: the broker keeps nothing on disk")
-    return reading.Log(Path(data))
+    return reading.MessageSearch(Path(data))
 
 
 async def read(exchange: HttpExchange, asked: ReadMessages) -> Response:

@@ -34,8 +34,8 @@ class Found(NamedTuple):
     """Descriptions of messages that are damaged or were removed."""
 
 
-class Log:
-    """The log of one data folder."""
+class MessageSearch:
+    """Searches the log of one data folder."""
 
     def __init__(self, data: Path) -> None:
         self._folder = LogFolder(data)

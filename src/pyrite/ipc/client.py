@@ -17,11 +17,11 @@ from pyrite.ipc.messages import (
     Caller,
     Cancel,
     EndRead,
+    ErrorAnswer,
     FromBroker,
     Listing,
     NewCertificates,
     Notice,
-    Refusal,
     Request,
     RightsChanged,
     answer_type,
@@ -115,7 +115,7 @@ class BrokerClient:
         decoder: msgpack.Decoder[FromBroker] = msgpack.Decoder(FromBroker)
         try:
             while (message := await receive(self._reader, decoder)) is not None:
-                if isinstance(message, Answer | Refusal):
+                if isinstance(message, Answer | ErrorAnswer):
                     pending = self._pending.get(message.number)
                     if pending is not None and not pending.answer.done():
                         _take(pending, message)
@@ -132,8 +132,8 @@ def _broker_ended() -> Problem:
     return Problem(503, "the broker has ended", 1.0)
 
 
-def _take(pending: _Pending[Any], message: Answer | Refusal) -> None:
-    if isinstance(message, Refusal):
+def _take(pending: _Pending[Any], message: Answer | ErrorAnswer) -> None:
+    if isinstance(message, ErrorAnswer):
         pending.answer.set_exception(Problem(message.status, message.detail, message.retry_after))
         return
     pending.parts.append(pending.decoder.decode(message.body))

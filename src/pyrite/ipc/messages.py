@@ -128,7 +128,7 @@ class Answer(Struct, tag=True):
     body: Raw
 
 
-class Refusal(Struct, tag=True):
+class ErrorAnswer(Struct, tag=True):
     """The refusal of a request."""
 
     number: int
@@ -148,7 +148,7 @@ class NewCertificates(Struct, tag=True):
     trust_changed: bool
 
 
-FromBroker = Answer | Refusal | RightsChanged | NewCertificates
+FromBroker = Answer | ErrorAnswer | RightsChanged | NewCertificates
 
 
 class LogSettings(Struct):

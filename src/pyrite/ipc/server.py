@@ -14,9 +14,9 @@ from pyrite.ipc.messages import (
     Answer,
     Ask,
     Caller,
+    ErrorAnswer,
     NewCertificates,
     Notice,
-    Refusal,
     Request,
     RightsChanged,
 )
@@ -58,7 +58,7 @@ class Call(Generic[A]):
     def refuse(self, problem: Problem) -> None:
         if self.refused is not None:
             self.refused()
-        self._send(Refusal(self.number, problem.status, problem.detail, problem.retry_after))
+        self._send(ErrorAnswer(self.number, problem.status, problem.detail, problem.retry_after))
 
     def attempt(self, work: Callable[[], object]) -> None:
         """Call `work`; an exception refuses the request."""

@@ -13,7 +13,7 @@ from pyrite.pipeline.run import RunResult
 _OVER = ("completed", "failed", "skipped", "stopped", "excluded")
 
 
-class Progress:
+class ProgressDisplay:
     """Shows running flows on a terminal, or prints each finished one; always prints a line per run."""
 
     def __init__(self, now: Console, lasting: Console) -> None:

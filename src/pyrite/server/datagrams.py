@@ -1,4 +1,4 @@
-"""The line protocol's UDP socket, read by the broker itself: uvloop would handle 32 datagrams in a row."""
+"""The line protocol's UDP socket, read without uvloop, which would handle 32 datagrams in a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUFFER = 4 * 1024 * 1024
 
 
 class DatagramSocket:
-    """One UDP socket: datagrams are handled for a turn, then other clients have theirs."""
+    """One UDP socket: handles datagrams for a turn, then other clients get theirs."""
 
     def __init__(self, server: Server, bound: socket.socket) -> None:
         self._server = server
@@ -47,19 +47,19 @@ class DatagramSocket:
             figures.longest_block = max(figures.longest_block, monotonic() - began)
 
     def _receive(self) -> bool:
-        """Handle a datagram, if one has arrived."""
+        """Handle a datagram; return False if there is none."""
         try:
             data, address = self._socket.recvfrom(MAX_DATAGRAM)
         except BlockingIOError:
             return False
-        except OSError as error:  # an answer reached nobody
+        except OSError as error:  # an answer could not be delivered
             logger.debug("UDP: %s", error)
             return True
         self.datagrams.received(data, address[:2])
         return True
 
     def _send(self, data: bytes, address: Address) -> None:
-        """Send a datagram. It is lost where the kernel has no room, as it may be anywhere on its way."""
+        """Send a datagram; it is lost if the kernel has no room, like any datagram on the network."""
         try:
             self._socket.sendto(data, address)
         except OSError as error:

@@ -1,8 +1,8 @@
 """Memory: garbage is collected in short steps, and caches are trimmed after a burst.
 
-Python's own collector would stop the event loop for longer than a turn. Its young generation grows while as
-many old objects are freed as new ones are made, and takes 10 to 50 ms then; the old generation takes 0.1 us
-for each object that the broker holds.
+Python's own collector would block the event loop for longer than a turn. While as many old objects are freed
+as new ones are created, its young generation grows, and a collection takes 10 to 50 ms. The old generation
+takes 0.1 µs per object of the broker.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from pyrite.broker.core import Broker
 
 TICKS = 10
-"""Ticks between two looks at the memory in use."""
+"""Ticks between two checks of the memory in use."""
 BURST = 100_000
-"""Blocks of memory that were in use and are free again after a burst."""
+"""Freed blocks of memory that indicate the end of a burst."""
 YOUNG_INTERVAL = 0.01
-"""Seconds of work after which the objects made meanwhile are searched for garbage, in up to 1.5 ms."""
-MAX_SEARCHED = 30_000
-"""Blocks of memory, besides those at the start, up to which all objects are searched: that takes up to 5 ms.
+"""Seconds between two collections of young objects, each of which takes up to 1.5 ms."""
+MAX_FULL_COLLECTION = 30_000
+"""Maximum blocks of memory, besides those at the start, for a full collection, which takes up to 5 ms.
 
-With more, an object in a cycle of references stays if it outlives YOUNG_INTERVAL. The broker avoids cycles.
+With more blocks, reference cycles that outlive YOUNG_INTERVAL are never freed. The broker avoids cycles.
 """
 
 
@@ -36,7 +36,7 @@ def resident() -> int | None:
 
 
 class Memory:
-    """The garbage collector's schedule, and what is done after a burst."""
+    """The garbage collector's schedule, and the clean-up after a burst."""
 
     def __init__(self) -> None:
         self._ticks = 0
@@ -44,10 +44,10 @@ class Memory:
         """Most blocks of memory in use since the last burst."""
         self._blocks_at_start = sys.getallocatedblocks()
         self.due_at = float("inf")
-        """Time of the next search of young objects; infinite as long as Python's collector is in charge."""
+        """Time of the next young collection; infinite while Python's collector is enabled."""
 
     def take_over(self) -> None:
-        """Collect garbage in place of Python's collector. The objects that there are by now stay for good."""
+        """Replace Python's collector. Existing objects are never collected."""
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -55,12 +55,12 @@ class Memory:
         self.due_at = 0.0
 
     def collect_young(self, now: float) -> None:
-        """Free objects in cycles of references that were made since the last call."""
+        """Free reference cycles created since the last call."""
         self.due_at = now + YOUNG_INTERVAL
         gc.collect(0)
 
     def tick(self, broker: Broker) -> None:
-        """Trim caches when a burst is over: they keep whole arenas from being returned to the system."""
+        """Trim caches after a burst, because they keep arenas from being returned to the system."""
         self._ticks += 1
         if self._ticks % TICKS:
             return
@@ -68,7 +68,7 @@ class Memory:
         self._most_blocks = max(self._most_blocks, blocks)
         if broker.is_quiet and self._most_blocks - blocks > BURST:
             broker.subscriptions.cache.forget_oldest(but=0)
-            sys._clear_type_cache()  # it holds attribute names that C made of text, thousands of them
-            if sys.getallocatedblocks() - self._blocks_at_start <= MAX_SEARCHED:
+            sys._clear_type_cache()  # it holds thousands of names created by C code
+            if sys.getallocatedblocks() - self._blocks_at_start <= MAX_FULL_COLLECTION:
                 gc.collect()
             self._most_blocks = sys.getallocatedblocks()

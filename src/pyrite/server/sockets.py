@@ -40,17 +40,17 @@ WRITE_PIECES = 64
 """Maximum buffers per write to a slow client."""
 TURN = 0.001
 """Seconds after which the event loop gets a turn, even if more sockets are ready."""
-TRICKLE = 4 * 1024
-"""Fewer bytes than this, with more there already, are a flood of single packets. Reading each as it comes
-costs a system call and a wake-up at either end, so it is given a moment to gather. A client that waits for an
-answer before it goes on is not kept waiting: it has nothing more there yet."""
-FLOOD = 20
-"""So many times in a row there must have been more, for it to be a flood and not a coincidence."""
-NAP = 0.000_1
-"""That moment, in seconds, where it is a client just read from that has more: one publisher that writes its
-packets singly at 230,000 a second takes 0.4 of a core with the nap, and a whole one without."""
-BREATH = 0.000_02
-"""That moment where it is other clients: long enough that their packets share a write to the subscriber."""
+SMALL_ROUND = 4 * 1024
+"""Bytes of a round below which, if more sockets are ready already, it is a flood of single packets. Reading
+each packet as it arrives costs a system call and a wake-up on both sides, so the poller waits a moment for
+more. A client that waits for an answer is not delayed, because it has sent nothing more."""
+FLOOD_ROUNDS = 20
+"""Consecutive rounds with more input that make a flood."""
+SAME_CLIENT_DELAY = 0.000_1
+"""Seconds to wait if a client that was just read from has more: a publisher that writes 230,000 single
+packets a second takes 0.4 of a core with the delay, and a whole core without."""
+OTHER_CLIENT_DELAY = 0.000_02
+"""Seconds to wait if other clients have input: enough for their packets to share a write to a subscriber."""
 
 # Level-triggered; reading reports hang-ups and errors.
 _READ = getattr(select, "EPOLLIN", 1)
@@ -254,8 +254,8 @@ class Poller:
                 if monotonic() > until:
                     break
                 before, ready = ready, poll(0, EVENTS)
-                if is_flood and ready and self._rounds > FLOOD:
-                    sleep(BREATH if {*before}.isdisjoint(ready) else NAP)
+                if is_flood and ready and self._rounds > FLOOD_ROUNDS:
+                    sleep(OTHER_CLIENT_DELAY if {*before}.isdisjoint(ready) else SAME_CLIENT_DELAY)
                     ready = poll(0, EVENTS)
             else:
                 self._rounds = 0
@@ -268,9 +268,9 @@ class Poller:
                 server.broker.figures.longest_block = took
 
     def _handle(self, ready: list[tuple[int, int]], until: float) -> bool:
-        """Handle the sockets that are ready, but stop at a time.
+        """Handle ready sockets until a deadline.
 
-        Return whether only a trickle came, and no client was answered that may wait for its answer.
+        Return True if little input was received, and no client got an answer that it may be waiting for.
         """
         transports, buffers, small, view = self._transports, self._buffers, self._small_buffers, self._view
         readv = os.readv
@@ -309,7 +309,7 @@ class Poller:
                 self._left = ready[number:]
                 break
             before = now
-        return total < TRICKLE and not is_answered
+        return total < SMALL_ROUND and not is_answered
 
     def _accepted(self, listener: Listener, accepted: socket.socket, peer: object) -> None:
         server = self._server

@@ -68,7 +68,7 @@ class WebSocketProtocol(StreamProtocol):
         self._rest = b""
         """Received bytes that wait for the client's turn."""
         self._waits = False
-        """Whether a turn was asked for: until then, frames are not taken apart."""
+        """True if a turn is scheduled; until then, frames are not parsed."""
         self._unread = 0
         """Bytes of an incomplete handshake."""
 

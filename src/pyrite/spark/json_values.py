@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from pyrite.errors import PyriteError
 from pyrite.spark.casting import cast_all
 
 Convert = Callable[[Any], Any]
 
 
-class Misfit(Exception):
+class Misfit(PyriteError):
     """A value that does not fit the type of its column."""
 
 

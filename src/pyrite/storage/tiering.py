@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pyrite.errors import PyriteError
 from pyrite.storage import parquet
 from pyrite.storage.arrow import ArrowSegment, unfinished
 from pyrite.storage.files import Files
@@ -153,7 +154,7 @@ def merge(files: Files, segments: Sequence[ParquetSegment], compression: str, re
     return target
 
 
-class _Found(Exception):
+class _Found(PyriteError):
     """A segment that was to be merged is damaged."""
 
     def __init__(self, damage: Damage) -> None:

@@ -1,14 +1,14 @@
-// The broker's HTTP API, for what MQTT has not: the past, clients, streams.
+// The broker's HTTP API, for data that MQTT does not have: the past, clients, streams.
 
 let credentials = null;
 
-/** Log in with a name and a password from now on; null for nobody. */
+/** Use these credentials from now on; null for none. */
 export function useCredentials(user, password) {
   const bytes = new TextEncoder().encode(`${user}:${password}`);
   credentials = user === null ? null : `Basic ${btoa(String.fromCharCode(...bytes))}`;
 }
 
-/** A refusal or a failure, in words for people; `status` is HTTP's, 0 if nothing answered. */
+/** A failed request; `status` is the HTTP status, or 0 without an answer. */
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -16,13 +16,13 @@ export class ApiError extends Error {
   }
 }
 
-/** Ask the API; `path` is relative to /api/v1. Returns what the answer's JSON says, null if it has none. */
+/** Send a request; `path` is relative to /api/v1. Returns the JSON answer, or null. */
 export async function ask(path, { method = "GET" } = {}) {
   const headers = { Accept: "application/json" };
   if (credentials !== null) headers.Authorization = credentials;
   let answer;
   try {
-    // "omit" keeps the browser from asking for a password itself
+    // with "omit", the browser does not ask for a password itself
     answer = await fetch(`api/v1/${path}`, { method, headers, credentials: "omit", cache: "no-store" });
   } catch {
     throw new ApiError(0, "The broker does not answer.");
@@ -32,7 +32,7 @@ export async function ask(path, { method = "GET" } = {}) {
   try {
     content = text === "" ? null : JSON.parse(text);
   } catch {
-    // an error of something between the page and the broker
+    // an error page of a proxy
   }
   if (!answer.ok) {
     if (answer.status === 401 || answer.status === 403) document.dispatchEvent(new Event("refused"));
@@ -48,13 +48,13 @@ function refusal(status) {
   return "";
 }
 
-/** The bytes of a payload as the API gives it: text, or base64. */
+/** The payload of a message of the API as bytes. */
 export function payloadOf(message) {
   if (message.payload_base64 != null) return fromBase64(message.payload_base64);
   return new TextEncoder().encode(message.payload ?? "");
 }
 
-/** Bytes out of base64. */
+/** Decode base64. */
 export function fromBase64(text) {
   return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }

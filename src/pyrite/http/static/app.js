@@ -1,4 +1,4 @@
-// The dashboard: puts the parts together. Everything live comes over MQTT; see connection.js and api.js.
+// The dashboard: assembles the panels. Live data arrives over MQTT (connection.js), other data from the API (api.js).
 
 import { ask, useCredentials } from "./api.js";
 import { Clients } from "./clients.js";
@@ -28,7 +28,7 @@ const STATES = {
 
 const LOOPBACK = /^(localhost|.*\.localhost|127\..*|\[::1\])$/; // browsers trust these without TLS
 
-/** Ask the broker where its WebSocket is, again and again until it answers. */
+/** Request the URL of the broker's WebSocket, until the broker answers. */
 async function findBroker() {
   for (;;) {
     try {
@@ -40,7 +40,7 @@ async function findBroker() {
   }
 }
 
-/** The broker's WebSocket as this page reaches it: by the name that the page itself was reached by. */
+/** The WebSocket's URL with the host name that this page was loaded from. */
 function reachable(url) {
   const found = new URL(url);
   found.hostname = location.hostname;
@@ -54,8 +54,8 @@ function showState(state, reason = null) {
 }
 
 /**
- * Call `forget` when another user logs in, who may not see what is shown, or may see what was refused; and
- * `welcome` when the broker has let that user in.
+ * Call `forget` when another user logs in, whose rights may differ, and `welcome` once the broker has accepted
+ * that user.
  */
 function whenSomebodyElse(connection, forget, welcome = () => {}) {
   let expected = false;
@@ -203,7 +203,7 @@ function brokerFigures(connection) {
     "$SYS/broker/#",
     (topic, payload, packet) => figures.take(topic, payload, packet),
     (reason) =>
-      refuse(`The broker's figures are refused, as they take the right to subscribe to $SYS/#: ${reason}`),
+      refuse(`The metrics require the right to subscribe to $SYS/#: ${reason}`),
   );
 }
 
@@ -217,7 +217,7 @@ function brokerTables(connection, past) {
     "$pipelines/+",
     (topic, payload) => pipelines.take(topic, payload),
     (reason) =>
-      pipelines.refuse(`Pipelines are refused, as they take the right to subscribe to $pipelines/#: ${reason}`),
+      pipelines.refuse(`Pipelines require the right to subscribe to $pipelines/#: ${reason}`),
   );
   whenSomebodyElse(connection, () => pipelines.clear());
   const refreshes = [
@@ -246,8 +246,8 @@ function brokerTables(connection, past) {
 }
 
 /**
- * Connect anew when the broker has read users and rules again: subscriptions may have ended, of which MQTT does
- * not tell, and what was refused may be allowed.
+ * Reconnect when the broker has reloaded users and rules: subscriptions may have ended without notice, and
+ * refused ones may be allowed now.
  */
 function whenRightsChange(connection, reloads) {
   repeat(
@@ -272,7 +272,7 @@ function logIn(connection, users) {
     if (!dialog.open) dialog.showModal();
   };
   byId("log-in").hidden = !users;
-  // Who was let in without a name may have one, and more rights with it.
+  // An anonymous user may still log in, to get more rights.
   document.addEventListener("refused", () => (byId("log-in").hidden = false));
   byId("log-in").addEventListener("click", () => open(""));
   byId("log-in-cancel").addEventListener("click", () => dialog.close());
@@ -287,7 +287,7 @@ function logIn(connection, users) {
   });
   connection.addEventListener("state", ({ detail: { state, reason } }) => {
     showState(state, reason);
-    if (state === "refused") open(tried ? `Refused: ${reason}` : "This broker wants to know who you are.");
+    if (state === "refused") open(tried ? `Refused: ${reason}` : "This broker requires a log-in.");
     if (state === "connected") {
       dialog.close();
       byId("log-in-password").value = "";
@@ -305,7 +305,7 @@ async function main() {
   }
   const url = reachable(broker.websocket);
   if (location.protocol === "https:" && url.startsWith("ws:") && !LOOPBACK.test(location.hostname)) {
-    showState("alone", "a page that came over HTTPS needs a wss:// listener, or a proxy and http.public_url");
+    showState("alone", "a page loaded over HTTPS needs a wss:// listener, or a proxy and http.public_url");
     return;
   }
   const connection = new Connection(url);

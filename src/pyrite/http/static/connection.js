@@ -1,12 +1,12 @@
-// The page as an MQTT 5 client: one connection, and who follows which filter.
+// The page as an MQTT 5 client: one connection, and the handlers of each filter.
 
 import mqtt from "./vendor/mqtt/mqtt.esm.js";
 import { matcher } from "./topics.js";
 
-const REFUSED = new Set([0x84, 0x85, 0x86, 0x87, 0x8a, 0x8c, 0x9f]); // others pass, as that it is busy
+const REFUSED = new Set([0x84, 0x85, 0x86, 0x87, 0x8a, 0x8c, 0x9f]); // other reasons are temporary
 const RETRY_MILLISECONDS = 2000;
 
-/** One follower of a filter; `refused` is told why the broker does not let it. */
+/** A handler of a filter; `refused` is called with the reason if the broker refuses the subscription. */
 class Follower {
   constructor(filter, handle, refused) {
     this.handle = handle;
@@ -16,19 +16,19 @@ class Follower {
   }
 }
 
-/** A connection that comes back by itself. Events: `state` ({state, reason}). */
+/** A connection that reconnects. Events: `state` ({state, reason}). */
 export class Connection extends EventTarget {
   constructor(url) {
     super();
     this.url = url;
     this.client = null;
     this.connected = false;
-    this.reason = null; // why the connection ends, if the broker said it
+    this.reason = null; // of the broker's DISCONNECT
     this.followers = new Set();
-    this.again = () => this.open(); // connects anew, as the same user
+    this.again = () => this.open(); // reconnects as the same user
   }
 
-  /** Connect, as a user or as nobody. */
+  /** Connect as a user, or anonymously. */
   open(user = null, password = "") {
     this.close();
     this.again = () => this.open(user, password);
@@ -42,7 +42,7 @@ export class Connection extends EventTarget {
       reconnectOnConnackError: true,
       resubscribe: false,
       queueQoSZero: false,
-      timerVariant: "native", // the others start a worker from a blob, which the page's policy forbids
+      timerVariant: "native", // other timers need a blob worker, which the page's policy forbids
       ...(user === null ? {} : { username: user, password }),
     });
     this.client = client;
@@ -81,7 +81,7 @@ export class Connection extends EventTarget {
     });
   }
 
-  /** End the connection, and do not come back. */
+  /** Close the connection for good. */
   close() {
     const client = this.client;
     this.client = null;
@@ -89,24 +89,24 @@ export class Connection extends EventTarget {
     client?.end(true);
   }
 
-  /** Have `handle(topic, payload, packet)` called for messages that match; returns what `unfollow` takes. */
+  /** Call `handle(topic, payload, packet)` for matching messages; returns the argument of `unfollow`. */
   follow(filter, handle, refused = () => {}) {
     const known = [...this.followers].some((follower) => follower.filter === filter);
     const follower = new Follower(filter, handle, refused);
     this.followers.add(follower);
-    // A filter that is followed already is asked for again: whoever is new gets what is retained, too.
+    // Subscribe again even if the filter is in use: the new handler needs the retained messages, too.
     if (this.connected) this._subscribe(filter, known ? follower : null);
     return follower;
   }
 
-  /** End what `follow` began. */
+  /** Remove a handler. */
   unfollow(follower) {
     if (!this.followers.delete(follower)) return;
     const wanted = [...this.followers].some((other) => other.filter === follower.filter);
     if (!wanted && this.connected) this.client.unsubscribe(follower.filter);
   }
 
-  /** Publish; resolves when the broker has it, and rejects with the reason if it does not take it. */
+  /** Publish; resolves once the broker has acknowledged the message, or rejects with a reason. */
   publish(topic, payload, options) {
     if (!this.connected) return Promise.reject(new Error("Not connected."));
     return new Promise((resolve, reject) => {

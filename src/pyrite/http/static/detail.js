@@ -6,7 +6,7 @@ import { asHex, asJson, asText, bytes, moment, number, plainHex, visible } from 
 
 const MOST_CHARACTERS = 100000;
 
-/** Make the panel; returns a function that shows a message, or null for none. `again` is called with one to publish again. */
+/** Create the panel; returns a function that shows a message, or null for none. `again(message)` republishes. */
 export function detail(again) {
   let current = null;
 
@@ -76,7 +76,7 @@ function pairs(message) {
   return rows.filter(([, value]) => value !== null);
 }
 
-/** mqtt.js has an object whose values are texts or lists of them; the API a list of pairs. */
+/** User properties: in mqtt.js an object whose values are texts or lists of texts, in the API a list of pairs. */
 function userProperties(found) {
   if (!found) return [];
   if (Array.isArray(found)) return found;

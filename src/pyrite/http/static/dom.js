@@ -1,8 +1,8 @@
-// Elements, made without markup: text that comes from topics and payloads stays text.
+// Creates elements without markup, so that text from topics and payloads stays text.
 
 export const byId = (id) => document.getElementById(id);
 
-/** An element with a class, a text, and children. */
+/** Create an element with attributes, a text, and children. */
 export function element(name, { text, ...attributes } = {}, ...children) {
   const made = document.createElement(name);
   if (text !== undefined) made.textContent = text;
@@ -11,12 +11,12 @@ export function element(name, { text, ...attributes } = {}, ...children) {
   return made;
 }
 
-/** Set a text only if it is another, as writing it costs a layout. */
+/** Set a text if it differs, because writing it costs a layout. */
 export function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
-/** Call `work` at most once for each frame, however often the returned function is called. */
+/** Return a function that calls `work` at most once per frame. */
 export function eachFrame(work) {
   let waiting = false;
   return () => {
@@ -30,8 +30,8 @@ export function eachFrame(work) {
 }
 
 /**
- * Call `work(false)` every `seconds`, one at a time, while the page is looked at and `wanted` says so.
- * Returns a function that calls it at once; what it is given, `work` is given.
+ * Call `work(false)` every `seconds`, one call at a time, while the page is visible and `wanted()` is true.
+ * Returns a function that calls `work` immediately, with its own argument.
  */
 export function repeat(seconds, wanted, work) {
   let busy = false;

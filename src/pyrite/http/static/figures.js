@@ -1,13 +1,13 @@
-// The broker's own figures, from $SYS/broker/#: values, and rates between two rounds of them.
+// The broker's metrics from $SYS/broker/#: values, and rates between two updates.
 
 import { setText, element } from "./dom.js";
 import { bytes, duration, number } from "./text.js";
 
 const PREFIX = "$SYS/broker/";
-const ROUND_MILLISECONDS = 80; // the figures of one round come together
+const ROUND_MILLISECONDS = 80; // metrics of one update arrive together
 const KEPT = 600; // samples
 
-/** The newest value of each figure, and a ring of samples. Events: `sample`, `value`. */
+/** The newest value of each metric, and a ring of samples. Events: `sample`, `value`. */
 export class Figures extends EventTarget {
   constructor() {
     super();
@@ -17,12 +17,12 @@ export class Figures extends EventTarget {
     this._round = null;
   }
 
-  /** Take a message of $SYS. */
+  /** Handle a message of $SYS. */
   take(topic, payload, packet) {
     const name = topic.slice(PREFIX.length);
     this.values.set(name, new TextDecoder().decode(payload));
     if (this._round !== null) return;
-    // What is retained came at some time before: good as a value, not as the start of a rate.
+    // The age of a retained message is unknown: it has a value, but cannot start a rate.
     const live = !packet.retain;
     const time = performance.now();
     this._round = setTimeout(() => {
@@ -32,13 +32,13 @@ export class Figures extends EventTarget {
     }, ROUND_MILLISECONDS);
   }
 
-  /** A figure as a number, or null if the broker has none of that name. */
+  /** A metric as a number, or null if the broker does not have it. */
   number(name) {
     const value = Number.parseFloat(this.values.get(name));
     return Number.isFinite(value) ? value : null;
   }
 
-  /** The sum of figures whose names match, or null if there are none. */
+  /** The sum of metrics whose names match, or null if there are none. */
   sum(pattern) {
     let sum = null;
     for (const name of this.values.keys()) {
@@ -47,7 +47,7 @@ export class Figures extends EventTarget {
     return sum;
   }
 
-  /** Begin anew, after the connection was lost: no rate reaches over the gap. */
+  /** Restart after a lost connection, so that no rate spans the gap. */
   interrupt() {
     this._last = null;
   }
@@ -78,20 +78,20 @@ export class Figures extends EventTarget {
   }
 }
 
-/** Messages in queues of sessions: what is stored, less what is retained. */
+/** Messages in queues of sessions: stored minus retained messages. */
 function waiting(figures) {
   const stored = figures.number("messages/stored");
   const retained = figures.number("retained messages/count");
   return stored === null || retained === null ? null : Math.max(0, stored - retained);
 }
 
-/** Messages that the log keeps, in all streams; older ones may have been dropped. */
+/** Messages in all streams of the log. */
 function kept(figures) {
   const ends = figures.sum(/^log\/streams\/.+\/offset$/);
   return ends === null ? null : ends - (figures.sum(/^log\/streams\/.+\/first$/) ?? 0);
 }
 
-// Label, how to read it, how to write it, whether more than none is bad. What the broker lacks is hidden.
+// Label, read function, format function, true for an alarm. Tiles without a value are hidden.
 const TILES = [
   ["Clients", (figures) => figures.number("clients/connected"), number],
   ["Subscriptions", (figures) => figures.number("subscriptions/count"), number],
@@ -105,7 +105,7 @@ const TILES = [
   ["Longest block", (figures) => figures.number("loop/longest block"), (value) => `${number(value)} ms`],
 ];
 
-/** Show the tiles in a `dl`; returns a function that brings them up to date. */
+/** Show the tiles in a `dl`; returns a function that updates them. */
 export function tiles(list, figures) {
   const shown = TILES.map(([label, read, write, bad]) => {
     const value = element("dd", { text: "–" });
@@ -132,7 +132,7 @@ export function about(figures) {
   return [version, uptime === null ? null : `up ${duration(uptime)}`].filter(Boolean).join(" · ");
 }
 
-/** All figures as a table, in the order of their names; returns a function that brings it up to date. */
+/** Show all metrics as a table, ordered by name; returns a function that updates it. */
 export function table(panel, figures) {
   const body = element("tbody");
   const head = element(

@@ -1,14 +1,14 @@
-// A look into the past: a moment in a stream of the log, and the messages from there on.
+// Messages of the past: a time in a stream of the log, and the messages from there on.
 
 import { ask, fromBase64, payloadOf } from "./api.js";
 import { byId, element } from "./dom.js";
 import { moment } from "./text.js";
 
 const PAGE = 100;
-const SETTLE_MILLISECONDS = 150; // a slider that moves asks when it rests
+const SETTLE_MILLISECONDS = 150; // the slider must rest for this long
 const STEPS = 1000;
 
-/** A message of the API as the viewer has it. */
+/** Convert a message of the API for the viewer. */
 function fromApi(message) {
   const payload = payloadOf(message);
   return {
@@ -31,7 +31,7 @@ function fromApi(message) {
 }
 
 export class Past {
-  /** `filter()` is the viewer's filter now. */
+  /** `filter()` returns the viewer's current filter. */
   constructor(viewer, filter) {
     this.viewer = viewer;
     this.filter = filter;
@@ -56,7 +56,7 @@ export class Past {
     this.later.addEventListener("click", () => this.look(this.next));
   }
 
-  /** Say which streams there are. */
+  /** Set the names of the streams. */
   streams(names) {
     const known = [...this.stream.options].map((option) => option.value);
     if (known.join("\n") === names.join("\n")) return;
@@ -65,17 +65,17 @@ export class Past {
     if (names.includes(chosen)) this.stream.value = chosen;
   }
 
-  /** Look at the newest minute. */
+  /** Show the newest minute. */
   open() {
     return this._begin(null);
   }
 
-  /** Begin anew, as the filter or the user is another: at the same moment, if it can be. */
+  /** Reload for another filter or user, at the same time if possible. */
   again() {
     return this._begin(this._sliderTime());
   }
 
-  /** Show messages from a time in milliseconds, or from an offset that an answer gave as the next. */
+  /** Show messages from a time in milliseconds, or from the `next` offset of an answer. */
   async look(from) {
     clearTimeout(this.settling);
     if (from === null || this.stream.value === "") return;
@@ -102,13 +102,13 @@ export class Past {
     }
   }
 
-  /** Forget what was asked for: an answer that still comes is not shown. */
+  /** Ignore answers to earlier requests. */
   leave() {
     this.asked += 1;
     clearTimeout(this.settling);
   }
 
-  /** Find where what the filter shows begins, and look from a time on; null is for the newest minute. */
+  /** Find the first message of the filter, and show messages from a time on; null for the newest minute. */
   async _begin(from) {
     this.leave();
     const asked = this.asked;
@@ -121,7 +121,7 @@ export class Past {
       if (this.stream.value === "") this.streams((await ask("streams")).streams.map(({ name }) => name));
       if (asked !== this.asked) return;
       if (this.stream.value === "") {
-        this.viewer.say("This broker keeps no log, so there is no past to look into.");
+        this.viewer.say("This broker keeps no log.");
         return;
       }
       const first = await this._firstTime(asked);
@@ -138,14 +138,14 @@ export class Past {
     await this.look(start);
   }
 
-  /** When the first message came that the filter shows: null if there is none. */
+  /** The time of the first message of the filter, or null. */
   async _firstTime(asked) {
     let position = "earliest";
     while (position !== null && asked === this.asked) {
       const query = new URLSearchParams({ filter: this.filter(), from: position, limit: 1 });
       const { messages, next } = await ask(`${this._path()}?${query}`);
       if (messages.length > 0) return Date.parse(messages[0].timestamp);
-      position = next; // a search for what is rare is broken off, and says where to go on
+      position = next; // a long search ends early, and says where to continue
       if (position !== null && asked === this.asked) this.viewer.say("Looking for the first message ...");
     }
     return null;

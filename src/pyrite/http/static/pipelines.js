@@ -1,4 +1,4 @@
-// Spark pipelines: what each last said of itself, retained at $pipelines/NAME.
+// Spark pipelines: the last status of each, retained at $pipelines/NAME.
 
 import { element, setText } from "./dom.js";
 import { duration, number } from "./text.js";
@@ -8,7 +8,7 @@ const COLUMNS = ["Pipeline", "State", "Batch", "Rows a second", "Lag", "Last hea
 const START = new Set(["Pipeline", "State"]);
 
 export class Pipelines {
-  /** `emptied` is called when the last one goes while the panel is looked at. */
+  /** `emptied` is called when the last pipeline is removed while the panel is visible. */
   constructor(panel, tab, emptied) {
     this.panel = panel;
     this.emptied = emptied;
@@ -25,27 +25,27 @@ export class Pipelines {
     setInterval(() => this._ages(), 1000);
   }
 
-  /** Say why nothing is told of pipelines; an empty reason is none. */
+  /** Show why there is no status; an empty reason clears the note. */
   refuse(reason) {
     setText(this.refused, reason);
     this.refused.hidden = reason === "";
     this._tab();
   }
 
-  /** Forget all that was said. */
+  /** Remove all pipelines. */
   clear() {
     this.rows.clear();
     this.body.replaceChildren();
     this.refuse("");
   }
 
-  /** Take what a pipeline says; what is not JSON, or has no object in it, is not one. */
+  /** Handle the status of a pipeline; a payload that is not a JSON object removes the pipeline. */
   take(topic, payload) {
     let said = null;
     try {
       said = JSON.parse(new TextDecoder().decode(payload));
     } catch {
-      // an empty payload takes a pipeline away
+      // an empty payload removes the pipeline
     }
     if (said === null || typeof said !== "object" || Array.isArray(said)) {
       this.rows.get(topic)?.row.remove();
@@ -72,7 +72,7 @@ export class Pipelines {
     this._tab();
   }
 
-  /** Show the tab while there is something to see. */
+  /** Show the tab while there are pipelines. */
   _tab() {
     this.tab.hidden = this.rows.size === 0 && this.refused.hidden;
     if (this.tab.hidden && !this.panel.hidden) this.emptied();

@@ -1,4 +1,4 @@
-// The plots at the top: what goes in and out, the log's growth, and how long commits take.
+// The plots: traffic, growth of the log, and duration of commits.
 
 import { byId, element, setText } from "./dom.js";
 import { bytes, clock, number, short } from "./text.js";
@@ -10,8 +10,8 @@ const daytime = (seconds) => clock(seconds * 1000).slice(0, 8);
 const milliseconds = (value) => `${number(value)} ms`;
 const each = (write) => (value) => `${write(value)}/s`;
 
-// Element, series as [name, key in a sample, colour], how values are written,
-// and the figure without which it is hidden.
+// Element, series as [name, key in a sample, colour], format of values,
+// and the metric without which the plot is hidden.
 const PLOTS = [
   [
     "plot-messages",
@@ -43,7 +43,7 @@ const PLOTS = [
   ],
 ];
 
-/** From the first time to the last; at least some seconds, so that few samples do not fill the whole width. */
+/** The range of times; at least some seconds, so that few samples do not fill the whole width. */
 function span(times) {
   const most = times.at(-1) ?? Date.now() / 1000;
   return [Math.min(times[0] ?? most, most - LEAST_SECONDS), most];
@@ -67,7 +67,7 @@ class Plot {
     new ResizeObserver(() => this.resize()).observe(this.place);
   }
 
-  /** Make the plot in the colours of the theme. */
+  /** Create the plot in the colours of the theme. */
   draw() {
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
@@ -87,7 +87,7 @@ class Plot {
         cursor: { y: false, drag: { setScale: false }, points: { size: 5 } },
         legend: { show: false },
         scales: {
-          x: { range: () => span(this.data[0]) }, // of a single sample, uPlot would show the whole day
+          x: { range: () => span(this.data[0]) }, // for a single sample, uPlot would show the whole day
           y: { range: (_chart, _least, most) => [0, Math.max(most ?? 0, 1) * 1.1] },
         },
         axes: [
@@ -96,7 +96,7 @@ class Plot {
             size: 24,
             space: 76,
             grid: { show: false },
-            // uPlot has a tick after the end where there is none before it: its label would be cut off
+            // uPlot may add a tick after the end, whose label would be cut off
             values: ({ scales }, ticks) => ticks.map((tick) => (tick <= scales.x.max ? daytime(tick) : "")),
           },
           { ...axis, size: 42, gap: 4, space: 28, values: (_chart, ticks) => ticks.map(short) },
@@ -123,7 +123,7 @@ class Plot {
     this.chart.setSize({ width, height });
   }
 
-  /** Hide what the broker does not tell. */
+  /** Hide plots of metrics that the broker does not have. */
   hide(figures) {
     this.panel.hidden = !figures.values.has(this.needs);
   }
@@ -145,7 +145,7 @@ class Plot {
   }
 }
 
-/** Make the plots, and keep them up to date. */
+/** Create the plots, and update them. */
 export function plots(figures) {
   const all = PLOTS.map((plot) => new Plot(...plot));
   document.addEventListener("themechange", () => all.forEach((plot) => plot.draw()));

@@ -3,7 +3,7 @@
 import { byId, setText } from "./dom.js";
 import { asText, bytes } from "./text.js";
 
-/** Make the form work; returns a function that fills it with a message. */
+/** Activate the form; returns a function that fills it with a message. */
 export function publishing(connection) {
   const note = byId("publish-note");
   const say = (text, bad = false) => {
@@ -25,7 +25,7 @@ export function publishing(connection) {
     try {
       const retain = byId("publish-retain").checked;
       await connection.publish(topic, byId("publish-payload").value, { qos, retain, properties });
-      say(qos === 0 ? "Sent. With QoS 0 the broker does not answer." : "Published: the broker has it.");
+      say(qos === 0 ? "Sent. With QoS 0 the broker does not answer." : "Published.");
     } catch (error) {
       say(`Refused: ${error.message}`, true);
     }
@@ -36,7 +36,7 @@ export function publishing(connection) {
     byId("publish-payload").value = asText(message.payload) ?? "";
     byId("publish-type").value = message.properties.contentType ?? "";
     byId("publish-retain").checked = message.retain;
-    if (asText(message.payload) === null) say("The payload is not text, and was left out.", true);
+    if (asText(message.payload) === null) say("The payload is not text and was omitted.", true);
     else if (message.payload.length < message.size)
       say(`This is the first ${bytes(message.payload.length)} of ${bytes(message.size)}.`, true);
     else say("");

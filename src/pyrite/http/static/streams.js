@@ -1,4 +1,4 @@
-// The table of streams: what the log holds, and how fast it grows.
+// The table of streams: their size and growth.
 
 import { ask } from "./api.js";
 import { element, setText } from "./dom.js";
@@ -8,7 +8,7 @@ const COLUMNS = ["Stream", "Topics", "First", "End", "Messages", "Growth", "Size
 const START = new Set(["Stream", "Topics", "State"]);
 
 export class Streams {
-  /** `names` is called with the streams that there are. */
+  /** `names` is called with the names of the streams. */
   constructor(panel, note, names) {
     this.note = note;
     this.names = names;
@@ -23,7 +23,7 @@ export class Streams {
     );
   }
 
-  /** Ask for the streams. */
+  /** Load the streams. */
   async refresh(again = false) {
     if (this.refused && !again) return;
     try {

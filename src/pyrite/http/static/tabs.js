@@ -1,6 +1,6 @@
-// Tabs that arrow keys reach: one of a list is chosen, and its panel is shown.
+// Tabs with arrow keys: shows the panel of the selected tab.
 
-/** Make a `role=tablist` work; `chosen` is called with the tab's id. Returns a function that chooses one. */
+/** Activate a `role=tablist`; `chosen` is called with the tab's id. Returns a function that selects a tab. */
 export function tabs(list, chosen = () => {}) {
   const all = [...list.querySelectorAll("[role=tab]")];
   const panels = new Map(all.map((tab) => [tab, document.getElementById(tab.getAttribute("aria-controls"))]));

@@ -1,16 +1,16 @@
-// Numbers, times and payloads as people read them.
+// Formats numbers, times and payloads.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SMALL = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 const PREVIEW_BYTES = 200;
 
-/** A number with separators; one digit after the point where it is small. */
+/** A number with separators, and one decimal if it is small. */
 export function number(value) {
   return Math.abs(value) < 10 && !Number.isInteger(value) ? SMALL.format(value) : WHOLE.format(value);
 }
 
-/** A number in few characters, for axes. */
+/** A short number, for axes. */
 export function short(value) {
   const size = Math.abs(value);
   if (size >= 1e9) return `${SMALL.format(value / 1e9)}G`;
@@ -19,15 +19,15 @@ export function short(value) {
   return SMALL.format(value);
 }
 
-/** How many of something there are, in words. */
+/** A count with its noun. */
 export function counted(value, one, more) {
   return `${number(value)} ${value === 1 ? one : more}`;
 }
 
-// Characters that cannot be seen, would end a line, or would turn around those that follow.
+// Invisible characters, line ends, and characters that change the text direction.
 const UNSEEN = /[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]/g;
 
-/** A text of one line in which all can be seen: what has no shape has its number, or one of its own (U+2400). */
+/** A text in one line, with symbols (U+2400) or code points for invisible characters. */
 export function visible(text) {
   return text.replace(UNSEEN, (character) => {
     const code = character.charCodeAt(0);
@@ -45,7 +45,7 @@ export function bytes(value) {
   return `${unit === 0 || Math.abs(value) >= 100 ? WHOLE.format(value) : SMALL.format(value)} ${UNITS[unit]}`;
 }
 
-/** Seconds as days, hours, minutes and seconds: the two largest that count. */
+/** A duration in its two largest units of days, hours, minutes and seconds. */
 export function duration(seconds) {
   const parts = [
     [Math.floor(seconds / 86400), "d"],
@@ -70,14 +70,14 @@ export function clock(milliseconds) {
   return `${time}.${pad(date.getMilliseconds(), 3)}`;
 }
 
-/** Day and time, as people write them and as `datetime-local` takes them. */
+/** Date and time, in the format of `datetime-local`. */
 export function moment(milliseconds) {
   const date = new Date(milliseconds);
   const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
   return `${day}T${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
-/** The payload as text, or null if it is none. The last character may be cut where the payload was. */
+/** The payload as text, or null if it is not UTF-8. The last character may be truncated. */
 export function asText(payload) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(payload, { stream: true });
@@ -87,7 +87,7 @@ export function asText(payload) {
   }
 }
 
-/** The payload as JSON with indentation, or null if it is none. */
+/** The payload as indented JSON, or null if it is not JSON. */
 export function asJson(payload) {
   const text = asText(payload);
   if (text === null || !/^\s*[[{"\-0-9tfn]/.test(text)) return null;
@@ -100,9 +100,9 @@ export function asJson(payload) {
 }
 
 const TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
-const MOST_INDENTATION = 40; // levels; beyond it, lines grow faster than what is in them
+const MOST_INDENTATION = 40; // levels
 
-/** JSON with indentation, and every number as it came: as numbers of JavaScript, large ones would change. */
+/** Indent JSON without parsing numbers, which would change large ones. */
 function indented(text) {
   const tokens = text.match(TOKENS);
   const parts = [];
@@ -138,13 +138,13 @@ export function asHex(payload, most = 4096) {
   return rows.join("\n");
 }
 
-/** Bytes as one run of hexadecimal digits. */
+/** Bytes as hexadecimal digits. */
 export function plainHex(payload, most = 64) {
   const digits = Array.from(payload.subarray(0, most), (byte) => pad(byte.toString(16))).join(" ");
   return payload.length > most ? `${digits} ...` : digits;
 }
 
-/** The beginning of a payload, in one line. */
+/** The beginning of a payload in one line. */
 export function preview(payload) {
   const start = payload.subarray(0, PREVIEW_BYTES);
   const text = asText(start);

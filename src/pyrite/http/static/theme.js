@@ -1,4 +1,4 @@
-// Light or dark, before the first paint: what was chosen here before, else what the system says.
+// Sets the light or dark theme before the first paint: the stored choice, or that of the system.
 (() => {
   const KEY = "pyrite-theme";
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -6,7 +6,7 @@
     try {
       return localStorage.getItem(KEY);
     } catch {
-      return null; // storage may be forbidden; the choice then lasts as long as the page
+      return null; // without storage, the choice lasts as long as the page
     }
   };
   const apply = (theme) => {

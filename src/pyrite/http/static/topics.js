@@ -1,6 +1,6 @@
-// Topic filters, as MQTT has them.
+// MQTT topic filters.
 
-/** Return a function that says whether a topic matches the filter. */
+/** Return a function that returns true for topics that match the filter. */
 export function matcher(filter) {
   const levels = filter.startsWith("$share/") ? filter.split("/").slice(2) : filter.split("/");
   const plain = levels.join("/");
@@ -17,7 +17,7 @@ export function matcher(filter) {
   };
 }
 
-/** What is wrong with a filter, or null. */
+/** The error in a filter, or null. */
 export function complaint(filter) {
   if (filter === "") return "A filter has at least one character; # stands for all topics.";
   const levels = filter.split("/");

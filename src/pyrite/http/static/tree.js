@@ -1,4 +1,4 @@
-// The tree of topics: grows as messages arrive, and stays bounded. Only the rows in sight are in the page.
+// The topic tree: grows as messages arrive, up to a limit. Only visible rows are in the page.
 
 import { eachFrame, element, setText } from "./dom.js";
 import { counted, number, preview, visible } from "./text.js";
@@ -26,7 +26,7 @@ class Node {
 }
 
 export class Tree {
-  /** `chosen(filter)` is called when a topic is picked. */
+  /** `chosen(filter)` is called when a topic is selected. */
   constructor(list, { empty, count, note, chosen }) {
     this.list = list;
     this.scroller = list.parentElement;
@@ -46,7 +46,7 @@ export class Tree {
     this.clear();
   }
 
-  /** Forget all topics. */
+  /** Remove all topics. */
   clear() {
     this.root = new Node("", "", -1, null);
     this.root.children = new Map();
@@ -61,22 +61,22 @@ export class Tree {
     this.rendered();
   }
 
-  /** Say why nothing comes. */
+  /** Show why there are no messages. */
   refuse(reason) {
     this.refused = reason;
     this.rendered();
   }
 
-  /** Note a message. */
+  /** Count a message. */
   take(topic, payload, packet) {
     const node = this._find(topic);
     if (node === null) {
       this.leftOut += 1;
     } else {
       if (node.value === null) this.topics += 1;
-      // What is retained is sent again to each who subscribes: it counts once.
+      // Every subscription sends retained messages again; count them once.
       const again = packet.retain && node.value !== null;
-      node.value = Uint8Array.prototype.slice.call(payload, 0, KEPT_BYTES); // a copy, of a large read
+      node.value = Uint8Array.prototype.slice.call(payload, 0, KEPT_BYTES); // a copy, because it is part of a large buffer
       if (!again) for (let at = node; at !== null; at = at.parent) at.count += 1;
     }
     this.rendered();

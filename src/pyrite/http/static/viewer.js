@@ -1,16 +1,16 @@
-// The list of messages: live ones as they arrive, as many as people can look at, or some of the past.
+// The list of messages: live ones at a readable rate, or messages of the past.
 
 import { eachFrame, element, setText } from "./dom.js";
 import { clock, bytes, counted, number, preview, visible } from "./text.js";
 
 const MOST_ROWS = 200;
 const ROWS_A_SECOND = 60;
-const BURST = 150; // that many at once are shown in full
+const BURST = 150; // messages shown at once
 const KEPT_BYTES = 65536; // of each payload
 const SHOW_MILLISECONDS = 100;
 
 export class Viewer {
-  /** `chosen(message)` is called when one is picked. */
+  /** `chosen(message)` is called when a message is selected. */
   constructor(list, { empty, count, leftOut, note, chosen }) {
     this.list = list;
     this.texts = { empty, count, leftOut, note };
@@ -32,7 +32,7 @@ export class Viewer {
     );
   }
 
-  /** Forget all messages and counts. */
+  /** Remove all messages and counts. */
   clear() {
     this.list.replaceChildren();
     this.waiting = [];
@@ -47,12 +47,12 @@ export class Viewer {
     this._words();
   }
 
-  /** Say something below the list: a refusal, or what there is to know. */
+  /** Show a note below the list. */
   say(text) {
     setText(this.texts.note, text);
   }
 
-  /** Take a live message. Beyond what people can look at, it is counted and left out. */
+  /** Show a live message, or only count it if there are too many. */
   take(topic, payload, packet) {
     this.received += 1;
     if (this.paused) {
@@ -64,10 +64,10 @@ export class Viewer {
       return;
     }
     this.allowance -= 1;
-    // The page subscribes with QoS 0, so what the publisher chose is not known here.
+    // The page subscribes with QoS 0, so the publisher's QoS is unknown.
     this.waiting.push({
       topic,
-      payload: Uint8Array.prototype.slice.call(payload, 0, KEPT_BYTES), // a copy: it is part of a large read
+      payload: Uint8Array.prototype.slice.call(payload, 0, KEPT_BYTES), // a copy, because it is part of a large buffer
       size: payload.length,
       time: Date.now(),
       retain: packet.retain,
@@ -75,14 +75,14 @@ export class Viewer {
     });
   }
 
-  /** Freeze the list, or let it go on. */
+  /** Pause or resume the list. */
   pause(paused) {
     this.paused = paused;
     if (!paused) this.whilePaused = 0;
     this._words();
   }
 
-  /** Show messages of the past, the oldest first. */
+  /** Show messages of the past, oldest first. */
   past(messages) {
     this.waiting = [];
     this.list.replaceChildren(...messages.map((message) => this._row(message)));
