@@ -1,24 +1,29 @@
-/* An MQTT load generator that is never the bottleneck: one thread, one epoll, large reads, batched writes.
+/* An MQTT load generator: one thread, one epoll, large reads, batched writes.
  *
  *   load throughput --port 1883 --qos 1 --window 1000     as fast as the broker delivers (closed loop)
  *   load paced      --port 1883 --rate 1000               a fixed rate, to measure latency
+ *   load fill       --port 1883 --qos 1 --messages 1000   publish so many messages, without subscribers
  *   load catch-up   --port 1883 --qos 1 --window 1000     a session leaves, misses --messages, comes back for them
  *   load connect    --port 1883 --connections 9000        time to connect all; holds them until stdin closes
- *   load ceiling    --subscribers 100                     itself against a mere byte-forwarder, no broker
+ *   load ceiling    --subscribers 100                     the generator against a byte-forwarder, no broker
  *
- * Every payload begins with 16 bytes: send time (CLOCK_MONOTONIC ns, 8), source (4), sequence number (4).
- * A source is a publisher, or with --mixed one of its topics. A subscriber therefore knows what it must see next
- * from each source: a lost, repeated, reordered, misrouted or damaged message is counted, never overlooked.
+ * Every payload begins with a stamp of 16 bytes: send time (CLOCK_MONOTONIC ns, 8), source (4), sequence number (4).
+ * The rest is random, from a hash of source and sequence number, so that no compression and no cache can exploit it.
+ * With --json the payload is a JSON object of 58 to 172 bytes: the stamp in hexadecimal, and random readings.
+ * A source is one topic of one publisher. So a subscriber knows the next message of each source to its last byte: lost,
+ * duplicated, reordered, misrouted and damaged messages are all counted.
  *
- * Closed loop: at most --window messages are published and not yet received by all who should receive them,
- * so no broker is driven into dropping. For QoS 1 and 2 a publisher also has at most --window messages
- * unacknowledged (or the broker's Receive Maximum, if that is less). With --subscribers 0 that alone is the window,
- * and the latency is that of the acknowledgement.
+ * Closed loop: at most --window messages are published and not yet received by all their subscribers, so no broker is
+ * driven into dropping messages. For QoS 1 and 2 a publisher also has at most --window messages unacknowledged (or the
+ * broker's Receive Maximum, if that is less). With --subscribers 0 only that limit holds, and the latency is that of the
+ * acknowledgement; with --window 1 as well, each publisher sends its next message when the last is acknowledged.
  *
  * The result is one JSON line on standard output. Exit status 1: something failed, said on standard error.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -40,25 +45,21 @@
 
 #define SECOND 1000000000ull
 #define STAMP 16                 /* bytes of time, source and sequence number in front of every payload */
+#define JSON_START "{\"id\":\""   /* followed by the stamp in hexadecimal, */
+#define JSON_VALUES "\",\"values\":["  /* this, readings of the form 12.34, and ]} */
+#define READINGS 20              /* a JSON object has between one and so many */
+#define PACKET_SPACE 512         /* more than a PUBLISH needs besides its payload */
 #define READ_SIZE (256 * 1024)
 #define WRITE_SIZE (64 * 1024)   /* a pipelined publisher puts at most about this much into one write */
 #define WRITES_PER_TURN 256      /* with one packet per write: how many, before incoming data has its turn */
 #define NAP 50000                /* ns; see nap() */
 #define STALL (3 * SECOND)       /* nothing arrived for so long: what is outstanding will never arrive */
 #define SETUP_LIMIT (60 * SECOND)
-#define FILLER 0x5a
-#define KINDS 16                 /* with --mixed: of messages that a publisher sends in turn */
 
 typedef struct {                 /* bytes waiting to be written */
     uint8_t *bytes;
     size_t start, end, capacity;
 } Outbox;
-
-typedef struct {                 /* a PUBLISH, complete but for packet id, time and sequence number */
-    uint8_t *packet;
-    size_t size, id_at, stamp_at;
-    uint32_t topic, sequence;
-} Template;
 
 typedef enum { CLOSED, CONNECTING, AWAIT_CONNACK, AWAIT_SUBACK, READY } State;
 
@@ -72,29 +73,30 @@ typedef struct {
     size_t partial_size, partial_capacity;
     Outbox out;
     /* publisher only */
-    Template *templates, *turn;  /* one, or one for each kind of message; the next to be sent */
+    uint32_t *sequences, turn;   /* the next sequence number of each of its topics; the topic of the next message */
     uint32_t unacknowledged;
     uint16_t packet_id;
     uint8_t *pending_ids;        /* a bit for each packet id in use, to notice an acknowledgement of nothing */
     uint64_t *sent_at;           /* by packet id; only where there are no subscribers */
+    void *tls;
 } Connection;
 
 typedef struct { uint64_t flow; uint32_t first, last; } Gap;   /* numbers skipped: lost, unless they come late */
 
 static struct {
     const char *mode, *host;
-    int port, mqtt, properties, qos, one_packet_per_write, one_to_one;
-    uint32_t kinds, publishers, subscribers, topics, window, batch, connections, in_progress, payload, messages;
+    int port, mqtt, properties, json, retain, tls, qos, one_packet_per_write, one_to_one;
+    uint32_t per_publisher, publishers, subscribers, topics, window, batch, connections, in_progress, payload, messages;
     double seconds, warmup, rate;
-    const char *pids;
-} option = {.host = "127.0.0.1", .mqtt = 3, .kinds = 1, .publishers = 1, .subscribers = 1, .topics = 1, .window = 4096,
+    const char *pids, *user;
+} option = {.host = "127.0.0.1", .mqtt = 3, .per_publisher = 1, .publishers = 1, .subscribers = 1, .topics = 1, .window = 4096,
             .batch = 1, .connections = 1000, .in_progress = 64, .payload = 64, .seconds = 2, .warmup = 0.5,
             .rate = 1000, .messages = 1000000, .pids = ""};
 
 static int epoll;
 static Connection *publishers, *subscribers, *turn_of;
 static uint32_t *receivers_of_topic;
-static uint32_t *next_sequence;  /* [subscriber * sources + source]; source: publisher * kinds + kind */
+static uint32_t *next_sequence;  /* [subscriber * sources + source]; source: publisher * per_publisher + its topic */
 static Gap *gaps;
 static size_t gap_count, gap_capacity;
 static uint32_t receive_maximum = 65535;
@@ -104,6 +106,8 @@ static uint64_t sent, expected, received, acknowledged;     /* over the whole ru
 static uint64_t skipped, duplicated, out_of_order, misrouted, damaged, protocol_errors;
 static uint64_t measured_sent, measured_received, measured_acknowledged, latency_max, late_max;
 static int measuring;
+static int replies;              /* a publisher sends its next message at once when the last is acknowledged */
+static int is_counted;           /* no more than --messages are published */
 static int keeps_session, returning;     /* catch-up: subscribers have lasting sessions; and now come back to them */
 static uint64_t histogram[64 * 64];
 static uint32_t ready_count;
@@ -193,10 +197,15 @@ static size_t build_connect(uint8_t *to, const Connection *c) {
     sprintf(client_id, "load-%s-%u", c->is_subscriber ? "s" : "p", c->index);
     p = put_text(p, "MQTT");
     *p++ = option.mqtt == 5 ? 5 : 4;
-    *p++ = keeps_session && c->is_subscriber ? 0 : 2;    /* clean session / clean start */
+    uint8_t clean = keeps_session && c->is_subscriber ? 0 : 2;   /* clean session / clean start */
+    *p++ = clean | (option.user ? 0xc0 : 0);
     p = put16(p, 600);                          /* keep alive: longer than any run, so no PINGREQ is needed */
     if (option.mqtt == 5) *p++ = 0;             /* no properties */
     p = put_text(p, client_id);
+    if (option.user) {           /* the password is the same as the name */
+        p = put_text(p, option.user);
+        p = put_text(p, option.user);
+    }
     return build(to, 0x10, body, (size_t)(p - body));
 }
 
@@ -210,43 +219,132 @@ static size_t build_subscribe(uint8_t *to, const Connection *c) {
     return build(to, 0x82, body, (size_t)(p - body));
 }
 
-/* With --mixed sizes are spread around --payload, from 30 below to 30 above, and no two in sequence are equal. */
-static uint32_t payload_of_kind(uint32_t kind) {
-    return option.kinds == 1 ? option.payload : option.payload + 4 * (kind * 7 % KINDS) - 30;
+/* ---- payloads ---- */
+
+static uint16_t hexadecimal[256];
+static uint8_t nibble[256];
+static uint64_t reading_text[10000];     /* "12.34," */
+
+static void prepare_tables(void) {
+    for (unsigned i = 0; i < 256; i++) {
+        char text[8];
+        snprintf(text, sizeof text, "%02x", i);
+        memcpy(&hexadecimal[i], text, 2);
+    }
+    for (unsigned i = 0; i < 16; i++) nibble[(uint8_t)"0123456789abcdef"[i]] = (uint8_t)i;
+    for (unsigned i = 0; i < 10000; i++) {
+        char text[16] = {0};
+        snprintf(text, sizeof text, "%02u.%02u,", i / 100 % 100, i % 100);
+        memcpy(&reading_text[i], text, 8);
+    }
 }
 
-static void build_publish(Template *template, uint32_t publisher, uint32_t kind) {
-    uint32_t source = publisher * option.kinds + kind, payload = payload_of_kind(kind);
-    uint8_t *body = allocate(payload + 256, 1), *p = body;
-    char topic[32];
-    template->topic = (publisher + kind) % option.topics;
-    topic_name(topic, template->topic);
-    p = put_text(p, topic);
-    size_t id_at = (size_t)(p - body);
-    if (option.qos) p = put16(p, 0);
-    if (option.mqtt == 5) {
-        uint8_t properties[128], *q = properties;
-        if (option.properties) {
-            *q++ = 0x03;
-            q = put_text(q, "application/octet-stream");
-            *q++ = 0x26;
-            q = put_text(q, "source");
-            q = put_text(q, "benchmark");
+static inline uint64_t random_word(uint64_t seed, uint64_t number) {     /* splitmix64 */
+    uint64_t x = seed + (number + 1) * 0x9e3779b97f4a7c15ull;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+static inline uint64_t seed_of(uint32_t source, uint32_t sequence) {
+    return ((uint64_t)source << 32 | sequence) * 0xd6e8feb86659fd93ull;
+}
+
+static inline uint32_t payload_size(uint32_t source, uint32_t sequence) {
+    if (!option.json) return option.payload;
+    uint32_t readings = 1 + (uint32_t)(random_word(seed_of(source, sequence), 0) >> 32) % READINGS;
+    return (uint32_t)(strlen(JSON_START) + 2 * STAMP + strlen(JSON_VALUES)) + 6 * readings + 1;
+}
+
+/* Write what follows the stamp; up to 8 bytes behind it may be overwritten. */
+static inline void put_rest(uint8_t *p, uint32_t size, uint32_t source, uint32_t sequence) {
+    uint64_t seed = seed_of(source, sequence), word = 0;
+    if (!option.json) {
+        for (uint32_t at = 0; at < size; at += 8) {
+            word = random_word(seed, at);
+            memcpy(p + at, &word, 8);
         }
-        p = put_length(p, (size_t)(q - properties));
-        memcpy(p, properties, (size_t)(q - properties));
-        p += q - properties;
+        return;
     }
-    size_t stamp_at = (size_t)(p - body);
-    memset(p, FILLER, payload);
-    memcpy(p + 8, &source, 4);
-    p += payload;
-    size_t size = (size_t)(p - body);
-    template->packet = allocate(size + 8, 1);
-    template->size = build(template->packet, (uint8_t)(0x30 | option.qos << 1), body, size);
-    template->id_at = template->size - size + id_at;
-    template->stamp_at = template->size - size + stamp_at;
-    free(body);
+    memcpy(p, JSON_VALUES, strlen(JSON_VALUES));
+    uint8_t *end = p + size;
+    p += strlen(JSON_VALUES);
+    for (uint32_t number = 0; p < end - 1; number++, p += 6) {
+        word = number % 4 ? word >> 16 : random_word(seed, 1 + number);
+        memcpy(p, &reading_text[(word & 0xffff) * 10000 >> 16], 8);
+    }
+    p[-1] = ']', p[0] = '}';
+}
+
+static inline uint8_t *put_payload(uint8_t *p, uint64_t time, uint32_t source, uint32_t sequence) {
+    uint8_t stamp[STAMP], *end = p + payload_size(source, sequence);
+    memcpy(stamp, &time, 8);
+    memcpy(stamp + 8, &source, 4);
+    memcpy(stamp + 12, &sequence, 4);
+    if (option.json) {
+        memcpy(p, JSON_START, strlen(JSON_START));
+        p += strlen(JSON_START);
+        for (unsigned i = 0; i < STAMP; i++, p += 2) memcpy(p, &hexadecimal[stamp[i]], 2);
+    } else {
+        memcpy(p, stamp, STAMP);
+        p += STAMP;
+    }
+    put_rest(p, (uint32_t)(end - p), source, sequence);
+    return end;
+}
+
+/* Read the stamp of a payload. Return whether all bytes are as they were sent. */
+static inline int read_payload(const uint8_t *p, size_t size, uint64_t *time, uint32_t *source, uint32_t *sequence) {
+    static uint8_t rest[READ_SIZE + 8];
+    uint8_t stamp[STAMP];
+    const uint8_t *end = p + size;
+    if (option.json) {
+        if (size < strlen(JSON_START) + 2 * STAMP || memcmp(p, JSON_START, strlen(JSON_START))) return 0;
+        p += strlen(JSON_START);
+        for (unsigned i = 0; i < STAMP; i++, p += 2) stamp[i] = (uint8_t)(nibble[p[0]] << 4 | nibble[p[1]]);
+    } else {
+        if (size < STAMP) return 0;
+        memcpy(stamp, p, STAMP);
+        p += STAMP;
+    }
+    memcpy(time, stamp, 8);
+    memcpy(source, stamp + 8, 4);
+    memcpy(sequence, stamp + 12, 4);
+    if (*source >= option.publishers * option.per_publisher || size != payload_size(*source, *sequence)) return 0;
+    put_rest(rest, (uint32_t)(end - p), *source, *sequence);
+    return !memcmp(p, rest, (size_t)(end - p));
+}
+
+static uint32_t topic_of(uint32_t source) {
+    return (source / option.per_publisher + source % option.per_publisher) % option.topics;
+}
+
+/* The remaining length takes four bytes in a first step, and is then made as short as it should be. */
+static size_t build_publish(uint8_t *to, uint32_t source, uint32_t sequence, unsigned packet_id, uint64_t time) {
+    uint8_t *p = to + 5, *body = p;
+    p = put16(p, 12);
+    memcpy(p, "bench/", 6);
+    p += 6;
+    uint32_t topic = topic_of(source);
+    for (int i = 5; i >= 0; i--, topic /= 10) p[i] = (uint8_t)('0' + topic % 10);
+    p += 6;
+    if (option.qos) p = put16(p, packet_id);
+    if (option.properties) {     /* content type, and a user property of varying length */
+        static const char type[] = "\x03\0\x10" "application/json\x26\0\x05trace\0";
+        uint64_t word = random_word(seed_of(source, sequence), 1u << 20);
+        unsigned length = 8 + (unsigned)(word >> 59);
+        *p++ = (uint8_t)(sizeof type + length);
+        memcpy(p, type, sizeof type - 1);
+        p += sizeof type - 1;
+        *p++ = (uint8_t)length;
+        for (unsigned i = 0; i < length; i++) *p++ = (uint8_t)('a' + (word >> i % 16 * 4 & 15));
+    } else if (option.mqtt == 5) *p++ = 0;
+    p = put_payload(p, time, source, sequence);
+    size_t size = (size_t)(p - body), header = size < 128 ? 2 : size < 16384 ? 3 : 4;
+    to[0] = (uint8_t)(0x30 | option.qos << 1 | option.retain);
+    put_length(to + 1, size);
+    if (header < 5) memmove(to + header, body, size);
+    return header + size;
 }
 
 /* ---- sockets ---- */
@@ -267,6 +365,83 @@ static uint8_t *reserve(Outbox *out, size_t size) {
     return out->bytes + out->end;
 }
 
+static const char *describe(const Connection *c);
+
+/* ---- TLS, from the OpenSSL library at run time: so neither its headers nor its library are needed to compile this ---- */
+
+static struct {
+    void *context;
+    void *(*new_tls)(void *);
+    int (*set_fd)(void *, int), (*connect)(void *), (*read)(void *, void *, int), (*write)(void *, const void *, int);
+    int (*get_error)(const void *, int);
+} tls;
+
+enum { TLS_WANTS_READ = 2, TLS_WANTS_WRITE = 3, TLS_SYSTEM = 5, TLS_CLOSED = 6 };
+
+static void *tls_symbol(void *library, const char *name) {
+    void *symbol = dlsym(library, name);
+    if (!symbol) fail("OpenSSL has no %s", name);
+    return symbol;
+}
+
+static void load_tls(void) {
+    void *library = dlopen("libssl.so.3", RTLD_NOW);
+    if (!library) fail("--tls: %s", dlerror());
+    void *(*new_context)(void *) = tls_symbol(library, "SSL_CTX_new");
+    void *(*method)(void) = tls_symbol(library, "TLS_client_method");
+    long (*control)(void *, int, long, void *) = tls_symbol(library, "SSL_CTX_ctrl");
+    tls.context = new_context(method());
+    control(tls.context, 33, 1 | 2, NULL);       /* SSL_CTRL_MODE: partial writes, from a buffer that may move */
+    tls.new_tls = tls_symbol(library, "SSL_new");
+    tls.set_fd = tls_symbol(library, "SSL_set_fd");
+    tls.connect = tls_symbol(library, "SSL_connect");
+    tls.read = tls_symbol(library, "SSL_read");
+    tls.write = tls_symbol(library, "SSL_write");
+    tls.get_error = tls_symbol(library, "SSL_get_error");
+}
+
+/* Blocks until the handshake is done: there are few connections where this is used. */
+static void tls_handshake(Connection *c) {
+    int flags = fcntl(c->fd, F_GETFL);
+    c->tls = tls.new_tls(tls.context);
+    fcntl(c->fd, F_SETFL, flags & ~O_NONBLOCK);
+    if (!tls.set_fd(c->tls, c->fd) || tls.connect(c->tls) != 1) fail("TLS handshake of %s failed", describe(c));
+    fcntl(c->fd, F_SETFL, flags);
+}
+
+static ssize_t tls_result(Connection *c, int n) {
+    int error = tls.get_error(c->tls, n);
+    if (error == TLS_CLOSED) return 0;
+    if (error == TLS_WANTS_READ || error == TLS_WANTS_WRITE) errno = EAGAIN;
+    else if (error != TLS_SYSTEM || !errno) errno = EPROTO;
+    return -1;
+}
+
+static ssize_t tls_write(Connection *c, const uint8_t *bytes, size_t size) {
+    size_t done = 0;
+    while (done < size) {
+        int n = tls.write(c->tls, bytes + done, (int)(size - done));
+        if (n <= 0) return done ? (ssize_t)done : tls_result(c, n);
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+/* Reads until nothing is left, for epoll does not tell of what OpenSSL has buffered. */
+static ssize_t tls_read(Connection *c, uint8_t *to, size_t size) {
+    size_t done = 0;
+    while (done < size) {
+        int n = tls.read(c->tls, to + done, (int)(size - done));
+        if (n <= 0) return done ? (ssize_t)done : tls_result(c, n);
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+static ssize_t receive(Connection *c, uint8_t *to, size_t size) {
+    return c->tls ? tls_read(c, to, size) : read(c->fd, to, size);
+}
+
 static const char *describe(const Connection *c) {
     static char text[48];
     sprintf(text, "%s %u", c->is_subscriber ? "subscriber" : "publisher", c->index);
@@ -280,7 +455,8 @@ static void flush(Connection *c) {
          * (how large TCP's congestion window was when slow start ended) whether TCP puts packets together: the same
          * broker gets 230,000/s in one run and 700,000/s in the next. */
         int flags = option.one_packet_per_write ? MSG_EOR : 0;
-        ssize_t n = send(c->fd, out->bytes + out->start, out->end - out->start, flags);
+        ssize_t n = c->tls ? tls_write(c, out->bytes + out->start, out->end - out->start)
+                           : send(c->fd, out->bytes + out->start, out->end - out->start, flags);
         if (n > 0) out->start += (size_t)n;
         else if (n < 0 && errno != EAGAIN) fail("writing to %s: %s", describe(c), strerror(errno));
     }
@@ -308,6 +484,9 @@ static void open_connection(Connection *c) {
 }
 
 /* ---- what a packet from the broker means ---- */
+
+static void append_publish(Connection *c, uint64_t now);
+static int may_publish(const Connection *c);
 
 static void skip(uint64_t flow, uint32_t first, uint32_t last) {
     if (gap_count == gap_capacity) {
@@ -338,14 +517,9 @@ static void late_or_repeated(uint64_t flow, uint32_t sequence) {
 
 static inline void on_message(Connection *c, const uint8_t *payload, size_t size, uint64_t now) {
     uint64_t time;
-    uint32_t source, sequence, sources = option.publishers * option.kinds;
-    if (size < STAMP) { damaged++; return; }
-    memcpy(&time, payload, 8);
-    memcpy(&source, payload + 8, 4);
-    memcpy(&sequence, payload + 12, 4);
-    if (source >= sources || size != payload_of_kind(source % option.kinds)
-        || (size > STAMP && payload[size - 1] != FILLER)) { damaged++; return; }
-    if (option.one_to_one && source % option.topics != c->index % option.topics) { misrouted++; return; }
+    uint32_t source, sequence, sources = option.publishers * option.per_publisher;
+    if (!read_payload(payload, size, &time, &source, &sequence)) { damaged++; return; }
+    if (option.one_to_one && topic_of(source) != c->index % option.topics) { misrouted++; return; }
     uint64_t flow = (uint64_t)c->index * sources + source;
     uint32_t awaited = next_sequence[flow];
     if (__builtin_expect(sequence != awaited, 0)) {
@@ -462,7 +636,7 @@ static void on_packet(Connection *c, uint8_t type, const uint8_t *body, size_t s
 
 static void on_readable(Connection *c) {
     memcpy(input, c->partial, c->partial_size);
-    ssize_t n = read(c->fd, input + c->partial_size, READ_SIZE);
+    ssize_t n = receive(c, input + c->partial_size, READ_SIZE);
     if (n < 0 && errno == EAGAIN) return;
     if (n <= 0) fail("the broker closed the connection of %s: %s", describe(c), n ? strerror(errno) : "end of file");
     uint64_t now = now_ns();
@@ -483,6 +657,7 @@ static void on_readable(Connection *c) {
         if (!c->partial) fail("out of memory");
     }
     memcpy(c->partial, p, c->partial_size);
+    if (replies && !c->is_subscriber && c->state == READY && may_publish(c)) append_publish(c, now);
     flush(c);                    /* all the answers to what one read brought leave in one write */
 }
 
@@ -492,6 +667,7 @@ static void on_event(Connection *c, uint32_t events) {
         socklen_t size = sizeof error;
         getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size);
         if (error) fail("connect %s: %s", describe(c), strerror(error));
+        if (option.tls) tls_handshake(c);
         c->out.end += build_connect(reserve(&c->out, 256), c);
         c->state = AWAIT_CONNACK;
         flush(c);
@@ -529,24 +705,19 @@ static void bring_up(Connection *all, uint32_t count, int are_subscribers) {
 /* ---- publishing ---- */
 
 static void append_publish(Connection *c, uint64_t now) {
-    Template *t = c->turn;
-    uint8_t *p = reserve(&c->out, t->size);
-    memcpy(p, t->packet, t->size);
-    memcpy(p + t->stamp_at, &now, 8);
-    memcpy(p + t->stamp_at + 12, &t->sequence, 4);
-    t->sequence++;
-    if (++c->turn == c->templates + option.kinds) c->turn = c->templates;
+    uint32_t source = c->index * option.per_publisher + c->turn;
+    uint8_t *p = reserve(&c->out, option.payload + PACKET_SPACE);
     if (option.qos) {
         if (!++c->packet_id) c->packet_id = 1;
-        put16(p + t->id_at, c->packet_id);
         c->pending_ids[c->packet_id >> 3] |= (uint8_t)(1 << (c->packet_id & 7));
         c->unacknowledged++;
         if (c->sent_at) c->sent_at[c->packet_id] = now;
     }
-    c->out.end += t->size;
+    c->out.end += build_publish(p, source, c->sequences[c->turn]++, c->packet_id, now);
+    if (++c->turn == option.per_publisher) c->turn = 0;
     sent++;
     measured_sent += (uint64_t)measuring;
-    expected += receivers_of_topic[t->topic];
+    expected += receivers_of_topic[topic_of(source)];
 }
 
 static int may_publish(const Connection *c) {
@@ -559,7 +730,7 @@ static uint64_t credit(void) {
     static uint64_t fan;
     if (option.qos && (!option.subscribers || keeps_session)) {  /* nobody is there: only acknowledgements count */
         uint64_t room = (uint64_t)option.window * option.publishers - (sent - acknowledged);
-        return keeps_session && room > option.messages - sent ? option.messages - sent : room;
+        return is_counted && room > option.messages - sent ? option.messages - sent : room;
     }
     if (!fan) {
         for (uint32_t i = 0; i < option.publishers; i++) fan += receivers_of_topic[i % option.topics];
@@ -598,23 +769,25 @@ static int publish(void) {
 
 /* ---- measuring ---- */
 
-/* CPU seconds so far of the processes in --pid, from /proc/<pid>/stat. */
+/* CPU seconds so far of all threads of the processes in --pid. /proc/PID/stat counts in clock ticks of 10 ms, which is
+ * too coarse for slow traffic; schedstat counts nanoseconds. */
 static double broker_cpu(void) {
-    double ticks = 0;
+    double seconds = 0;
     for (const char *p = option.pids; *p; p += strcspn(p, ","), p += *p == ',') {
-        char path[64], text[1024];
-        snprintf(path, sizeof path, "/proc/%d/stat", atoi(p));
-        FILE *file = fopen(path, "r");
-        if (!file) fail("no process %d", atoi(p));
-        text[fread(text, 1, sizeof text - 1, file)] = 0;
-        fclose(file);
-        unsigned long user, system;
-        char *after_name = strrchr(text, ')');
-        const char *format = ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu";
-        if (after_name && sscanf(after_name, format, &user, &system) == 2)
-            ticks += (double)(user + system);
+        char path[300];
+        snprintf(path, sizeof path, "/proc/%d/task", atoi(p));
+        DIR *threads = opendir(path);
+        if (!threads) fail("no process %d", atoi(p));
+        for (struct dirent *entry; (entry = readdir(threads));) {
+            unsigned long long ns;
+            snprintf(path, sizeof path, "/proc/%d/task/%s/schedstat", atoi(p), entry->d_name);
+            FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+            if (file && fscanf(file, "%llu", &ns) == 1) seconds += (double)ns / 1e9;
+            if (file) fclose(file);
+        }
+        closedir(threads);
     }
-    return ticks / (double)sysconf(_SC_CLK_TCK);
+    return seconds;
 }
 
 /* CPU seconds so far of the whole machine: with it, a report tells when something else was running too. */
@@ -670,7 +843,7 @@ static void report(Reading from, Reading to) {
 static void set_up(void) {
     publishers = allocate(option.publishers, sizeof *publishers);
     subscribers = allocate(option.subscribers, sizeof *subscribers);
-    next_sequence = allocate((size_t)option.publishers * option.kinds * option.subscribers, sizeof *next_sequence);
+    next_sequence = allocate((size_t)option.publishers * option.per_publisher * option.subscribers, sizeof *next_sequence);
     receivers_of_topic = allocate(option.topics, sizeof *receivers_of_topic);
     for (uint32_t i = 0; i < option.subscribers; i++)
         for (uint32_t t = 0; t < option.topics; t++)
@@ -679,8 +852,7 @@ static void set_up(void) {
     bring_up(publishers, option.publishers, 0);
     for (uint32_t i = 0; i < option.publishers; i++) {
         Connection *c = &publishers[i];
-        c->templates = c->turn = allocate(option.kinds, sizeof *c->templates);
-        for (uint32_t kind = 0; kind < option.kinds; kind++) build_publish(&c->templates[kind], i, kind);
+        c->sequences = allocate(option.per_publisher, sizeof *c->sequences);
         if (option.qos) c->pending_ids = allocate(65536 / 8, 1);
         if (option.qos && !option.subscribers) c->sent_at = allocate(65536, sizeof *c->sent_at);
     }
@@ -712,9 +884,10 @@ static void run_throughput(void) {
     uint64_t start = now_ns(), last_progress = start, before = 0;
     uint64_t begin = start + (uint64_t)(option.warmup * 1e9), end = begin + (uint64_t)(option.seconds * 1e9);
     Reading from = {0}, to;
+    replies = option.qos && !option.subscribers && option.window == 1;
     for (;;) {
-        int more = publish();
-        if (!more) nap();
+        int more = replies && sent ? 0 : publish();
+        if (!more && !replies) nap();
         turn(more ? 0 : 20);
         uint64_t now = now_ns();
         if (!measuring && now >= begin) { from = reading(); measuring = 1; }
@@ -724,7 +897,7 @@ static void run_throughput(void) {
     }
     to = reading();
     if (!from.time) from = to, from.time = start;
-    measuring = 0;
+    measuring = replies = 0;
     drain();
     report(from, to);
 }
@@ -764,6 +937,7 @@ static void run_paced(void) {
 static void leave(Connection *c) {
     struct timeval limit = {.tv_sec = 10};
     ssize_t n;
+    if (c->tls) fail("catch-up: not with --tls");
     if (write(c->fd, "\xe0\0", 2) != 2) fail("writing to %s: %s", describe(c), strerror(errno));
     epoll_ctl(epoll, EPOLL_CTL_DEL, c->fd, NULL);
     fcntl(c->fd, F_SETFL, 0);
@@ -774,14 +948,10 @@ static void leave(Connection *c) {
     c->state = CLOSED;
 }
 
-/* Subscribers leave, --messages are published and acknowledged, and the subscribers come back. Measured is the time
- * from then to the last message. */
-static void run_catch_up(void) {
-    if (!option.qos || option.mqtt == 5) fail("catch-up: only with --qos 1 or 2, and MQTT 3.1.1");
-    keeps_session = 1;
-    set_up();
-    for (uint32_t i = 0; i < option.subscribers; i++) leave(&subscribers[i]);
+/* Publish --messages, and wait until all are acknowledged. */
+static void publish_all(void) {
     uint64_t before = 0, last_progress = now_ns();
+    is_counted = 1;
     while (acknowledged < option.messages) {
         int more = publish();
         if (!more) nap();
@@ -789,6 +959,25 @@ static void run_catch_up(void) {
         if (acknowledged != before) { before = acknowledged; last_progress = now_ns(); }
         else if (now_ns() - last_progress > STALL) fail("no PUBACK came for %llu s", STALL / SECOND);
     }
+}
+
+static void run_fill(void) {
+    if (!option.qos || option.subscribers) fail("fill: only with --qos 1 or 2, and --subscribers 0");
+    set_up();
+    Reading from = reading();
+    measuring = 1;
+    publish_all();
+    report(from, reading());
+}
+
+/* Subscribers leave, --messages are published and acknowledged, and the subscribers come back. Measured is the time
+ * from then to the last message. */
+static void run_catch_up(void) {
+    if (!option.qos || option.mqtt == 5) fail("catch-up: only with --qos 1 or 2, and MQTT 3.1.1");
+    keeps_session = 1;
+    set_up();
+    for (uint32_t i = 0; i < option.subscribers; i++) leave(&subscribers[i]);
+    publish_all();
     Reading from = reading();
     measuring = returning = 1;
     bring_up(subscribers, option.subscribers, 1);
@@ -852,11 +1041,17 @@ static void forward(int listener) {
                 write_all(peer->fd, option.mqtt == 5 ? v5 : v3, option.mqtt == 5 ? 6 : 5);
                 peer->size = 0;
                 subscriber_fds[subscriber_count++] = peer->fd;
-            } else if (peer->size >= 5) {        /* all packets of a publisher have one size: move whole ones */
-                size_t length = 0, at = 1;
-                unsigned shift = 0;
-                do { length |= (size_t)(peer->bytes[at] & 127) << shift; shift += 7; } while (peer->bytes[at++] & 128);
-                size_t whole = peer->size / (at + length) * (at + length);
+            } else {                             /* move whole packets */
+                size_t whole = 0;
+                for (;;) {
+                    size_t length = 0, at = whole + 1;
+                    unsigned shift = 0;
+                    while (at < peer->size && peer->bytes[at] & 128) length |= (size_t)(peer->bytes[at++] & 127) << shift, shift += 7;
+                    if (at >= peer->size) break;
+                    length |= (size_t)peer->bytes[at] << shift;
+                    if (at + 1 + length > peer->size) break;
+                    whole = at + 1 + length;
+                }
                 for (int s = 0; s < subscriber_count; s++) write_all(subscriber_fds[s], peer->bytes, whole);
                 memmove(peer->bytes, peer->bytes + whole, peer->size - whole);
                 peer->size -= whole;
@@ -892,36 +1087,42 @@ static void run_ceiling(void) {
 /* ---- the command line ---- */
 
 static const char usage[] =
-    "usage: load throughput|paced|catch-up|connect|ceiling [options]\n"
+    "usage: load throughput|paced|fill|catch-up|connect|ceiling [options]\n"
     "  --host ADDRESS          a loopback address (127.0.0.1)\n"
     "  --port PORT             the broker's port\n"
     "  --mqtt 3|5              MQTT 3.1.1 or 5.0 (3)\n"
-    "  --properties            MQTT 5: publish with a content type and a user property\n"
+    "  --properties            publish with a content type and a user property of varying length; needs --mqtt 5\n"
+    "  --retain                publish retained messages\n"
+    "  --tls                   connect over TLS, without verifying the broker\n"
+    "  --user NAME             log in with this name, and the name as the password\n"
     "  --qos 0|1|2             of publishes and subscriptions (0)\n"
     "  --publishers N          (1)\n"
     "  --subscribers N         with 0, latency is that of acknowledgements (1)\n"
-    "  --topics N              publisher i publishes to topic i mod N (1)\n"
+    "  --topics N              of all publishers together (1)\n"
+    "  --per-publisher N       topics of one publisher, in turn; its first is its own number (1)\n"
     "  --one-to-one            subscriber i subscribes to topic i mod N; otherwise every one to all topics\n"
     "  --payload BYTES         at least 16 (64)\n"
-    "  --mixed                 a publisher's messages differ in topic (of --topics) and size (--payload +- 30)\n"
+    "  --json                  payloads are JSON objects of 58 to 172 bytes, instead of --payload random bytes\n"
     "  --window N              messages outstanding at most (4096)\n"
     "  --batch N               publish only when the window has room for so many (1)\n"
     "  --one-packet-per-write  and per TCP segment; otherwise as many per write as the window allows\n"
     "  --seconds S             measured time (2)\n"
     "  --warmup S              before it (0.5)\n"
     "  --rate R                paced: messages a second over all publishers (1000)\n"
-    "  --messages N            catch-up: how many are missed (1000000)\n"
+    "  --messages N            fill, catch-up: how many are published (1000000)\n"
     "  --connections N         connect: how many (1000)\n"
     "  --in-progress N         connections being opened at a time (64)\n"
     "  --pid PID[,PID]         processes of the broker, whose CPU time is to be reported\n";
 
-enum { HOST = 256, PORT, MQTT, PROPERTIES, QOS, PUBLISHERS, SUBSCRIBERS, TOPICS, ONE_TO_ONE, MIXED, PAYLOAD,
+enum { HOST = 256, PORT, MQTT, PROPERTIES, RETAIN, TLS, USER, QOS, PUBLISHERS, SUBSCRIBERS, TOPICS, PER_PUBLISHER,
+       ONE_TO_ONE, JSON, PAYLOAD,
        WINDOW, BATCH, ONE_PACKET, SECONDS, WARMUP, RATE, MESSAGES, CONNECTIONS, IN_PROGRESS, PID, HELP };
 
 static const struct option long_options[] = {
     {"host", 1, 0, HOST}, {"port", 1, 0, PORT}, {"mqtt", 1, 0, MQTT}, {"properties", 0, 0, PROPERTIES},
+    {"retain", 0, 0, RETAIN}, {"tls", 0, 0, TLS}, {"user", 1, 0, USER}, {"per-publisher", 1, 0, PER_PUBLISHER},
     {"qos", 1, 0, QOS}, {"publishers", 1, 0, PUBLISHERS}, {"subscribers", 1, 0, SUBSCRIBERS},
-    {"topics", 1, 0, TOPICS}, {"one-to-one", 0, 0, ONE_TO_ONE}, {"mixed", 0, 0, MIXED}, {"payload", 1, 0, PAYLOAD},
+    {"topics", 1, 0, TOPICS}, {"one-to-one", 0, 0, ONE_TO_ONE}, {"json", 0, 0, JSON}, {"payload", 1, 0, PAYLOAD},
     {"window", 1, 0, WINDOW}, {"batch", 1, 0, BATCH}, {"one-packet-per-write", 0, 0, ONE_PACKET},
     {"seconds", 1, 0, SECONDS}, {"warmup", 1, 0, WARMUP}, {"rate", 1, 0, RATE},
     {"messages", 1, 0, MESSAGES}, {"connections", 1, 0, CONNECTIONS}, {"in-progress", 1, 0, IN_PROGRESS},
@@ -944,9 +1145,13 @@ static void read_command_line(int argc, char **argv) {
     case QOS: option.qos = (int)count_of("qos", 0, 2); break;
     case PUBLISHERS: option.publishers = count_of("publishers", 1, 18000); break;
     case SUBSCRIBERS: option.subscribers = count_of("subscribers", 0, 18000); break;
-    case TOPICS: option.topics = count_of("topics", 1, 999999); break;
+    case TOPICS: option.topics = count_of("topics", 1, 1000000); break;
+    case PER_PUBLISHER: option.per_publisher = count_of("per-publisher", 1, 1000000); break;
     case ONE_TO_ONE: option.one_to_one = 1; break;
-    case MIXED: option.kinds = KINDS; break;
+    case JSON: option.json = 1; break;
+    case RETAIN: option.retain = 1; break;
+    case TLS: option.tls = 1; load_tls(); break;
+    case USER: option.user = optarg; break;
     case PAYLOAD: option.payload = count_of("payload", STAMP, READ_SIZE / 2); break;
     case WINDOW: option.window = count_of("window", 1, 1000000); break;
     case BATCH: option.batch = count_of("batch", 1, 1000000); break;
@@ -964,8 +1169,7 @@ static void read_command_line(int argc, char **argv) {
     if (optind != argc - 1) { fputs(usage, stderr); exit(2); }
     option.mode = argv[optind];
     if (option.qos && option.window > 32767) fail("--window: at most 32767 with QoS 1 or 2, for packet ids");
-    if (option.kinds > 1 && (option.one_to_one || option.payload < STAMP + 30 || !strcmp(option.mode, "ceiling")))
-        fail("--mixed needs a --payload of at least %d, and goes with neither --one-to-one nor ceiling", STAMP + 30);
+    if (option.properties && option.mqtt != 5) fail("--properties needs --mqtt 5");
     if (option.batch > option.window) fail("--batch is larger than --window");
     if (option.rate <= 0 || option.seconds <= 0) fail("--rate and --seconds must be above 0");
     if (strncmp(option.host, "127.", 4)) fail("--host: only loopback addresses (127.x.x.x)");
@@ -982,8 +1186,10 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     alarm((unsigned)(option.seconds + option.warmup) + 600);     /* whatever happens, it ends */
     epoll = epoll_create1(EPOLL_CLOEXEC);
+    prepare_tables();
     if (!strcmp(option.mode, "throughput")) run_throughput();
     else if (!strcmp(option.mode, "paced")) run_paced();
+    else if (!strcmp(option.mode, "fill")) run_fill();
     else if (!strcmp(option.mode, "catch-up")) run_catch_up();
     else if (!strcmp(option.mode, "connect")) run_connect();
     else if (!strcmp(option.mode, "ceiling")) run_ceiling();

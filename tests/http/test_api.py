@@ -567,7 +567,7 @@ def test_a_closed_connection_is_given_no_message(api: httpx.Client) -> None:
 
 def test_invalid_pulls_are_refused(api: httpx.Client) -> None:
     pull = "/api/v1/consumers/strict/pull"
-    problem(api.post(pull, json={}), 404, "there is no consumer 'strict': pull with a filter makes it")
+    problem(api.post(pull, json={}), 404, "there is no consumer 'strict': pull with a filter to create it")
     assert api.post(pull, json={"filter": "a/#"}).status_code == 200
     problem(api.post(pull, json={"filter": "b"}), 409, "with the filter 'a/#'")
     problem(api.post(pull, json={"filter": "a#"}), 400, "'#' stands alone")

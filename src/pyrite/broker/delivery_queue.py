@@ -52,7 +52,7 @@ class DeliveryQueue:
         """Replace the first batch, a mixed one, by its single messages."""
         assert self.entries is not None
         batch, qos, target = self.entries.popleft()
-        self.entries.extendleft((single, qos, target) for single in reversed(batch.parts()))
+        self.entries.extendleft([(single, qos, target) for single in reversed(batch.parts())])
 
     def sift(self, keep: Callable[[Batch, int, Subscription], Iterable[Queued]]) -> Iterator[None]:
         """Replace each entry by those that `keep` returns for it, one entry a step.

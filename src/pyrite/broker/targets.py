@@ -18,8 +18,10 @@ MAX_TRIED_FILTERS = 8
 
 def asks_for(session: Session, topic: bytes) -> bool:
     """Return whether any of a session's subscriptions matches a topic."""
-    replayed = (replay.subscription for replay in session.replays or ())
-    return any(_matching(session, topic)) or any(matches(one.topic_filter, topic) for one in replayed)
+    replays = session.replays or ()
+    return any(_matching(session, topic)) or any(
+        [matches(replay.subscription.topic_filter, topic) for replay in replays]
+    )
 
 
 def _matching(session: Session, topic: bytes) -> Iterable[Subscription]:

@@ -60,12 +60,15 @@ events = Events()
 """Shared by the whole process, like its loggers."""
 
 
+_ACCESS_CODES = (*WHO_IT_IS, CONNECTION_RATE_EXCEEDED)
+
+
 def tell_refused(broker: Broker, who: Credentials, code: int, reason: str) -> None:
     """Count and log a refused client, of any protocol."""
     broker.figures.connections_refused += 1
     events.tell(
         "refused",
-        ACCESS if code in (*WHO_IT_IS, CONNECTION_RATE_EXCEEDED) else CONNECTIONS,
+        ACCESS if code in _ACCESS_CODES else CONNECTIONS,
         client=who.client_id or None,
         user=who.username,
         address=who.address,

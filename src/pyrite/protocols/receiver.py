@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyrite.broker.core import TURN
 from pyrite.broker.link import Link, Transport
+from pyrite.broker.timers import TURN
 from pyrite.protocols.states import CLOSED, WAITING, State
 
 if TYPE_CHECKING:
@@ -30,17 +30,14 @@ class Backlog:
         """Append a work item."""
         self._pieces.append(steps)
 
-    def __iter__(self) -> Backlog:
-        return self
-
-    def __next__(self) -> None:
-        """Do one step."""
+    def step(self) -> bool:
+        """Do one step. Return False when nothing is left."""
         pieces = self._pieces
         while pieces:
             for _ in pieces[0]:
-                return
+                return True
             pieces.popleft()
-        raise StopIteration
+        return False
 
 
 class Receiver(Link):
@@ -76,25 +73,25 @@ class Receiver(Link):
         """Read no more from the client before its next turn."""
         if not self.interrupted and self.state is not CLOSED:
             self.hold()
-            self.broker.interrupted(self)
+            self.broker.turns.add(self)
 
     def receive_later(self, data: bytes) -> None:
         """Handle one read from the client in a later turn."""
         self.hold()
-        self.broker.interrupted(self)
+        self.broker.turns.add(self)
         self.feed(data)
 
     def interrupt(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` in a later turn."""
         self.keep(data, at, 0)
         self.hold()
-        self.broker.interrupted(self)
+        self.broker.turns.add(self)
 
     def wait_for_room(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` when the journal has room again."""
         self.keep(data, at, 0)
         self.hold()
-        self.broker.choke(self)
+        self.broker.turns.wait_for_journal(self)
 
     def wait_for_fan_outs(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` when fewer deliveries are pending."""
@@ -143,11 +140,7 @@ class Receiver(Link):
         if until is None:
             until = clock() + TURN
         backlog = self.backlog
-        while self.state is not CLOSED:
-            try:
-                next(backlog)
-            except StopIteration:
-                break
+        while self.state is not CLOSED and backlog.step():
             if clock() > until:
                 return False
         self.backlog = None

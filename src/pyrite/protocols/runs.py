@@ -22,7 +22,8 @@ Word = tuple[str, int, int]
 def words(expected: bytes, at: int) -> Iterator[Word]:
     """Yield the bytes expected at position `at` of every packet, as numbers of eight bytes where possible."""
     if len(expected) < 8:
-        yield from (("u1", at + where, byte) for where, byte in enumerate(expected))
+        for where, byte in enumerate(expected):
+            yield "u1", at + where, byte
         return
     for where in (*range(0, len(expected) - 8, 8), len(expected) - 8):  # the last may overlap
         yield "<u8", at + where, int.from_bytes(expected[where : where + 8], "little")

@@ -116,7 +116,9 @@ class TopicTree(Generic[Value]):
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
         """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""
-        return (topic for topic in self.steps(topic_filter) if topic is not None)
+        for topic in self.steps(topic_filter):
+            if topic is not None:
+                yield topic
 
     def steps(self, topic_filter: bytes) -> Iterator[bytes | None]:
         """Yield the same in short steps, with None for a branch without a topic that matches."""
@@ -151,13 +153,10 @@ class TopicTree(Generic[Value]):
 
     def _below(self, branch: _Branch) -> Iterator[_Branch]:
         """Yield what wildcards match below a branch."""
-        if branch.children is None:
-            return iter(())
-        if branch is not self._root:
-            return iter(branch.children.values())
-        return (  # [MQTT-4.7.2-1]
-            below for name, below in branch.children.items() if not name.startswith(b"$")
-        )
+        is_root = branch is self._root
+        for name, below in (branch.children or {}).items():
+            if not (is_root and name.startswith(b"$")):  # [MQTT-4.7.2-1]
+                yield below
 
     def take_apart(self) -> Iterator[None]:
         """Free a tree that nothing needs any more, a little in each step."""

@@ -137,7 +137,7 @@ class AtSignConnection(TranslatingConnection):
         """Subscribe to every message, so that `notify` can decide which ones the client receives."""
         assert self.client is not None
         self.client.pushes = self
-        self.broker.subscribe(Subscription(self.ensure_session(), b"#", 0), None, b"#")
+        self.broker.subscribing.subscribe(Subscription(self.ensure_session(), b"#", 0), None, b"#")
 
     def _serve(self, fields: list[str]) -> None:
         client = self.client
@@ -167,7 +167,7 @@ class AtSignConnection(TranslatingConnection):
             raise InvalidTopic("a topic name holds no wildcard")
         self._note_subscription(client, topic)
         name = topic.encode()
-        refusal = self.broker.create_topic(name)
+        refusal = self.broker.catalog.create(name)
         if refusal:
             self.refuse(refusal)
         else:
@@ -209,7 +209,7 @@ class AtSignConnection(TranslatingConnection):
 
     def _retained_payloads(self) -> Iterator[tuple[str, bytes]]:
         """Yield the topics with a retained message, and its payload."""
-        for found in self.broker.topics_for(b"#"):
+        for found in self.broker.catalog.each(b"#"):
             if found is not None and found[1] is not None:
                 yield found[0].decode(), found[1]
 

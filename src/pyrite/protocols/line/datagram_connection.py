@@ -73,15 +73,13 @@ class DatagramTransport:
 class DatagramConnection(LineConnection):
     """One client over UDP."""
 
-    __slots__ = ("_answered", "_datagrams", "_proved", "_remembered", "_token", "_unacknowledged")
-
-    transport: DatagramTransport
+    __slots__ = ("_answered", "_datagrams", "_proved", "_remembered", "_socket", "_token", "_unacknowledged")
 
     def __init__(self, datagrams: Datagrams, address: Address) -> None:
         self._datagrams = datagrams
-        transport = DatagramTransport(datagrams, address)
+        self._socket = DatagramTransport(datagrams, address)
         where = f"{address[0]}:{address[1]}"
-        super().__init__(datagrams.broker, datagrams.options, transport, address[0], where)
+        super().__init__(datagrams.broker, datagrams.options, self._socket, address[0], where)
         self._proved = False
         """Whether the client has proved that it receives datagrams at its address."""
         self._token = secrets.token_urlsafe(4).encode()
@@ -101,8 +99,8 @@ class DatagramConnection(LineConnection):
         was_alive, self.seen_at = self.is_alive, self.broker.now
         if not was_alive:
             self.due()  # sends the waiting messages
-        if self.transport.budget is not None:
-            self.transport.budget += len(data)
+        if self._socket.budget is not None:
+            self._socket.budget += len(data)
         asked = parse(data.partition(b"\n")[0])
         if not self._proved and self._proves(asked):
             self._admit()
@@ -122,21 +120,21 @@ class DatagramConnection(LineConnection):
         A Ping shorter than the challenge is answered with Pong instead. A forgotten client sends a
         longer Ping: it gets the challenge, and learns that its subscriptions are gone.
         """
-        assert self.transport.budget is not None
+        assert self._socket.budget is not None
         challenge = line("Ping", self._token)
-        if asked.command == "Ping" and len(challenge) > self.transport.budget:
-            self.transport.write(line("Pong", *asked.words[:1]))
+        if asked.command == "Ping" and len(challenge) > self._socket.budget:
+            self._socket.write(line("Pong", *asked.words[:1]))
             return
         if len(data) <= MAX_REMEMBERED:
             self._remembered = data
-        self.transport.write(challenge)
+        self._socket.write(challenge)
 
     def _proves(self, asked: Line) -> bool:
         return asked.command == "Pong" and asked.words[:1] == [self._token]
 
     def _admit(self) -> None:
         """Turn this stranger into a client, unless there are too many clients."""
-        self.transport.budget = None
+        self._socket.budget = None
         full = self._datagrams.admit((self.credentials.address, int(self.peer.rpartition(":")[2])))
         if full:
             self.tell_refused(0, full)
@@ -272,7 +270,7 @@ class DatagramConnection(LineConnection):
         self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
-        self.transport.abort()
+        self._socket.abort()
 
     def log_in_overdue(self) -> None:
         """Forget a client that has not logged in in time."""
@@ -295,4 +293,4 @@ class DatagramConnection(LineConnection):
             self.forget_term()
             self.broker.timers.cancel(self)
             self.flush()
-            self.transport.close()
+            self._socket.close()
