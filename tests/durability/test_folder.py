@@ -106,7 +106,7 @@ def test_a_folder_of_another_program_is_refused_and_unchanged(tmp_path: Path) ->
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-bob.txt").write_text("Dear Bob")
     before = contents(tmp_path)
-    refused(tmp_path, "no data folder of Pyrite's", "letters")
+    refused(tmp_path, "not a Pyrite data folder", "letters")
     assert contents(tmp_path) == before
 
 

@@ -103,7 +103,7 @@ def test_who_may_not_have_what_a_consumer_has_is_not_told_what_that_is(client: C
         ("create", b"[]", "expected"),
         ("ack", b'["default:' + b"9" * 5_000 + b'"]', "is not a place"),
         ("ack", b"[[[]]]", "is not a place"),
-        ("ack", b'["default:"]', "'default:' is no place"),
+        ("ack", b'["default:"]', "'default:' is not a place"),
         ("fetch", b'{"count": 1.5}', "a number from 1"),
         ("fetch", b"\xff", "not JSON"),
     ],

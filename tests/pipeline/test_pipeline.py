@@ -403,7 +403,7 @@ def test_a_project_path_may_contain_a_space(story: Story) -> None:
 
 def test_ctrl_c_ends_the_run_and_all_its_processes(story: Story) -> None:
     assert story.interrupted == (0, 0), "\n".join(story.last_words)
-    assert any("ending after this run" in line for line in story.last_words)
+    assert any("stopping after this run" in line for line in story.last_words)
     assert any(line.startswith("run ") for line in story.last_words), "it was not cut off"
     assert not any("Traceback" in line for line in story.last_words)
     assert story.counts_after == story.counts[-1], "there was nothing new"
