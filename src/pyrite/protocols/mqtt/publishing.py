@@ -80,7 +80,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         if text:
             refused = Reason.TOPIC_NAME_INVALID
             if not shape.qos or connection.form != FORM_V5:  # no acknowledgement can carry the refusal
-                raise ProtocolError(refused, text)
+                raise ProtocolError(Reason.TOPIC_NAME_INVALID, text)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)
