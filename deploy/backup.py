@@ -75,8 +75,9 @@ def copy_stream(stream: Path, copy: Path) -> None:
     copied: dict[str, tuple[int, int]] = {}
     for _ in range(MAX_PASSES):
         names = set(os.listdir(stream))
-        # The index before its segment, as it must not refer to data missing from the copy.
-        for name in sorted(names, key=lambda one: (not one.endswith(".index"), one)):
+        # The tail before its segment, where its messages may be moved meanwhile. The index as well, as
+        # it must not refer to data missing from the copy.
+        for name in sorted(names, key=lambda one: (not one.endswith((".tail", ".index")), one)):
             copy_if_changed(stream / name, copy / name, copied)
         if set(os.listdir(stream)) == names:
             for name in copied.keys() - names:

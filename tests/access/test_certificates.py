@@ -94,7 +94,7 @@ def test_a_certificate_identifies_a_user_of_flight(tmp_path: Path) -> None:
         bob: dict[str, Any] = {"username": "bob", "password": "secret"}
         with (
             FlightLog(broker.urls[1], ca_file=authority, cert_file=ann, **bob) as log,
-            pytest.raises(PermissionError, match="another user's"),
+            pytest.raises(PermissionError, match="another user"),
         ):
             log.table(Query(topics=("users/bob",)))
         with (
@@ -115,7 +115,7 @@ def test_flight_refuses_names_that_it_cannot_verify(tmp_path: Path, tls: dict[st
     with BrokerProcess(*options, cwd=tmp_path) as broker:
         with (
             FlightLog(broker.urls[0], ca_file=authority, cert_file=ann) as log,
-            pytest.raises(PermissionError, match="a user name and password are needed"),
+            pytest.raises(PermissionError, match="a user name and password are required"),
         ):
             log.streams()
         bob: dict[str, Any] = {"username": "bob", "password": "secret"}

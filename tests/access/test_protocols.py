@@ -341,7 +341,7 @@ def test_a_wrong_password_is_refused(broker: BrokerProcess, scheme: str, name: s
     url = broker.urls[SCHEMES.index(scheme)]
     NAMES[name] = "guess-of-anyone"
     try:
-        with pytest.raises(REFUSALS, match=r"(?i)the password is wrong|too many failed log-ins") as caught:
+        with pytest.raises(REFUSALS, match=r"(?i)password|too many failed log-ins") as caught:
             WAYS[scheme](broker, url, name, "come in", "")
         expected = {"mqtt": (0x86, 0x9F), "ws": (0x86, 0x9F), "http": (401, 429)}.get(scheme)
         assert expected is None or code_of(caught.value) in expected
@@ -363,7 +363,7 @@ def test_a_client_refused_over_udp_has_no_identity_until_accepted(broker: Broker
     with LineClient("127.0.0.1", port, udp=True) as client:
         refused(client)
         client.subscribe("public/news")
-        with pytest.raises(LineError, match="not authorized for 'sensors/bob/t'"):
+        with pytest.raises(LineError, match="not authorized: publish 'sensors/bob/t'"):
             client.publish("sensors/bob/t", b"x")
     with LineClient("127.0.0.1", port, udp=True) as client:
         refused(client)
@@ -442,7 +442,7 @@ def test_a_wrong_password_is_counted_and_logged(broker: BrokerProcess, scheme: s
 def test_a_broker_reachable_from_other_machines_needs_users(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         BrokerProcess("--listen=mqtt://0.0.0.0:0", "--data", str(tmp_path / "data"))
-    assert "other machines could reach it, and there are no users" in str(caught.value)
+    assert "other machines can connect, but there are no users" in str(caught.value)
     assert "pyrite passwd FILE NAME" in str(caught.value)
     with BrokerProcess("--listen=mqtt://0.0.0.0:0", "--allow-anonymous", "--ephemeral") as broker:
         assert broker.stop(signal.SIGTERM) == 0
@@ -453,7 +453,7 @@ def test_a_broker_reachable_from_other_machines_needs_users(tmp_path: Path) -> N
     [
         (
             "[access]\nusers = 'none'\n",
-            "access.users = 'none': expected a file that exists",
+            "access.users = 'none': expected an existing file",
         ),
         ("[access]\nusers = 'broken'\n", "broken, line 1: expected name:hash"),
         ("[[access.rule]]\npublish = ['#']\n", "[[access.rule]] 1: expected users or groups"),
@@ -488,7 +488,7 @@ EMPTY = "listen = ['mqtts://0.0.0.0:0']\n[tls]\ncertificate = 'server.pem'\n"
             None,
         ),
         ("listen = ['mqtt://ann:lstn-secret@127.0.0.1:0']\n", "'mqtt://(not shown)@127.0.0.1:0': a listener"),
-        ("listen = ['mqtt://ann:lstn-secret/x@127.0.0.1:0']\n", "it cannot be read"),
+        ("listen = ['mqtt://ann:lstn-secret/x@127.0.0.1:0']\n", "invalid URL"),
         ("[access]\npassword = 'lstn-secret'\n", "access.password = (not shown): no such key"),
         ("[access]\njwt_keys = 'lstn-secret'\n", "access.jwt_keys = (not shown): expected a file"),
     ],

@@ -39,7 +39,7 @@ pull = ["#"]
 users = ["root"]
 admin = ["#"]
 """
-AGAIN = "quotas were read again"
+AGAIN = "quotas were reloaded"
 
 
 @contextmanager

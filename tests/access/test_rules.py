@@ -141,11 +141,11 @@ def test_the_file_of_users_round_trips(tmp_path: Path) -> None:
         ("# fine\n\nann:plain\n", "line 3: expected name:hash"),
         ("a b:$argon2id$x\n", "line 1: user 'a b': expected up to 128"),
         ("ann:$argon2id$x:a/b\n", "line 1: group 'a/b': expected"),
-        (f"anonymous:{HASHED}\n", "line 1: user 'anonymous': stands for others in access.rule"),
-        (f"*:{HASHED}\n", "line 1: user '*': stands for others in access.rule"),
-        (f"ann:{HASHED}\nann:{HASHED}\n", "line 2: user 'ann' is there twice"),
-        ("ann:$argon2id$garbage\n", "line 1: user 'ann' has no whole argon2 hash; pyrite passwd makes one"),
-        (f"ann:{HASHED[:-40]}\n", "line 1: user 'ann' has no whole argon2 hash"),
+        (f"anonymous:{HASHED}\n", "line 1: user 'anonymous': reserved in access.rule"),
+        (f"*:{HASHED}\n", "line 1: user '*': reserved in access.rule"),
+        (f"ann:{HASHED}\nann:{HASHED}\n", "line 2: duplicate user 'ann'"),
+        ("ann:$argon2id$garbage\n", "line 1: invalid argon2 hash of user 'ann'; pyrite passwd creates one"),
+        (f"ann:{HASHED[:-40]}\n", "line 1: invalid argon2 hash of user 'ann'"),
         ("\udcff", "is not UTF-8"),
     ],
 )
@@ -258,9 +258,9 @@ def test_rules_are_enforced_for_credentials() -> None:
         return guard.authenticate(Credentials("c", name, password, "here"))
 
     assert come("ann", b"secret") == Accept(username="ann", proof=users["ann"].hashed)
-    assert come(None, None) == Refuse(0x87, "a user name and password are needed here")
+    assert come(None, None) == Refuse(0x87, "a user name and password are required")
     for name in ["ann", "eve", "", None]:
-        assert come(name, b"guess") == Refuse(0x86, "the user name or the password is wrong")
+        assert come(name, b"guess") == Refuse(0x86, "wrong user name or password")
     assert guard.may_publish(Credentials("c", "ann", None, "here"), "a")
     assert not guard.may_publish(Credentials("c", "bob", None, "here"), "a")
     assert Guard({}, [], anonymous=True).authenticate(Credentials("c", None, None, "x")) == Accept()

@@ -91,7 +91,7 @@ def test_staged_data_belongs_to_its_user(broker: BrokerProcess, name: str | None
             lambda: other.commit(sink, 0, parts),
             lambda: stage(other, sink, rows("t/all")),
         ):
-            with pytest.raises(PermissionError, match=r"is another user's|not authorized"):
+            with pytest.raises(PermissionError, match=r"belongs to another user|not authorized"):
                 wrong()
         assert ann.commit(sink, 1, parts)
         assert ann.commit(sink, 2, stage(ann, sink, rows("t/ann", 2)))
@@ -119,7 +119,7 @@ def test_staging_needs_the_right_to_publish(broker: BrokerProcess, folder: Path,
 
 def test_staging_needs_the_right_to_publish_to_every_topic(broker: BrokerProcess, folder: Path) -> None:
     with enter(broker, "ann") as ann:
-        with pytest.raises(PermissionError, match="topic 't/carl': not authorized"):
+        with pytest.raises(PermissionError, match="not authorized: publish 't/carl'"):
             stage(ann, "for-carl", rows("t/carl", 1_000, 20_000))
         with pytest.raises(QueryError, match="nothing was staged for sink 'for-carl'"):
             stage(ann, "for-carl", rows("t/carl", 0))
@@ -152,7 +152,7 @@ def test_ownership_survives_a_restart(tmp_path: Path, folder: Path) -> None:
         assert ann.commit("anns", 0, stage(ann, "anns", rows("t/ann")))
         parts = stage(ann, "anns", rows("t/ann"))
     with running(tmp_path) as broker, enter(broker, "ann") as ann, enter(broker, "carl") as carl:
-        with pytest.raises(PermissionError, match="sink 'anns' is another user's"):
+        with pytest.raises(PermissionError, match="sink 'anns' belongs to another user"):
             stage(carl, "anns", rows("t/carl"))
         assert ann.commit("anns", 1, parts)
 
@@ -170,7 +170,7 @@ def test_a_sink_name_is_not_owned_without_a_commit(broker: BrokerProcess, folder
             lambda: carl.commit("nightly", 1, carls),
             lambda: stage(carl, "nightly", rows("t/carl")),
         ):
-            with pytest.raises(PermissionError, match="sink 'nightly' is another user's"):
+            with pytest.raises(PermissionError, match="sink 'nightly' belongs to another user"):
                 wrong()
     assert (published(broker, "t/ann"), published(broker, "t/carl")) == (before[0] + 2, before[1])
     assert not (folder / "data" / "staging" / "nightly").exists()
@@ -186,7 +186,7 @@ def test_an_abandoned_sink_name_is_free(broker: BrokerProcess) -> None:
 def test_an_administrator_can_delete_a_sink(broker: BrokerProcess) -> None:
     with enter(broker, "ann") as ann, enter(broker, "carl") as carl, enter(broker, "root") as root:
         assert carl.commit("taken", 7, stage(carl, "taken", rows("t/carl")))
-        with pytest.raises(PermissionError, match="another user's"):
+        with pytest.raises(PermissionError, match="another user"):
             ann.abort("taken")
         root.abort("taken")
         assert ann.commit("taken", 0, stage(ann, "taken", rows("t/ann")))

@@ -125,7 +125,7 @@ def test_a_short_secret_is_an_error(tmp_path: Path) -> None:
             if size == least:
                 checker(tmp_path / "keys")
                 continue
-            with pytest.raises(AccessError, match=f"'one' has {size} bytes, .* takes at least {least}"):
+            with pytest.raises(AccessError, match=f"'one' has {size} bytes, .* needs at least {least}"):
                 checker(tmp_path / "keys")
 
 
@@ -133,7 +133,7 @@ def test_keys_without_unique_names_are_an_error(tmp_path: Path) -> None:
     path = keys(tmp_path / "keys", "hs", "es")
     for wrong in (path.read_text().replace("kid", "id"), path.read_text().replace('"hs"', '"es"')):
         path.write_text(wrong)
-        with pytest.raises(AccessError, match="expected a name of its own"):
+        with pytest.raises(AccessError, match="expected a distinct name"):
             checker(path)
 
 

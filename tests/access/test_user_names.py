@@ -87,7 +87,7 @@ def test_known_and_unknown_names_cost_the_same_before_and_during_a_lockout(
 
 
 COST = "m=8,t=1,p=1"
-WRONG = "the user name or the password is wrong"
+WRONG = "wrong user name or password"
 WAIT = "too many failed log-ins; try again in 1 s"
 
 

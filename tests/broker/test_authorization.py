@@ -81,16 +81,16 @@ def test_reauthentication_as_another_user_applies_that_users_permissions(core: C
 def test_delivery_of_retained_messages_ends_when_permission_is_withdrawn(guard: Guard) -> None:
     core = Core(access=guard, clock=count().__next__)  # every look at the clock ends a turn
     core.connect("publisher").send(*(Publish(b"a/%d" % n, b"x", retain=True) for n in range(1_000)))
-    while core.broker.has_interrupted:
-        core.broker.take_turns()
+    while core.broker.turns.has_work:
+        core.broker.turns.take()
     client = core.connect("c")
     client.subscribe("a/#")
     assert len(client.payloads()) < 100
     guard.closed_to_readers = "a"
-    session = core.broker.sessions["c"]
-    core.broker.prune(session, client.connection.credentials)
+    session = core.broker.sessions.by_id["c"]
+    core.broker.subscribing.prune(session, client.connection.credentials)
     for _ in range(100):
-        core.broker.take_turns()
+        core.broker.turns.take()
     core.flush()
     assert client.payloads() == []
 
@@ -104,7 +104,7 @@ def test_subscribing_without_permission_is_refused(core: Core) -> None:
 def test_a_will_on_a_topic_without_permission_is_refused(core: Core) -> None:
     assert core.wire().connect("c", will=WillMessage(b"closed/x", b"")).reason == 0x87
     assert core.wire(V311).connect("c", will=WillMessage(b"closed/x", b"")).reason == 5
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
 
 
 def test_permissions_belong_to_the_authenticated_user_name(core: Core, guard: Guard) -> None:

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pyrite.broker import consumers, fetching
 from pyrite.broker.consumers import Consumer
-from pyrite.broker.core import TURN
 from pyrite.broker.journal import Stream
 from pyrite.broker.message import Batch
 from pyrite.broker.pending import BLOCK, Block, Pending, Place
+from pyrite.broker.timers import TURN
 from pyrite.journal.state import DROP_ALL_PENDING, SAVE_CONSUMER, State
 from pyrite.protocols.mqtt.packets import Publish, encode
 from pyrite.storage.folder import FORMAT
@@ -36,7 +36,7 @@ def create(machine: Machine, topic_filter: str = "#", name: str = "c", start: in
     positions = dict.fromkeys(machine.journal.streams, start)
     consumer = Consumer(broker, name, topic_filter.encode(), positions, within=WITHIN)
     broker.consumers[name] = consumer
-    machine.journal.save_consumer(consumer)
+    machine.journal.state.save_consumer(consumer)
     machine.journal.after(lambda: None)
     machine.core.flush()
     machine.settle()
@@ -77,7 +77,7 @@ def acknowledge(consumer: Consumer, fetched: Fetched) -> int:
     """Acknowledge messages, and return how many the consumer knew."""
     answers: list[int] = []
     consumer.acknowledge([place for place, _ in fetched], answers.append)
-    consumer.broker.flush()
+    consumer.broker.output.flush()
     assert len(answers) == 1
     return answers[0]
 
@@ -274,7 +274,7 @@ def test_a_consumer_that_was_dropped_stays_away(machine: Machine) -> None:
     create(machine)
     machine.tick(2)
     del machine.core.broker.consumers["c"]
-    machine.journal.drop_consumer("c")
+    machine.journal.state.drop_consumer("c")
     machine.restart()
     assert machine.core.broker.consumers == {}
 
@@ -370,7 +370,7 @@ class SlowClock:
 
 def waiting(machine: Machine) -> tuple[int, int]:
     """Return how many changes of the state wait to be written, and their size."""
-    changes = list(machine.journal._changes)
+    changes = list(machine.journal.state._changes)
     return len(changes), sum(len(str(values)) for _, values in changes)
 
 
@@ -421,15 +421,15 @@ def test_others_have_their_turn_while_many_messages_are_given_out(folder: Path) 
     ask(consumer, 60, answers)
     turns = 1
     while not answers:
-        assert broker.has_interrupted
-        broker.take_turns()
+        assert broker.turns.has_work
+        broker.turns.take()
         turns += 1
         assert turns < 100, "it never ends"
     assert turns >= 60 // fetching.CHUNK
     assert payloads(answers[0]) == numbers(0, 60)
     acknowledged: list[int] = []
     consumer.acknowledge([place for place, _ in answers[0]] + [answers[0][0][0]] * 100, acknowledged.append)
-    assert broker.has_interrupted
+    assert broker.turns.has_work
     machine.core.flush()
     assert acknowledged == [60]
     assert not consumer.pending
@@ -443,7 +443,7 @@ def test_a_crash_while_messages_are_given_out_loses_none_and_gives_none_twice(fo
     flood(machine, 100)
     given: Fetched = []
     consumer.fetch(60, lambda place, batch: given.append((place, batch)), lambda count: None)
-    machine.core.broker.take_turns()
+    machine.core.broker.turns.take()
     assert 0 < len(given) < 60
     acknowledged: list[int] = []
     clock.step = 0.0

@@ -105,7 +105,7 @@ def test_a_qos_2_delivery_takes_four_packets(core: Core, version: int) -> None:
     assert reader.only(Ack) == Ack(PUBREL, message.packet_id)
     reader.ack(PUBCOMP, message.packet_id)
     assert reader.received() == []
-    assert core.broker.sessions["reader"].inflight_messages == 0
+    assert core.broker.sessions.by_id["reader"].inflight_messages == 0
 
 
 def test_pubrec_with_an_unknown_packet_id_is_answered_with_that_reason(core: Core) -> None:
@@ -121,7 +121,7 @@ def test_pubrec_with_a_failure_ends_the_delivery(core: Core) -> None:
     core.connect("writer").publish("a", b"x", qos=2)
     reader.ack(PUBREC, reader.only(Publish).packet_id, reason=0x97)
     assert reader.received() == []
-    assert core.broker.sessions["reader"].inflight_messages == 0
+    assert core.broker.sessions.by_id["reader"].inflight_messages == 0
 
 
 @pytest.mark.parametrize(("granted", "kind"), [(1, PUBREC), (2, PUBACK), (2, PUBCOMP)])
@@ -174,7 +174,7 @@ def test_an_uncompleted_pubrel_is_sent_again(core: Core, version: int) -> None:
     reader = persistent(core, "reader", version)
     assert reader.only(Ack) == Ack(PUBREL, packet_id)
     reader.ack(PUBCOMP, packet_id)
-    assert core.broker.sessions["reader"].inflight_messages == 0
+    assert core.broker.sessions.by_id["reader"].inflight_messages == 0
 
 
 def test_messages_are_not_redelivered_on_the_same_connection(core: Core) -> None:
@@ -336,7 +336,7 @@ def test_a_message_too_large_for_the_client_is_skipped(core: Core) -> None:
     writer.publish("a", b"x" * 100, qos=0)
     assert reader.payloads() == [b"y"]
     assert core.broker.figures.messages_dropped == 2
-    assert core.broker.sessions["reader"].inflight_messages == 1
+    assert core.broker.sessions.by_id["reader"].inflight_messages == 1
 
 
 @pytest.mark.parametrize("qos", [0, 1])

@@ -39,9 +39,9 @@ def let_in(core: Core, user: str, client_id: str, version: int = 5, **wishes: An
 
 def settle(core: Core) -> None:
     """Give interrupted clients turns until none is left."""
-    while core.broker.has_interrupted:
-        core.broker.take_turns()
-        core.broker.flush()
+    while core.broker.turns.has_work:
+        core.broker.turns.take()
+        core.broker.output.flush()
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ def test_usage_equals_a_recount(folder: Path, seed: int) -> None:
             (client.disconnect if random.random() < 0.5 else client.drop)()
             del clients[name]
         elif action == 10 and step % 2:
-            machine.core.broker.delete_topic(random.choice(topics).encode())
+            machine.core.broker.catalog.delete(random.choice(topics).encode())
         elif action == 10:
             machine.tick(random.choice((1, 40)))
         elif step % 3 == 0:

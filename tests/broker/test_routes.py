@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrite.broker.core import FEW_MESSAGES, Broker
+from pyrite.broker.core import QUIET_MESSAGES, Broker
+from pyrite.broker.routes import MAX_CACHED_ROUTES, MIN_CACHED_ROUTES, Route
 from pyrite.broker.session import Session
-from pyrite.broker.subscriptions import (
-    FEW_ROUTES,
-    MAX_CACHED_ROUTES,
-    Route,
-    Subscription,
-    SubscriptionTree,
-)
+from pyrite.broker.subscriptions import Subscription, SubscriptionTree
 from pyrite.topics.filters import matches
 from tests.support.topics import TOPICS, filters
 
@@ -91,26 +86,26 @@ def test_the_oldest_routes_leave_the_cache_first() -> None:
     tree = SubscriptionTree()
     for number in range(MAX_CACHED_ROUTES + 20_000):
         tree.route(b"%d" % number)
-        assert len(tree.routes) <= MAX_CACHED_ROUTES
-    assert len(tree.routes) > MAX_CACHED_ROUTES * 0.9
-    first, *_, last = tree.routes
+        assert len(tree.cache.routes) <= MAX_CACHED_ROUTES
+    assert len(tree.cache.routes) > MAX_CACHED_ROUTES * 0.9
+    first, *_, last = tree.cache.routes
     assert int(last) == MAX_CACHED_ROUTES + 19_999
-    assert int(first) == MAX_CACHED_ROUTES + 20_000 - len(tree.routes)
+    assert int(first) == MAX_CACHED_ROUTES + 20_000 - len(tree.cache.routes)
 
 
 def test_the_route_cache_shrinks_when_traffic_is_low() -> None:
     broker = Broker()
     for number in range(20_000):
         broker.subscriptions.route(b"%d" % number)
-    held, size = broker.subscriptions.routes, sys.getsizeof(broker.subscriptions.routes)
+    held, size = broker.subscriptions.cache.routes, sys.getsizeof(broker.subscriptions.cache.routes)
     for second in range(1, 6):  # more messages than there is time to find routes for
-        broker.figures.publish_received += FEW_MESSAGES
+        broker.figures.publish_received += QUIET_MESSAGES
         broker.tick(second)
     assert len(held) == 20_000
     for second in range(6, 40):
         broker.tick(second)
-    assert broker.subscriptions.routes is held
-    assert list(held) == [b"%d" % number for number in range(20_000 - FEW_ROUTES, 20_000)]
+    assert broker.subscriptions.cache.routes is held
+    assert list(held) == [b"%d" % number for number in range(20_000 - MIN_CACHED_ROUTES, 20_000)]
     assert sys.getsizeof(held) < size / 10
 
 

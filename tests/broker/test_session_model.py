@@ -82,7 +82,7 @@ class SessionMachine(RuleBasedStateMachine):
         """Whether the broker must still have the client's session."""
         if self.client is not None:
             return self.lasts > 0
-        return "client" in self.core.broker.sessions
+        return "client" in self.core.broker.sessions.by_id
 
     def forget(self) -> None:
         """Drop the expectations of a session that has ended."""
@@ -234,7 +234,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.client is None:
             self.away += seconds
             if self.away > self.lasts:
-                assert "client" not in self.core.broker.sessions
+                assert "client" not in self.core.broker.sessions.by_id
                 self.forget()
 
     # What must hold
@@ -269,7 +269,7 @@ class SessionMachine(RuleBasedStateMachine):
                 numbers = [number for t, number, qos in self.got if (t, qos) == (topic, quality)]
                 assert numbers == sorted(numbers), f"out of order: {numbers}"
         assert self.core.broker.figures.messages_stored == 0
-        assert self.core.broker.sessions["client"].inflight_messages == 0
+        assert self.core.broker.sessions.by_id["client"].inflight_messages == 0
 
 
 SessionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

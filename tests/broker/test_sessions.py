@@ -25,7 +25,7 @@ def test_a_5_0_session_lasts_for_its_expiry_interval(core: Core) -> None:
     assert present(client)
     client.drop()
     core.tick(11)
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
     assert core.broker.figures.clients_expired == 1
     assert not present(core.connect("c", clean_start=False))
 
@@ -35,7 +35,7 @@ def test_a_session_without_expiry_interval_ends_with_its_connection(core: Core) 
     client = core.connect("c")
     client.subscribe("a")
     client.drop()
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
     assert core.broker.subscriptions.count == 0
 
 
@@ -48,7 +48,7 @@ def test_a_3_1_1_session_lasts_unless_clean(core: Core) -> None:
     client = core.connect("c", V311)
     assert not present(client)
     client.drop()
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
 
 
 def test_a_3_1_connack_has_no_session_present_flag(core: Core) -> None:
@@ -65,15 +65,15 @@ def test_the_maximum_expiry_interval_is_enforced_and_announced() -> None:
     client.drop()
     core.connect("old", V311, clean_start=False).drop()
     core.tick(101)
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
 
 
 def test_disconnect_may_change_the_expiry_interval(core: Core) -> None:
     core.connect("c", session_expiry=1_000).disconnect(session_expiry=0)
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
     core.connect("c", session_expiry=10).disconnect(session_expiry=1_000)
     core.tick(500)
-    assert "c" in core.broker.sessions
+    assert "c" in core.broker.sessions.by_id
 
 
 def test_disconnect_cannot_add_an_expiry_interval(core: Core) -> None:
@@ -81,7 +81,7 @@ def test_disconnect_cannot_add_an_expiry_interval(core: Core) -> None:
     client = core.connect("c")
     client.send(Disconnect(0, {"session_expiry": 10}))
     assert client.only(Disconnect).reason == Reason.PROTOCOL_ERROR
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
 
 
 def test_a_clean_start_discards_the_session(core: Core) -> None:
@@ -104,7 +104,7 @@ def test_a_client_without_an_id_is_assigned_one(core: Core) -> None:
     assert first.connack is not None
     assert second.connack is not None
     given = first.connack.properties["assigned_client_id"]
-    assert given in core.broker.sessions
+    assert given in core.broker.sessions.by_id
     assert given != second.connack.properties["assigned_client_id"]
     assert core.connect("", V311)
 
@@ -147,7 +147,7 @@ def test_packets_of_a_taken_over_connection_are_ignored(core: Core) -> None:
     reader = core.connect("reader")
     reader.subscribe("#")
     first.feed(first.encoded(Publish(b"a", b"x")))
-    core.broker.flush()
+    core.broker.output.flush()
     assert reader.received() == []
 
 

@@ -112,10 +112,10 @@ def test_a_message_that_waited_for_the_output_buffer_is_sent_with_it(core: Core)
     reader.feed(reader.encoded(*([Ping(fields.PINGREQ)] * BOUND)))  # the answers fill the outbox
     writer = core.connect("writer")
     writer.feed(writer.encoded(Publish(b"a", b"x", 1, packet_id=1)))
-    core.broker.flush()
+    core.broker.output.flush()
     reader.received()
     writer.publish("a", b"y", qos=1)
-    core.broker.flush()
+    core.broker.output.flush()
     assert core.broker.figures.messages_stored == 0
 
 
@@ -125,7 +125,7 @@ def test_a_client_that_does_not_read_its_acknowledgements_is_closed(core: Core) 
     for _ in range(30):
         client.send(*([Ping(fields.PINGREQ)] * 1_000))
     assert client.transport.aborted
-    assert "c" not in core.broker.sessions
+    assert "c" not in core.broker.sessions.by_id
     assert core.broker.figures.connections == 0
 
 

@@ -75,7 +75,7 @@ def test_a_will_on_an_unlisted_topic_is_refused(core: Core) -> None:
 def test_a_topic_is_created_and_deleted_while_a_publisher_goes_on(core: Core) -> None:
     client = core.connect("c")
     reasons = []
-    for change in (None, core.broker.create_topic, None, core.broker.delete_topic):
+    for change in (None, core.broker.catalog.create, None, core.broker.catalog.delete):
         if change is not None:
             assert change(b"sport") == ""
         client.publish("sport", b"x", qos=1)
@@ -90,8 +90,8 @@ def test_a_fixed_list_of_topics_cannot_be_changed() -> None:
     client.publish("SPORT", b"x", qos=1)
     text = "there is no topic 'SPORT' here: there are NEWS, WEATHER"
     assert client.only(Ack).properties == {"reason_string": text}
-    assert core.broker.create_topic(b"SPORT") == "topics are fixed here: there are NEWS, WEATHER"
-    assert "in the configuration" in core.broker.delete_topic(b"NEWS")
+    assert core.broker.catalog.create(b"SPORT") == "topics are fixed here: there are NEWS, WEATHER"
+    assert "in the configuration" in core.broker.catalog.delete(b"NEWS")
 
 
 def test_the_brokers_own_topics_are_not_listed(core: Core) -> None:

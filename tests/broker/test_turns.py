@@ -8,8 +8,8 @@ import pytest
 
 from pyrite.access.guard import Guard
 from pyrite.access.rules import Rule
-from pyrite.broker.core import TURN
 from pyrite.broker.message import Batch
+from pyrite.broker.timers import TURN
 from pyrite.protocols.mqtt.packets import Ping, Publish, Subscribe, Wish, encode
 from tests.support.core import V5, V311, Client, Core
 
@@ -26,9 +26,9 @@ def core() -> Core:
 def finish(core: Core) -> int:
     """Give interrupted clients turns until none is left; return the number of turns."""
     turns = 0
-    while core.broker.has_interrupted:
-        core.broker.take_turns()
-        core.broker.flush()
+    while core.broker.turns.has_work:
+        core.broker.turns.take()
+        core.broker.output.flush()
         turns += 1
         assert turns < 10_000
     return turns
@@ -51,7 +51,7 @@ def test_another_client_is_served_between_the_turns(core: Core) -> None:
     flooder.send(PINGREQ * 100)
     other.send(Ping(12))
     assert other.transport.written.endswith(PINGRESP)
-    assert core.broker.has_interrupted
+    assert core.broker.turns.has_work
 
 
 def test_bytes_that_arrive_between_turns_keep_their_order(core: Core) -> None:
@@ -86,7 +86,7 @@ def test_a_client_that_leaves_while_waiting_for_its_turn_is_forgotten(core: Core
     flooder.send(PINGREQ * 100)
     flooder.connection.lost()
     finish(core)
-    assert "flooder" not in core.broker.sessions
+    assert "flooder" not in core.broker.sessions.by_id
 
 
 def test_sessions_that_expire_together_are_ended_in_turns(core: Core) -> None:
@@ -94,11 +94,11 @@ def test_sessions_that_expire_together_are_ended_in_turns(core: Core) -> None:
         core.connect(f"c{number}", clean_start=False, session_expiry=10).connection.lost()
     other = core.connect("other")
     core.tick(11)
-    assert 1 < len(core.broker.sessions) < 101
+    assert 1 < len(core.broker.sessions.by_id) < 101
     other.send(Ping(12))
     assert other.transport.written.endswith(PINGRESP)
     assert finish(core) > 1
-    assert list(core.broker.sessions) == ["other"]
+    assert list(core.broker.sessions.by_id) == ["other"]
 
 
 def test_repeated_ticks_give_due_timers_one_turn(core: Core) -> None:
@@ -106,9 +106,9 @@ def test_repeated_ticks_give_due_timers_one_turn(core: Core) -> None:
         core.connect(f"c{number}", clean_start=False, session_expiry=10).connection.lost()
     for _ in range(3):
         core.tick(11)
-    left = len(core.broker.sessions)
-    core.broker.take_turns()
-    assert left - len(core.broker.sessions) < 20
+    left = len(core.broker.sessions.by_id)
+    core.broker.turns.take()
+    assert left - len(core.broker.sessions.by_id) < 20
 
 
 @pytest.mark.parametrize("how", ["leaves", "begins anew"])
@@ -128,12 +128,12 @@ def test_a_session_with_many_subscriptions_ends_in_turns(core: Core, how: str) -
     tree = core.broker.subscriptions
     assert 1_000 < tree.count < 2_003
     assert tree.shared_count == 0
-    assert core.broker.has_interrupted
+    assert core.broker.turns.has_work
     for topic in ("a/1/x", "a/2/x", "b"):
         publisher.publish(topic, b"for no one", qos=1)
     assert core.broker.figures.messages_stored == stored == 0
-    core.broker.take_turns()
-    assert core.broker.has_interrupted, "one turn is not enough"
+    core.broker.turns.take()
+    assert core.broker.turns.has_work, "one turn is not enough"
     finish(core)
     assert tree.count == 0
     assert not tree.route(b"a/1/x").targets
@@ -162,15 +162,15 @@ def test_a_client_that_reconnects_before_its_end_was_handled_gets_all_in_order(
     if not in_flight:
         first.drop()
     for number in range(300):
-        core.broker.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
+        core.broker.publishing.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
     finish(core)
     core.flush()
     assert len(first.messages()) == in_flight
     core.broker.admission.changed()  # so that everything is checked again
     second = core.connect("reader", **asked)
-    assert core.broker.has_interrupted, "the queue was checked in one go"
+    assert core.broker.turns.has_work, "the queue was checked in one go"
     for number in range(300, 320):
-        core.broker.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
+        core.broker.publishing.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
     core.flush()
     assert second.payloads() == [], "something was sent before all was checked"
     assert take_everything(core, second) == [b"%d" % number for number in range(320)]
@@ -185,13 +185,13 @@ def test_unacknowledged_messages_of_a_member_reach_one_other_member(
     first = core.connect("first", **asked)
     first.subscribe("$share/group/a/#", qos=1)
     for number in range(300):
-        core.broker.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
+        core.broker.publishing.publish(Batch(b"a/%d" % number, b"%d" % number, 1))
     finish(core)
     other = core.connect("other", receive_maximum=20)
     other.subscribe("$share/group/a/#", qos=1)
     received: list[bytes] = []
     first.drop()
-    assert core.broker.has_interrupted, "all was handed over in one go"
+    assert core.broker.turns.has_work, "all was handed over in one go"
     if back:
         first = core.connect("first", clean_start=clean, **asked)
         received = take_everything(core, first)
@@ -204,10 +204,10 @@ def test_the_end_of_a_session_frees_its_queue(core: Core) -> None:
     client = core.connect("reader", clean_start=False, session_expiry=100, receive_maximum=10)
     client.subscribe("$share/group/a/#", "b/#", qos=1)
     for number in range(300):
-        core.broker.publish(Batch(b"ab"[number % 2 :][:1] + b"/%d" % number, b"x", 1))
+        core.broker.publishing.publish(Batch(b"ab"[number % 2 :][:1] + b"/%d" % number, b"x", 1))
     finish(core)
     core.connect("reader", clean_start=True)
     finish(core)
     assert core.broker.figures.messages_stored == 0
-    assert core.broker.sessions["reader"].queue.messages == 0
+    assert core.broker.sessions.by_id["reader"].queue.messages == 0
     assert core.broker.subscriptions.count == 0

@@ -186,7 +186,7 @@ def test_a_broken_notify_socket_does_not_stop_the_broker(
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
     with BrokerProcess("--ephemeral", "--listen=mqtt://127.0.0.1:0") as broker:
         assert broker.stop() == 0
-    assert "the service manager could not be told READY=1" in broker.log[0]
+    assert "cannot notify the service manager of READY=1" in broker.log[0]
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")

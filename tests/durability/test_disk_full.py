@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.journal.verify import verify
-from pyrite.storage.segment_writer import PREALLOCATION
+from pyrite.storage.tail import TAIL_BYTES
 from tests.conformance.client import Client
 from tests.conformance.reader import Packet
 from tests.conformance.wire import (
@@ -31,7 +31,7 @@ from .disk import BLOCK, SmallDisk
 
 REFUSED = (0x97, 0x80)
 PATIENCE = 15.0
-MUCH = len(PREALLOCATION) + 2 * BLOCK
+MUCH = TAIL_BYTES + 2 * BLOCK
 """Bytes for which there is no room on a disk that is full, also not where a segment has kept some."""
 ERROR = "$SYS/broker/log/error"
 LOST = "$SYS/broker/log/lost"

@@ -104,7 +104,9 @@ def test_a_writer_of_compressed_batches_is_refused_without_retries(broker: Broke
     with FlightLog(broker.urls[1], username="ann", password="word-of-ann", retry=600) as log:
         compressed = pa.ipc.IpcWriteOptions(compression="zstd")
         log._options = flight.FlightCallOptions(headers=headers_of("ann"), write_options=compressed)
-        with pytest.raises(QueryError, match="does not accept this: record batches with compressed buffers"):
+        with pytest.raises(
+            QueryError, match="the broker refused the data: record batches with compressed buffers"
+        ):
             log.stage("sink", "part", bomb(1).schema, [bomb(1_000)])
     broker.log.clear()
 
@@ -232,11 +234,11 @@ def test_only_uncompressed_batches_are_accepted_however_they_are_cut(step: int) 
     ):
         with pytest.raises(InputRefused, match="compressed buffers"):
             feed(data)
-    with pytest.raises(InputRefused, match="gRPC has compressed"):
+    with pytest.raises(InputRefused, match="compressed gRPC messages"):
         feed(frame(b"\x01" + plain[1:]))
     with pytest.raises(InputRefused, match="at most"):
         feed(frame(b"\0" + (MAX_MESSAGE + 1).to_bytes(4, "big")))
-    with pytest.raises(InputRefused, match="cannot be read"):
+    with pytest.raises(InputRefused, match="malformed message"):
         feed(frame(message(b"\x12\xff\xff\xff\xff\x7f")))
 
 

@@ -55,11 +55,11 @@ class Turns:
             broker.retained[topic] = Batch(topic, b"\xff\0" * 100, retain=True)
         broker.retained[b"huge"] = Batch(b"huge", b"\xe9" * 4 * 1024 * 1024, retain=True)
         for number in range(MANY):
-            broker.client_ids.add(f"away-{number}")
+            broker.sessions.ids.add(f"away-{number}")
         for number in range(20_000):
             broker.quotas.restored(f"user:{number:05}")
         self.clients = [self.core.connect(f"client-{number:04}") for number in range(1_500)]
-        session = broker.sessions["client-0000"]
+        session = broker.sessions.by_id["client-0000"]
         session.subscriptions = {}
         for number in range(MANY):
             topic_filter = b"mine/%d/%s" % (number, DEEP if number < 500 else b"+")
@@ -89,8 +89,8 @@ class Turns:
 
     def finish(self) -> None:
         """Run all turns."""
-        while self.core.broker.has_interrupted:
-            self._timed(self.core.broker.take_turns)
+        while self.core.broker.turns.has_work:
+            self._timed(self.core.broker.turns.take)
 
     def longest_of(self, work: Callable[[], object]) -> float:
         """Return the longest turn, the minimum of three tries, since a long turn is long each time."""

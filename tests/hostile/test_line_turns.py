@@ -140,7 +140,7 @@ def over_udp(world: World, names: tuple[str, ...]) -> LineConnection:
     alone = [COMMANDS[name](number) for number in range(5) for name in names]
     for datagram in (run_of(*names, size=DATAGRAM), *(one for one in alone if len(one) <= DATAGRAM)):
         world.measure(lambda datagram=datagram: datagrams.received(datagram, HERE), names)  # type: ignore[misc]
-        world.measure(world.broker.flush, "flush")
+        world.measure(world.broker.output.flush, "flush")
     return client
 
 
@@ -154,7 +154,7 @@ def test_no_turn_takes_long(world: World, name: str, send: Callable[..., LineCon
         session = client.session
         world.measure(client.lost, "lost")
         if session is not None and not session.has_ended:
-            world.measure(lambda session=session: world.broker.end_session(session), "end")  # type: ignore[misc]
+            world.measure(lambda session=session: world.broker.sessions.end(session), "end")  # type: ignore[misc]
         world.run(lambda: True, SLOW)
         if world.longest <= LONGEST_TURN:
             return

@@ -182,7 +182,7 @@ class Named(Guard):
 def test_nothing_is_listed_without_permission() -> None:
     core = Core(access=Named())
     client = core.connect("c", username="bob")
-    core.broker.create_topic(b"a secret")
+    core.broker.catalog.create(b"a secret")
     client.publish("$pyrite/topics/list", b"#", response_topic="answers")
     (answer,) = client.messages()
     assert "not authorized" in dict(answer.properties["user_property"])["pyrite-error"]
@@ -240,7 +240,7 @@ def test_decoding_the_largest_request_is_one_short_turn(logged: Core, action: st
 
 def test_a_takeover_by_another_user_gets_no_earlier_answers() -> None:
     core = Core(access=Named())
-    core.broker.create_topic(b"a secret")
+    core.broker.catalog.create(b"a secret")
     ann = core.connect("shared id", username="ann", clean_start=False, session_expiry=100)
     ann.publish("$pyrite/topics/list", b"#", qos=1, response_topic="answers")
     assert any(isinstance(one, Publish) for one in ann.received())
@@ -339,12 +339,12 @@ def test_many_busy_clients_share_one_turn() -> None:
     for client in clients:
         client.connection.interrupt(b"\xc0\x00" * 20_000, 0)
     began = time.thread_time()
-    core.broker.take_turns()
+    core.broker.turns.take()
     assert time.thread_time() - began < 0.02, "twenty turns would take 40 ms"
-    assert core.broker.has_interrupted
-    while core.broker.has_interrupted:
-        core.broker.take_turns()
-        core.broker.flush()
+    assert core.broker.turns.has_work
+    while core.broker.turns.has_work:
+        core.broker.turns.take()
+        core.broker.output.flush()
     assert all(client.transport.written.count(b"\xd0\x00") == 20_000 for client in clients)
 
 
@@ -355,5 +355,5 @@ def test_after_a_long_read_the_next_one_waits_for_a_turn() -> None:
     core.broker.clock = lambda: next(times)
     client.connection.receive(b"\xc0\x00")
     assert client.transport.paused
-    core.broker.take_turns()
+    core.broker.turns.take()
     assert not client.transport.paused

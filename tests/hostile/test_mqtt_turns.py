@@ -74,10 +74,10 @@ class Crowd(Core):
         broker = self.broker
         for number in range(THERE):
             topic = b"there/%d/%d" % (number % 1_000, number)
-            session = broker.restore_session(f"there-{number}", NEVER)
-            broker.restore_subscription(topic, Subscription(session, topic, number % 3), None)
+            session = broker.sessions.restore(f"there-{number}", NEVER)
+            broker.subscribing.restore(topic, Subscription(session, topic, number % 3), None)
             broker.catalog.created[topic] = True
-            broker.retain(Batch(topic, b"%d" % number, number % 3))
+            broker.retained.retain(Batch(topic, b"%d" % number, number % 3))
             broker.subscriptions.route(topic)
         self.readers = [self.connect(f"reader-{number}", receive_maximum=65_535) for number in range(READERS)]
         for number, reader in enumerate(self.readers):
@@ -268,7 +268,7 @@ def test_acknowledgements_do_not_delay_others(crowd: Crowd, kind: int, known: st
                 data = filled(lambda number: encode(Publish(b"x", b"", 2, packet_id=message_id(number)), V5))
                 client.connection.receive(data)
             else:
-                crowd.broker.publish(
+                crowd.broker.publishing.publish(
                     Batch(b"mine", b"x" * 8_000, 1 if kind == 4 else 2, count=8_000, stride=1)
                 )
             crowd.settle()
@@ -295,7 +295,7 @@ def test_a_subscriber_that_leaves_one_message_unacknowledged_does_not_delay_othe
             assert session is not None
 
             def publish(count: int) -> None:
-                crowd.broker.publish(Batch(b"mine", b"x" * count, 1, count=count, stride=1))
+                crowd.broker.publishing.publish(Batch(b"mine", b"x" * count, 1, count=count, stride=1))
 
             used = 0
             while used < MAX_MESSAGE_ID:  # then the ids begin again
@@ -334,12 +334,12 @@ def test_a_takeover_of_a_large_session_does_not_delay_others(crowd: Crowd) -> No
         wishes = [Wish(b"taken/%d" % number, 1) for number in range(at, at + MAX_FILTERS)]
         first.send(Subscribe(1, wishes))
         crowd.settle()
-    crowd.broker.publish(Batch(b"taken/1", b"x" * 3_000, 1, count=3_000, stride=1))
+    crowd.broker.publishing.publish(Batch(b"taken/1", b"x" * 3_000, 1, count=3_000, stride=1))
     first.drop()
     for _ in range(500):
-        crowd.broker.publish(Batch(b"taken/2", b"x" * 100, 1, count=100, stride=1))
+        crowd.broker.publishing.publish(Batch(b"taken/2", b"x" * 100, 1, count=100, stride=1))
     for number in range(SUBSCRIPTIONS):
-        crowd.broker.publish(Batch(b"taken/%d" % number, b"x", 1))
+        crowd.broker.publishing.publish(Batch(b"taken/%d" % number, b"x", 1))
     crowd.settle()
 
     def once(turns: Turns) -> None:
@@ -353,7 +353,7 @@ def test_a_takeover_of_a_large_session_does_not_delay_others(crowd: Crowd) -> No
     check("take over", once)
     with attacker(crowd, V5):
         check("begin anew", lambda turns: read(turns, crowd.wire(), encode(Connect(name), V5), "begin anew"))
-    crowd.broker.end_session(crowd.broker.sessions[name])
+    crowd.broker.sessions.end(crowd.broker.sessions.by_id[name])
     crowd.settle()
 
 
@@ -371,7 +371,7 @@ def test_sessions_that_expire_together_do_not_delay_others(crowd: Crowd) -> None
         crowd.settle()
         turns.take("tick", lambda: crowd.broker.tick(crowd.broker.now + 11))
         turns.finish(crowd.broker, "tick")
-        assert "expires-1" not in crowd.broker.sessions
+        assert "expires-1" not in crowd.broker.sessions.by_id
 
     check("expiry", once)
 
@@ -403,12 +403,12 @@ def loaded(crowd: Crowd, name: str, form: str) -> tuple[Client, list[Client]]:
         for at in range(LOADED_SUBSCRIPTIONS):
             key = (form % at).encode()
             group, topic_filter = split_shared(key)
-            crowd.broker.subscribe(Subscription(session, topic_filter, 1), group, key)
+            crowd.broker.subscribing.subscribe(Subscription(session, topic_filter, 1), group, key)
         clients.append(client)
         if number == 0:
             for at in range(WAITING):
                 topic = split_shared((form % (at % LOADED_SUBSCRIPTIONS)).encode())[1]
-                crowd.broker.publish(Batch(topic, b"x", 1))
+                crowd.broker.publishing.publish(Batch(topic, b"x", 1))
                 if at % 5_000 == 0:
                     crowd.settle()
                     client.transport.written.clear()
@@ -431,9 +431,9 @@ def test_the_end_of_a_large_session_does_not_delay_others(crowd: Crowd, end: str
             crowd.settle()
             turns.take(end, lambda: broker.tick(broker.now + 101))
             turns.finish(broker, end)
-            assert client_id not in broker.sessions
+            assert client_id not in broker.sessions.by_id
         elif end == "ended":
-            turns.take(end, lambda: broker.end_session(broker.sessions[client_id]))
+            turns.take(end, lambda: broker.sessions.end(broker.sessions.by_id[client_id]))
         else:
             broker.access = ACCESS[V5]
             asked = {"session_expiry": 100, "receive_maximum": 65_535}
@@ -441,8 +441,8 @@ def test_the_end_of_a_large_session_does_not_delay_others(crowd: Crowd, end: str
             read(turns, crowd.wire(), connect, end)
         turns.finish(broker, end)
         for left in (client_id, *(one.connection.credentials.client_id for one in others)):
-            if left in broker.sessions:
-                broker.end_session(broker.sessions[left])
+            if left in broker.sessions.by_id:
+                broker.sessions.end(broker.sessions.by_id[left])
         crowd.settle()
 
     check(f"{form}, {end}", once)

@@ -68,10 +68,10 @@ class Turns:
     def finish(self, broker: Broker, what: str, enough: int = 0) -> None:
         """Run turns and flush until all work is done, or until `enough` turns."""
         for number in range(MAX_TURNS):
-            self.take(f"{what}, flush", broker.flush)
-            if not broker.has_interrupted or (enough and number >= enough):
+            self.take(f"{what}, flush", broker.output.flush)
+            if not broker.turns.has_work or (enough and number >= enough):
                 return
-            self.take(f"{what}, turn", broker.take_turns)
+            self.take(f"{what}, turn", broker.turns.take)
         raise AssertionError(f"{what}: not done after {MAX_TURNS} turns")
 
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from pyrite.broker.core import Broker, Turn
+from pyrite.broker.core import Broker
 from pyrite.broker.limits import Limits
 from pyrite.broker.message import Batch
 from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.turns import Turn, Turns
 from pyrite.journal.disk import open_journal
 from pyrite.journal.workers import FairThreadWorker, ThreadWorker
 from pyrite.protocols.conversation import Conversation
@@ -44,14 +45,15 @@ class _Timed:
         self._world.measure(self._turn.go_on, self._turn)
 
 
-class _TimedBroker(Broker):
-    """A broker that measures the turns of interrupted work separately."""
+class _TimedTurns(Turns):
+    """A queue that measures each turn by itself."""
 
-    world: World
+    def __init__(self, broker: Broker, world: World) -> None:
+        super().__init__(broker)
+        self._world = world
 
-    def interrupted(self, turn: Turn) -> None:
-        """Wrap interrupted work so that its turns are measured."""
-        super().interrupted(_Timed(self.world, turn))
+    def add(self, turn: Turn) -> None:
+        super().add(_Timed(self._world, turn))
 
 
 class World:
@@ -75,8 +77,8 @@ class World:
         """CPU time of the longest turn, in seconds."""
         self.culprit = ""
         """What had that turn."""
-        self.broker = _TimedBroker(Limits(), clock=time.monotonic, journal=self.journal)
-        self.broker.world = self
+        self.broker = Broker(Limits(), clock=time.monotonic, journal=self.journal)
+        self.broker.turns = _TimedTurns(self.broker, self)
         self.broker.tick(1_000.0)
         self.journal.restore(self.broker)
         self._fill()
@@ -89,10 +91,10 @@ class World:
             topic = b"kept/%d/%d" % (number % 300, number)
             broker.retained[topic] = Batch(topic, b"a value", 1, True)
         for number in range(MANY):
-            session, _ = broker.open_session(f"session {number}", True)
+            session, _ = broker.sessions.open(f"session {number}", True)
             session.expiry = 3_600
             topic_filter = b"kept/%d/%d/#" % (number % 300, number)
-            broker.subscribe(Subscription(session, topic_filter, number % 2), None, topic_filter)
+            broker.subscribing.subscribe(Subscription(session, topic_filter, number % 2), None, topic_filter)
         self.cache_routes()
 
     def cache_routes(self) -> None:
@@ -115,7 +117,7 @@ class World:
     def feed(self, connection: Conversation, data: bytes) -> None:
         """Feed bytes to a connection, as a turn."""
         self.measure(lambda: connection.feed(data), connection)
-        self.measure(self.broker.flush, "flush")
+        self.measure(self.broker.output.flush, "flush")
 
     def run(self, until: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Run the event loop until a condition holds and no work is left.
@@ -123,7 +125,7 @@ class World:
         Return False if that takes more than this CPU time of the thread.
         """
         end, end_of_cpu = time.monotonic() + PATIENCE, time.thread_time() + seconds
-        while not until() or self.broker.has_interrupted:
+        while not until() or self.broker.turns.has_work:
             if time.thread_time() > end_of_cpu:
                 return False
             assert time.monotonic() < end, "not everything was handled in time"
@@ -133,12 +135,12 @@ class World:
                 self.measure(call, "later")
             try:
                 # As in the server, those interrupted have a turn between two results of other threads.
-                posted = self._posted.get(timeout=0 if self.broker.has_interrupted else 0.05)
+                posted = self._posted.get(timeout=0 if self.broker.turns.has_work else 0.05)
                 self.measure(posted, f"posted {posted!r}")
             except Empty:
                 pass
-            self.broker.take_turns()
-            self.measure(self.broker.flush, "flush")
+            self.broker.turns.take()
+            self.measure(self.broker.output.flush, "flush")
         return True
 
     def close(self) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec import msgpack
 
-from pyrite.broker.core import TURN, Broker
+from pyrite.broker.core import Broker
+from pyrite.broker.timers import TURN
 from pyrite.ipc.api.clients import GetClient
 from pyrite.ipc.messages import Answer, Refusal
 from pyrite.ipc.server import Call
@@ -56,8 +57,8 @@ class Asked:
     def finish(self) -> int:
         """Give the page all its turns; return the number of turns."""
         turns = 0
-        while self.broker.has_interrupted:
-            self.broker.take_turns()
+        while self.broker.turns.has_work:
+            self.broker.turns.take()
             turns += 1
         return turns
 
@@ -100,7 +101,7 @@ def test_an_exception_is_answered_and_does_not_end_other_pages() -> None:
 
     page = Asked(lambda after: iter(["a", "z"]), None, 5, fail)
     others: list[str] = []
-    page.broker.soon(lambda: others.append("had a turn"))
+    page.broker.turns.soon(lambda: others.append("had a turn"))
     page.finish()
     (problem,) = page.problems
     assert problem.status == 500
@@ -116,8 +117,8 @@ def test_names_may_come_and_go_between_two_turns() -> None:
         5,
         lambda name: (name, 0) if name in wanted else None,
     )
-    page.broker.take_turns()
-    assert page.broker.has_interrupted
+    page.broker.turns.take()
+    assert page.broker.turns.has_work
     del names[: STEP // 2]  # with those that were seen, one that is wanted
     names.append("99999")
     wanted.add("99999")
@@ -147,6 +148,6 @@ def test_one_page_at_a_time_has_a_turn() -> None:
     ask("bob")
     for number in range(202):
         assert len(had) == number
-        broker.take_turns()
-    assert not broker.has_interrupted
+        broker.turns.take()
+    assert not broker.turns.has_work
     assert [at for at, user in enumerate(had) if user == "bob"] == [1, 3]

@@ -99,7 +99,7 @@ def test_the_last_of_each_row_leads_where_all_of_them_do(
 def test_changes_without_effect_are_dropped(
     there: list[Change], first: list[Change], then: list[Change]
 ) -> None:
-    with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 0):
+    with quick_folder() as folder, patch.object(changes_module, "MIN_PRUNED", 0):
         for name in ("all", "needed"):
             state = State(folder / name)
             state.commit(there)
@@ -119,7 +119,7 @@ def test_changes_without_effect_are_dropped(
 
 
 def test_changes_that_cancel_out_do_not_accumulate() -> None:
-    with quick_folder() as folder, patch.object(changes_module, "LOOKED_THROUGH", 100):
+    with quick_folder() as folder, patch.object(changes_module, "MIN_PRUNED", 100):
         state = State(folder / "state")
         changes = Changes()
         most = 0

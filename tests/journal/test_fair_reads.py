@@ -122,8 +122,8 @@ def test_a_stop_discards_the_reads_that_wait(reader: Reader) -> None:
 def test_single_messages_far_apart_are_read_in_several_turns(
     tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "READ_TIME", 0.0)
-    monkeypatch.setattr(reading, "GATHER", 1)
+    monkeypatch.setattr(reading, "MAX_READ_TIME", 0.0)
+    monkeypatch.setattr(reading, "MIN_EXAMINED", 1)
     journal = open_journal(tmp_path / "data", [StreamOptions()], reading=reader.worker)
     core = Core(journal=journal)
     client = core.connect("publisher")

@@ -17,8 +17,7 @@ import pytest
 
 from pyrite.broker.journal import Fault, Piece, Wanted
 from pyrite.broker.message import Batch
-from pyrite.journal import changes, reading
-from pyrite.journal import disk as journal_module
+from pyrite.journal import changes, group_commit, log_reader, reading
 from pyrite.journal.workers import ThreadWorker
 from pyrite.protocols.mqtt.packets import Ack, Publish
 from pyrite.storage import tiering
@@ -139,7 +138,7 @@ def test_it_is_tried_whether_there_is_room_for_as_much_as_was_refused(folder: Pa
 
 def fail_state(machine: Machine, error: Exception) -> list[list[Any]]:
     """Let writes of the state fail until the returned list of attempts holds a None."""
-    state = machine.journal._state
+    state = machine.journal.database
     commit = state.commit
     tried: list[Any] = []
 
@@ -214,7 +213,7 @@ def test_changes_of_the_state_do_not_pile_up_while_it_cannot_be_written(folder: 
 def test_short_lived_changes_do_not_accumulate_while_the_state_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "LOOKED_THROUGH", 64)
+    monkeypatch.setattr(changes, "MIN_PRUNED", 64)
     machine = Machine(folder)
     client = machine.core.connect("c")
     kept = [b"b/%d" % number for number in range(20)]
@@ -245,7 +244,7 @@ def test_short_lived_changes_do_not_accumulate_while_the_state_cannot_be_written
 def test_more_changes_than_may_wait_hold_no_one_up_for_long_while_the_state_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "MAX_CHANGES", 10)
+    monkeypatch.setattr(group_commit, "MAX_CHANGES", 10)
     machine = Machine(folder)
     client = machine.core.connect("c")
     machine.tick(2)
@@ -346,26 +345,26 @@ def test_a_finished_job_is_not_referenced_until_the_next() -> None:
 
 
 @pytest.mark.usefixtures("internal_errors")
-@pytest.mark.parametrize("method", ["_write", "_sync"])
+@pytest.mark.parametrize("method", ["write", "maintain"])
 def test_the_log_is_written_on_after_an_internal_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     machine = Machine(folder)
     client = machine.core.connect("c")
     with monkeypatch.context() as patch:
-        patch.setattr(machine.journal, method, spoil)
+        patch.setattr(machine.journal.log, method, spoil)
         machine.tick(1)
         client.publish("a/b", b"1", qos=1)
         client.publish("a/b", b"2", qos=1)
     answers = reasons(client)
     assert len(answers) == 2
-    if method == "_write":
-        assert min(answers) >= 0x80, "nothing is promised"
+    if method == "write":
+        assert min(answers) >= 0x80, "nothing may be acknowledged"
     client.publish("a/b", b"3", qos=1)
     assert reasons(client) == [0x10]
     machine.tick(2)
     assert machine.journal.fault is None
-    assert not machine.journal._syncing
+    assert not machine.journal._is_maintaining
 
 
 @pytest.mark.usefixtures("internal_errors")
@@ -390,7 +389,7 @@ def test_streams_are_looked_after_on_after_an_internal_error(
     assert len(list(machine.data.glob("streams/default/*.parquet"))) == 1
     assert [record.levelname for record in caplog.records if "upkeep" in record.getMessage()] == ["WARNING"]
     with monkeypatch.context() as patch:
-        patch.setattr(machine.journal, "_keep_up", spoil)
+        patch.setattr(machine.journal.log, "keep_up", spoil)
         machine.tick(3)
     machine.tick(3)
     assert len(list(machine.data.glob("streams/a/*.parquet"))) == 1
@@ -430,7 +429,7 @@ def test_a_query_by_time_is_answered_if_the_log_cannot_be_read(
     def broken(_: int) -> int:
         raise error
 
-    monkeypatch.setattr(machine.journal._readers[stream], "offset_at", broken)
+    monkeypatch.setattr(machine.journal.log.readers[stream], "offset_at", broken)
     answers: list[int] = []
     machine.journal.offset_at(stream, machine.wall(), answers.append)
     machine.settle()
@@ -463,7 +462,7 @@ def test_a_read_is_answered_after_an_internal_error(folder: Path, monkeypatch: p
     found: list[dict[int, Batch]] = []
     with monkeypatch.context() as patch:
         for name in ("read_piece", "fetch"):
-            patch.setattr(journal_module, name, spoil)
+            patch.setattr(log_reader, name, spoil)
         wanted = Wanted([b"#"])
         machine.journal.read(stream, 0, 1, wanted, lambda piece: places.append(piece.next_offset))
         machine.journal.fetch(stream, [0], found.append)
@@ -478,7 +477,7 @@ def test_messages_that_cannot_be_read_now_are_read_later(
     machine = Machine(folder, [StreamOptions()], reading=Deferred)
     machine.core.connect("c").publish("a", b"x", qos=1)
     stream = machine.journal.streams[0]
-    monkeypatch.setattr(journal_module, "AGAIN", 0.0)
+    monkeypatch.setattr(log_reader, "RETRY_DELAY", 0.0)
     found: list[dict[int, Batch]] = []
     really, fails = reading.fetch, [True, True, False]
 
@@ -487,7 +486,7 @@ def test_messages_that_cannot_be_read_now_are_read_later(
             raise OSError(errno.EMFILE, "Too many open files")
         return really(*arguments)
 
-    monkeypatch.setattr(journal_module, "fetch", sometimes)
+    monkeypatch.setattr(log_reader, "fetch", sometimes)
     machine.journal.fetch(stream, [0], found.append)
     machine.settle()
     assert [{offset: batch.payload() for offset, batch in one.items()} for one in found] == [{0: b"x"}]
@@ -496,13 +495,13 @@ def test_messages_that_cannot_be_read_now_are_read_later(
 def test_messages_that_can_never_be_read_are_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(folder, [StreamOptions()], reading=Deferred)
     machine.core.connect("c").publish("a", b"x", qos=1)
-    monkeypatch.setattr(journal_module, "AGAIN", 0.0)
+    monkeypatch.setattr(log_reader, "RETRY_DELAY", 0.0)
     found: list[dict[int, Batch]] = []
 
     def never(*arguments: Any) -> Any:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(journal_module, "fetch", never)
+    monkeypatch.setattr(log_reader, "fetch", never)
     machine.journal.fetch(machine.journal.streams[0], [0], found.append)
     machine.settle()
     assert found == [{}]

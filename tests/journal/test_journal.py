@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyrite.broker.limits import Limits
-from pyrite.journal import disk as journal_module
+from pyrite.journal import group_commit, log, progress
 from pyrite.journal.disk import open_journal
 from pyrite.journal.workers import Worker
 from pyrite.protocols.mqtt import fields
@@ -179,7 +179,7 @@ def test_a_subscription_is_safe_before_it_is_acknowledged(folder: Path) -> None:
     assert [one.reasons for one in device.others if isinstance(one, Suback)] == [[1]]
     machine.crash()
     machine.start()
-    assert set(machine.core.broker.sessions["c"].subscriptions) == {b"a/#"}
+    assert set(machine.core.broker.sessions.by_id["c"].subscriptions) == {b"a/#"}
 
 
 def test_messages_that_no_one_waits_for_are_gathered(folder: Path) -> None:
@@ -244,7 +244,7 @@ def test_topics_with_a_dollar_are_not_captured_by_a_wildcard(folder: Path) -> No
     client = machine.core.connect("c")
     for topic in ("$other/b", "$mine/b", "a/b"):
         client.publish(topic, topic.encode(), qos=1)
-    machine.core.broker.publish(_system_batch())
+    machine.core.broker.publishing.publish(_system_batch())
     machine.core.flush()
     assert payloads(machine.log("all")) == [b"a/b"]
     assert payloads(machine.log("some")) == [b"$mine/b"]
@@ -310,8 +310,8 @@ def test_a_stream_that_is_no_longer_configured_is_read_to_its_end(
             assert sorted(early.payloads()) == [b"1", b"2"]
             late.connect()  # and has its place written anew
             late.drop()
-            machine.journal._rows[machine.core.broker.sessions["late"]] = journal_module.MAX_ROWS
-            machine.journal.save_deliveries(machine.core.broker.sessions["late"])
+            machine.journal.state.progress.replace_steps(machine.core.broker.sessions.by_id["late"])
+            machine.journal.state.save_deliveries(machine.core.broker.sessions.by_id["late"])
             early.drop()
     late.connect()
     late.finish()
@@ -599,7 +599,7 @@ def retained_rows(machine: Machine) -> int:
 def test_many_changes_of_the_state_are_written_without_waiting_longer(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "MANY_CHANGES", 5)
+    monkeypatch.setattr(group_commit, "MAX_DELAYED_CHANGES", 5)
     machine = Machine(folder)
     client = machine.core.connect("c")
     for number in range(4):
@@ -617,7 +617,7 @@ def test_a_client_that_makes_many_state_changes_waits_for_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others do not: they publish, and are told that it is safe."""
-    monkeypatch.setattr(journal_module, "MAX_CHANGES", 10)
+    monkeypatch.setattr(group_commit, "MAX_CHANGES", 10)
     machine = deferred(folder)
     client, other = machine.core.connect("c"), machine.core.connect("other")
     while write(machine):
@@ -673,7 +673,7 @@ def test_a_qos_0_retained_message_waits_for_earlier_ones_on_its_topic(folder: Pa
 
 def fail_state(machine: Machine) -> Callable[[], None]:
     """Let writes of the state fail until the returned function is called."""
-    state = machine.journal._state
+    state = machine.journal.database
     commit = state.commit
 
     def fails(changes: object) -> None:
@@ -704,7 +704,7 @@ def test_a_waiter_for_the_state_waits_until_it_is_durable(folder: Path) -> None:
     assert device.connected
     machine.crash()
     machine.start()
-    assert "c" in machine.core.broker.sessions
+    assert "c" in machine.core.broker.sessions.by_id
 
 
 def test_the_queue_for_a_client_that_waits_for_the_disk_is_bounded(folder: Path) -> None:
@@ -755,7 +755,7 @@ def test_sessions_subscriptions_and_retained_messages_come_back(folder: Path) ->
     publisher.publish("r/3", b"", qos=2, retain=True)
     machine.tick(10)
     machine.restart()
-    session = machine.core.broker.sessions["c"]
+    session = machine.core.broker.sessions.by_id["c"]
     assert set(session.subscriptions) == {b"a/+", b"$share/g/b", b"c"}
     subscription = session.subscriptions[b"c"]
     assert (subscription.qos, subscription.no_local, subscription.retain_as_published) == (1, True, True)
@@ -792,7 +792,7 @@ def test_a_session_expires_while_the_broker_is_down(folder: Path, crash: bool) -
     machine.elapsed += 60
     machine.start()
     machine.tick(1)
-    assert set(machine.core.broker.sessions) == {"long"}
+    assert set(machine.core.broker.sessions.by_id) == {"long"}
 
 
 def test_a_session_that_was_resumed_has_its_full_time_after_a_crash(folder: Path) -> None:
@@ -825,7 +825,7 @@ def test_a_session_that_ends_with_its_connection_does_not_outlive_a_crash(folder
     machine.crash()
     machine.start()
     machine.tick(1)
-    assert machine.core.broker.sessions == {}
+    assert machine.core.broker.sessions.by_id == {}
 
 
 def test_an_expired_message_is_not_sent_after_a_restart(folder: Path) -> None:
@@ -891,7 +891,7 @@ def test_bytes_dropped_from_the_end_at_start_are_reported(folder: Path) -> None:
     with path.open("ab") as file:
         file.write(b"\xff\xff\xff\xff" + b"x" * 96)
     machine.start()
-    opened = {stream.name: writer.opened for stream, writer in machine.journal.writers.items()}
+    opened = {stream.name: writer.opened for stream, writer in machine.journal.log.writers.items()}
     assert (opened["a"].dropped, opened["a"].damages) == (100, [])
     assert "offsets 0 to 0 in 1 segments" in str(opened["a"])
     assert "dropped 100 bytes at the end that were never acknowledged" in str(opened["a"])
@@ -1016,7 +1016,7 @@ def test_steps_that_are_written_anew_lead_to_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, qos: int, window: int, buffered: int
 ) -> None:
     """Of a session there is in flight, waiting in memory, and waiting in the log, when the broker ends."""
-    monkeypatch.setattr(journal_module, "MAX_ROWS", 0)
+    monkeypatch.setattr(progress, "MAX_STEP_ROWS", 0)
     machine = Machine(folder, limits=Limits(max_buffered_bytes=buffered))
     reader = reader_with(machine, "#", window=window, qos=qos)
     reader.connect()
@@ -1134,7 +1134,7 @@ def test_a_member_that_does_not_come_back_after_a_crash_leaves_its_messages_to_o
     machine.crash()
     machine.start()
     machine.tick(100)
-    assert "m1" not in machine.core.broker.sessions
+    assert "m1" not in machine.core.broker.sessions.by_id
     come_back(machine, second)
     assert second.payloads() == [b"x"]
 
@@ -1335,9 +1335,9 @@ def test_no_offset_is_given_twice_after_the_power_failed(tmp_path: Path) -> None
     said(machine, "Publish a 5", "three")
     offsets = {row["payload"]: row["offset"] for row in machine.log("a")}
     assert offsets[b"one"] == 0
-    assert offsets[b"three"] >= journal_module.LEAP
+    assert offsets[b"three"] >= log.SKIPPED_AFTER_POWER_LOSS
     machine.restart()
-    opened = str(next(iter(machine.journal.writers.values())).opened)
+    opened = str(next(iter(machine.journal.log.writers.values())).opened)
     assert opened.startswith(f"offsets 0 to {offsets[b'three']:,} in 2 segments, "), "not so many messages"
     said(machine, "Publish a 4", "four")
     machine.crash(keep=True)  # the machine runs on

@@ -24,9 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pyrite.broker import fanout, subscriptions
 from pyrite.broker.limits import Limits
-from pyrite.journal import disk as journal
-from pyrite.journal import reading
+from pyrite.journal import gathering, group_commit, progress, reading
 from pyrite.protocols.mqtt.packets import Publish, Suback, Subscribe, Unsubscribe, Wish
+from pyrite.storage import segment_writer
 from pyrite.storage.options import StreamOptions
 from pyrite.topics.filters import matches
 from tests.support.durable import Deferred, Device, Machine, examples, quick_folder
@@ -51,12 +51,14 @@ SMALL: list[list[tuple[Any, str, int]]] = [
     ],
     [(fanout, "MANY", 0)],  # subscribers of a topic above which only connected ones are asked
     [(fanout, "MAX_OWED", 50), (fanout, "CHARGED", 0), (subscriptions, "COSTLY", 0)],  # publishers wait
-    [(reading, "PIECE_MESSAGES", 3)],  # read from the log at a time
-    [(reading, "GATHER", 2)],
-    [(journal, "MAX_ROWS", 2)],  # of a session's steps before they are written anew
-    [(journal, "MAX_PENDING", 200)],  # bytes that wait to be written before no more is read
-    [(journal, "MAX_CHANGES", 4)],  # changes that wait before no more is read from a client
-    [(journal, "MANY_CHANGES", 1)],  # changes that are written at once
+    [(reading, "MAX_PIECE_MESSAGES", 3)],  # read from the log at a time
+    [(reading, "MIN_EXAMINED", 2)],
+    [(progress, "MAX_STEP_ROWS", 2)],  # of a session's steps before they are written anew
+    [(group_commit, "MAX_PENDING_BYTES", 200)],  # bytes that wait to be written before no more is read
+    [(group_commit, "MAX_CHANGES", 4)],  # changes that wait before no more is read from a client
+    [(group_commit, "MAX_DELAYED_CHANGES", 1)],  # changes that are written at once
+    [(gathering, "MAX_ROWS", 0)],  # messages of a group that go to the tail
+    [(segment_writer, "MAX_TAIL_ROWS", 3)],  # messages in the tail before it is folded
 ]
 FEW_CHANGES_WAIT, FEW_CHANGES_ARE_WRITTEN = 7, 8
 """Places above. If few changes may wait, few must be written at once, or publishers wait for a tick."""
@@ -201,7 +203,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def write_state(self, tell: bool = True) -> bool:
         """Have the state written, if the messages before it are; return whether it was."""
-        commit = self.machine.journal._commit
+        commit = self.machine.journal.groups.state_commit
         assert isinstance(self.machine.committing, Deferred)
         if commit is None or not commit.may_begin.is_set() or not self.machine.committing.waiting:
             return False
@@ -547,7 +549,7 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def the_broker_has_the_sessions_of_the_model(self) -> None:
         alive = {name for name, session in self.sessions.items() if session.alive}
-        assert set(self.machine.core.broker.sessions) == alive
+        assert set(self.machine.core.broker.sessions.by_id) == alive
 
     def finish(self) -> None:
         """Have everyone come back, take everything and acknowledge it."""
@@ -594,7 +596,7 @@ class LogMachine(RuleBasedStateMachine):
             assert device.client is None or device.outgoing == {}
         broker = self.machine.core.broker
         assert broker.figures.messages_stored == 0
-        for one in broker.sessions.values():
+        for one in broker.sessions.by_id.values():
             assert one.inflight_messages == 0
             assert one.inflight is None or one.inflight.size == 0
 

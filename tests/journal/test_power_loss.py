@@ -29,6 +29,8 @@ from tests.support.durable import (
     quick_folder,
 )
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ["a/0", "a/1", "b/0", "b/1"]
 FILLS = [b"", b" ", b" " * 60, b" " * 600, END, b" " * 40 + END * 3]
 """What follows the number of a message; some look like the end of a segment."""

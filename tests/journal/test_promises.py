@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyrite.journal import disk as journal_module
+from pyrite.journal import group_commit
 from pyrite.journal.state import State
 from pyrite.journal.workers import Worker
 from pyrite.process.fair import NO_ONE, Asker
@@ -91,7 +91,7 @@ def test_publishers_wait_while_64_mib_are_to_be_written(folder: Path) -> None:
     client = machine.core.connect("publisher")
     machine.settle()
     payload, most = bytes(4 << 20), 16
-    assert most * len(payload) == journal_module.MAX_PENDING
+    assert most * len(payload) == group_commit.MAX_PENDING_BYTES
 
     def send(count: int) -> None:
         for _ in range(count):
@@ -102,9 +102,9 @@ def test_publishers_wait_while_64_mib_are_to_be_written(folder: Path) -> None:
     assert not machine.journal.full
     send(2)
     assert machine.journal.full
-    taken = machine.journal._pending
+    taken = machine.journal.groups.pending_bytes
     send(3)
-    assert machine.journal._pending == taken, "it is not read any more"
+    assert machine.journal.groups.pending_bytes == taken, "it is not read any more"
     machine.settle()
     assert not machine.journal.full
     machine.abandon()

@@ -19,6 +19,8 @@ from pyrite.journal.tables import KEYS, PAGE
 from pyrite.storage.folder import FolderError
 from tests.support.durable import examples, quick_folder
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = [f"client-{number:04d}" for number in range(1_000)]
 OPTIONS = {"qos": 1, "no_local": False, "identifiers": [1, 2]}
 FLIPS = 60

@@ -151,7 +151,7 @@ def test_a_reader_stops_with_an_error_if_the_segment_is_short_too(
     cut(path)
     os.truncate(segment, 2_000)
     stream, pieces = machine.journal.streams[0], list[Piece]()
-    monkeypatch.setattr("pyrite.journal.disk.AGAIN", 0.0)
+    monkeypatch.setattr("pyrite.journal.log_reader.RETRY_DELAY", 0.0)
     machine.journal.read(stream, 0, stream.routed, Wanted([b"#"]), pieces.append)
     assert pieces[-1] == Piece([], 0), "it has not advanced"
     assert "were committed" in caplog.text

@@ -23,6 +23,8 @@ from pyrite.broker.inflight import RELEASED
 from pyrite.storage.positions import Latest
 from tests.support.durable import Device, FragileFiles, Machine, OpenFiles, examples, quick_folder
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"client-{number}" for number in range(8)]
 ROUNDS = 12
 """Bits that each of the tests flips, one after the other."""
@@ -90,7 +92,7 @@ def state_of(machine: Machine) -> Found:
     """Return all that a broker has of state, by table and row."""
     broker = machine.core.broker
     found: Found = {table: {} for table in TABLES}
-    for name, session in broker.sessions.items():
+    for name, session in broker.sessions.by_id.items():
         assert isinstance(name, str)
         found["sessions"][name] = (session.expiry, session.expires_at is not None)
         found["incoming"][name] = sorted(session.incoming or ())
@@ -201,7 +203,7 @@ def test_a_flipped_bit_is_reported_or_changes_nothing(
             if check(machine, expected, where):
                 works(machine)
                 machine.restart()
-                assert "new" in machine.core.broker.sessions
+                assert "new" in machine.core.broker.sessions.by_id
             machine.abandon()
             shutil.rmtree(folder)
 
@@ -295,13 +297,13 @@ def test_damage_is_reported_once(damaged: Damaged, table: str, change: str) -> N
 def test_a_session_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -> None:
     """A new session with the same name must not inherit the rows of a lost one."""
     machine, _ = damaged("UPDATE sessions SET expiry = expiry + 1 WHERE client_id = 'client-3'")
-    assert "client-3" not in machine.core.broker.sessions
+    assert "client-3" not in machine.core.broker.sessions.by_id
     device = Device(machine, "client-3")
     device.connect()
     assert not device.present
     device.drop()
     machine.restart()
-    session = machine.core.broker.sessions["client-3"]
+    session = machine.core.broker.sessions.by_id["client-3"]
     assert session.subscriptions == {}
     assert not session.inflight_messages
     assert not session.incoming
@@ -336,7 +338,7 @@ def test_a_stream_whose_row_is_damaged_keeps_its_offsets(damaged: Damaged, state
     numbers = {one.number for one in machine.journal.streams}
     assert len(numbers) == 2
     assert streams["default"].next_offset == expected["streams"]["default"][1]
-    assert set(machine.core.broker.sessions) == set(NAMES)
+    assert set(machine.core.broker.sessions.by_id) == set(NAMES)
     works(machine)
     machine.restart()
     assert {one.name: one.number for one in machine.journal.streams} == {
@@ -366,7 +368,7 @@ def test_a_database_that_is_none_is_set_aside(folders: dict[str, Path], folder: 
         path = here / "data-0" / "state.sqlite"
         path.write_bytes(data)
         machine = Machine(here, files=lambda _: OpenFiles())
-        assert machine.core.broker.sessions == {}
+        assert machine.core.broker.sessions.by_id == {}
         if data != b"":
             assert len(machine.journal.damages) == 1
             assert "it is set aside as state.sqlite.damaged-1" in machine.journal.damages[0]
@@ -400,7 +402,7 @@ def test_a_state_that_is_missing_is_told(folders: dict[str, Path], folder: Path)
     shutil.copytree(folders["closed"], folder / "data-0")
     (folder / "data-0" / "state.sqlite").unlink()
     machine = Machine(folder, files=lambda _: OpenFiles())
-    assert machine.core.broker.sessions == {}
+    assert machine.core.broker.sessions.by_id == {}
     assert machine.log("default")
     works(machine)
     machine.stop()

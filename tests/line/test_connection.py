@@ -366,7 +366,7 @@ def test_a_session_moves_from_mqtt_to_line(core: Core) -> None:
     came = client.say("Connect me resume ttl=100")
     assert [one.payload for one in came] == [None, b"x"]
     client.say("Ack " + came[1].text.partition("n=")[2])
-    assert core.broker.sessions["me"].inflight_messages == 0
+    assert core.broker.sessions.by_id["me"].inflight_messages == 0
 
 
 # What goes wrong
@@ -499,9 +499,9 @@ def test_access_rules_are_enforced() -> None:
         came = texts(client.say("Publish me/a 1", "x", "Publish you/a 1", "x", "Subscribe #", "List #"))
         assert came == [
             "PubAck me/a",
-            "Error not-authorized Publish: not authorized for 'you/a'",
-            "Error not-authorized Subscribe: not authorized for '#'",
-            "Error not-authorized List: not authorized for '#'",
+            "Error not-authorized Publish: not authorized: publish 'you/a'",
+            "Error not-authorized Subscribe: not authorized: subscribe '#'",
+            "Error not-authorized List: not authorized: subscribe '#'",
         ]
 
 

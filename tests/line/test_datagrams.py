@@ -93,7 +93,7 @@ def test_a_client_that_left_gets_no_expiry_notice() -> None:
 def test_a_command_from_an_unproven_address_is_executed_after_the_proof(network: Network) -> None:
     (ping,) = network.send(HERE, b"Subscribe news\n")
     assert ping.startswith(b"Ping ")
-    assert not network.core.broker.sessions
+    assert not network.core.broker.sessions.by_id
     assert network.send(HERE, ping.replace(b"Ping", b"Pong")) == [b"SubAck news\n"]
     assert network.send(HERE, b"Ping 5\n") == [b"Pong 5\n"]
 
@@ -101,7 +101,7 @@ def test_a_command_from_an_unproven_address_is_executed_after_the_proof(network:
 def test_a_wrong_answer_does_not_prove_an_address(network: Network) -> None:
     network.send(HERE, b"Subscribe news\n")
     assert network.send(HERE, b"Pong 0000000\n")[0].startswith(b"Ping ")
-    assert not network.core.broker.sessions
+    assert not network.core.broker.sessions.by_id
 
 
 @settings(max_examples=60, deadline=None)
@@ -159,7 +159,7 @@ def test_unproven_addresses_take_little_memory(network: Network) -> None:
     for port in range(1, 5_000):
         network.send((f"10.0.{port // 256}.{port % 256}", port), b"Subscribe a\n")
     assert len(network.datagrams) == MAX_STRANGERS + 1
-    assert len(network.core.broker.sessions) == 1
+    assert len(network.core.broker.sessions.by_id) == 1
     LineClient(network.core).say("Publish a 1", "x")
     assert len(network.came(HERE)) == 1
 
@@ -294,7 +294,7 @@ def test_a_silent_client_is_forgotten(core: Core, network: Network) -> None:
     core.tick(16)
     assert len(network.datagrams) == 0
     core.tick(60)
-    assert not core.broker.sessions
+    assert not core.broker.sessions.by_id
 
 
 def test_a_ping_keeps_a_client_alive_for_10_s(core: Core, network: Network) -> None:

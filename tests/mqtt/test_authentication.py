@@ -35,7 +35,7 @@ def test_a_client_with_a_wrong_password_is_refused(core: Core, version: int, cod
     client = core.wire(version)
     assert client.connect("c", username="ann", password=b"wrong").reason == code
     assert client.closed
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
     assert core.broker.figures.connections_refused == 1
 
 
@@ -52,7 +52,7 @@ def test_a_client_that_answers_the_challenge_is_accepted(core: Core) -> None:
     client = core.wire()
     client.send(hello())
     assert client.only(Auth) == answer(b"1")
-    assert core.broker.sessions == {}
+    assert core.broker.sessions.by_id == {}
     client.send(answer(b"2"))
     connack = client.only(Connack)
     assert connack.reason == 0

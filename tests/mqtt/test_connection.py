@@ -96,7 +96,7 @@ def test_a_connack_larger_than_the_client_accepts_ends_the_connection(core: Core
     assert client.received() == []
     assert client.closed
     client.drop()
-    assert "c" not in core.broker.sessions
+    assert "c" not in core.broker.sessions.by_id
 
 
 def test_nothing_follows_a_disconnect_from_the_broker(core: Core) -> None:

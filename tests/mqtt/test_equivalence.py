@@ -225,7 +225,7 @@ def effects(setting: Setting, packets: list[Packet], pieces: list[int] | None) -
     publisher = core.connect("publisher", setting.publisher)
     if setting.publisher_wishes:
         publisher.subscribe(*setting.publisher_wishes)
-    core.broker.flush()
+    core.broker.output.flush()
 
     encoded = [encode(packet, setting.publisher) for packet in packets]
     if pieces is None:

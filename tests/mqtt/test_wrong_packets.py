@@ -69,7 +69,7 @@ def test_a_malformed_connect_is_refused_with_its_reason(core: Core, case: Case) 
         assert isinstance(connack, Connack)
         assert (connack.reason, connack.session_present) == (code, False)
     assert client.closed
-    assert "a" not in core.broker.sessions
+    assert "a" not in core.broker.sessions.by_id
     assert other.ping()
 
 

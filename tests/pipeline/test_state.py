@@ -66,7 +66,7 @@ def test_a_pipeline_name_of_another_user_is_reported_once(
     said = run_as("bob", tmp_path / "bob" / "plant", url, monkeypatch, "running", "waiting", "stopped")
     assert len(said) == 1
     assert "$pipelines/plant" in said[0]
-    assert "sink 'pipeline-plant' is another user's" in said[0]
+    assert "sink 'pipeline-plant' belongs to another user" in said[0]
     assert "a folder with another name" in said[0]
     assert "\n" not in said[0]
     assert seen(broker, "plant")["state"] == "waiting"

@@ -201,7 +201,7 @@ class Forgetful(Doorman):
     log = _log_of(server)
     assert sum("KeyError: 'bob'" in line for line in log) == 1
     assert any("KeyError: 'eve'" in line for line in log)
-    assert any("were read again" in line for line in log)
+    assert any("were reloaded" in line for line in log)
 
 
 def _log_of(server: Server) -> list[str]:

@@ -349,7 +349,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "a public URL, and no users": (
         '[http]\npublic_url = "https://broker.example"',
-        ["listen", "other machines could reach it, and there are no users"],
+        ["listen", "other machines can connect, but there are no users"],
     ),
     "a second listener that is none": (
         'listen = ["mqtt://127.0.0.1:0", "x"]',
@@ -366,13 +366,13 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "no such certificate": (
         '[tls]\ncertificate = "no.pem"',
-        ["tls.certificate", "'no.pem'", "a file that exists"],
+        ["tls.certificate", "'no.pem'", "an existing file"],
     ),
-    "no such key file": ('[tls]\nkey = "no.pem"', ["tls.key", "'no.pem'", "a file that exists"]),
-    "no such authority": ('[tls]\nclient_ca = "no.pem"', ["tls.client_ca", "'no.pem'", "a file that exists"]),
+    "no such key file": ('[tls]\nkey = "no.pem"', ["tls.key", "'no.pem'", "an existing file"]),
+    "no such authority": ('[tls]\nclient_ca = "no.pem"', ["tls.client_ca", "'no.pem'", "an existing file"]),
     "a folder for a file": (
         '[tls]\ncertificate = "/tmp"',
-        ["tls.certificate", "'/tmp'", "a file that exists"],
+        ["tls.certificate", "'/tmp'", "an existing file"],
     ),
     "certificates required of no authority": (
         "[tls]\nrequire_client_certificate = true",
@@ -386,7 +386,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "two streams of one name": (
         '[[stream]]\nname = "x"\n[[stream]]\nname = "x"',
-        ["stream.name", "'x'", "another name"],
+        ["stream.name", "'x'", "duplicate stream name"],
     ),
     "a stream without topics": ('[[stream]]\nname = "x"\ntopics = []', ["stream.topics", "[]", "filter"]),
     "a stream of what is no filter": (

@@ -102,7 +102,7 @@ def test_a_refusal_is_logged_with_its_reason_and_without_the_password(broker: Br
     assert refused["part"] == "access"
     assert refused["client"] == "thief"
     assert refused["user"] == "ann"
-    assert refused["reason"] == "the user name or the password is wrong"
+    assert refused["reason"] == "wrong user name or password"
     with connect(broker.urls[0], "owner"):
         lines(broker, "connected")
     written = "".join(broker.log)
@@ -132,7 +132,7 @@ UPGRADE = (
         (UPGRADE.format("/mqtt", ""), "this is an MQTT broker: offer the subprotocol mqtt"),
         (
             UPGRADE.format("/mqtt", "Sec-WebSocket-Protocol: mqtt\r\nOrigin: https://a.example\r\n"),
-            "it is a page of https://a.example, and this listener is for pages of this machine",
+            "a page of https://a.example; only pages of this machine are accepted",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyrite.broker.core import FEW_MESSAGES, Broker
+from pyrite.broker.core import QUIET_MESSAGES, Broker
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.server import memory
 from pyrite.server.config import Config
@@ -72,7 +72,7 @@ def test_names_and_routes_are_trimmed_after_a_burst() -> None:
     many.clear()
     a_second(broker, watched)
     assert sys.getrefcount(name) == references
-    assert not broker.subscriptions.routes
+    assert not broker.subscriptions.cache.routes
 
 
 def test_garbage_is_not_collected_during_a_burst(collections: list[int]) -> None:
@@ -80,7 +80,7 @@ def test_garbage_is_not_collected_during_a_burst(collections: list[int]) -> None
     many = rush()
     a_second(broker, watched)
     many.clear()
-    a_second(broker, watched, FEW_MESSAGES)
+    a_second(broker, watched, QUIET_MESSAGES)
     assert collections == []
     a_second(broker, watched)
     assert collections == [1]

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
+import ssl
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import cast
 
 import pytest
 import uvloop
 
-from pyrite.server.config import Config
+from pyrite.broker.message import Batch
+from pyrite.server.config import Config, Tls
 from pyrite.server.server import Server
-from tests.conformance.wire import connect_packet
+from tests.conformance.wire import connect_packet, subscribe_packet
 from tests.hostile.turns import MAX_TURN, collector_of_the_server
+from tests.server.conftest import Certificates
 from tests.server.peers import WebSocket
 from tests.support.waiting import until
 
@@ -111,7 +118,7 @@ def test_clients_that_send_much_at_the_same_time_have_no_long_round_together(sch
             await until(
                 lambda: (
                     server.broker.figures.bytes_received - received >= CLIENTS * SIZE // 2
-                    and not server.broker.has_interrupted
+                    and not server.broker.turns.has_work
                 ),
                 "all was handled",
             )
@@ -122,6 +129,82 @@ def test_clients_that_send_much_at_the_same_time_have_no_long_round_together(sch
             await server.stop()
 
     check(attack)
+
+
+MIB = 1024 * 1024
+
+
+@contextmanager
+def reading(clients: list[socket.socket]) -> Iterator[list[int]]:
+    """Read and drop what comes to clients, in another thread; count the bytes."""
+    count = [0]
+    with selectors.DefaultSelector() as selector:
+        for client in clients:
+            client.setblocking(False)
+            selector.register(client, selectors.EVENT_READ)
+
+        def read() -> None:
+            while selector.get_map():
+                for key, _ in selector.select():
+                    endpoint = cast(socket.socket, key.fileobj)
+                    with suppress(BlockingIOError, ssl.SSLWantReadError):
+                        data = endpoint.recv(MIB)
+                        count[0] += len(data)
+                        if not data:
+                            selector.unregister(endpoint)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            yield count
+        finally:
+            for client in clients:
+                client.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for client in clients:
+                client.close()
+
+
+@pytest.mark.parametrize(("scheme", "number"), [("mqtt", 60), ("mqtts", 4), ("wss", 4)])
+def test_large_messages_to_many_subscribers_make_no_long_round(
+    scheme: str, number: int, certificates: Certificates
+) -> None:
+    tls = Tls(certificate=str(certificates.server)) if scheme != "mqtt" else Tls()
+    message = Batch(b"large", bytes(8 * MIB))
+
+    async def attack() -> float:
+        server = Server(Config(listen=[f"{scheme}://127.0.0.1:0"], ephemeral=True, tls=tls))
+        (listener,) = await server.start()
+        try:
+            clients = await asyncio.to_thread(
+                lambda: [subscriber(scheme, listener.port, certificates) for _ in range(number)]
+            )
+            with reading(clients) as count:
+                rounds = Rounds()
+                server.at_work(lambda: server.broker.publishing.publish(message))
+                await until(lambda: count[0] > number * len(message.data), "all have it")
+                return rounds.longest
+        finally:
+            await server.stop()
+
+    check(attack)
+
+
+def subscriber(scheme: str, port: int, certificates: Certificates) -> socket.socket:
+    """Connect, and subscribe to `large`."""
+    client = socket.create_connection(("127.0.0.1", port))
+    if scheme != "mqtt":
+        client = certificates.context().wrap_socket(client, server_hostname="127.0.0.1")
+    packets = connect_packet("") + subscribe_packet(1, [("large", 0)])
+    if scheme == "wss":
+        client.sendall(UPGRADE)
+        client.recv(65_536)
+        packets = WebSocket.encode(WebSocket.BINARY, packets)
+    client.sendall(packets)
+    received = b""
+    while b"\x90" not in received:  # the SUBACK
+        received += client.recv(65_536)
+    return client
 
 
 def check(attack: Callable[[], Coroutine[None, None, float]]) -> None:

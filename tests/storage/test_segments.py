@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.journal.decoding import batches_in
 from pyrite.journal.encoding import Entry, build
-from pyrite.journal.verify import verify
 from pyrite.storage import frames
 from pyrite.storage.arrow import ArrowSegment, recover
 from pyrite.storage.frames import HEADER
@@ -24,7 +21,7 @@ from pyrite.storage.index import index_of, read_index
 from pyrite.storage.options import StreamOptions
 from pyrite.storage.schema import SCHEMA, STORED, plain
 from pyrite.storage.segment import BatchCache
-from pyrite.storage.segment_writer import PREALLOCATION, SegmentWriter
+from pyrite.storage.segment_writer import SegmentWriter
 from pyrite.storage.stream import StreamReader
 from tests.storage.samples import FILES, append, read, rows_of, write_segment, write_segments
 from tests.support.durable import Machine, OpenFiles
@@ -129,11 +126,9 @@ def test_any_arrow_library_reads_a_segment(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_is_not_sealed_is_an_arrow_stream_too(tmp_path: Path) -> None:
-    """Also with room for more at its end."""
     writer = SegmentWriter(FILES, tmp_path, 0)
     written = [append(writer, True) for _ in range(3)]
     with pa.OSFile(str(writer.path)) as file, pa.ipc.open_stream(file) as stream:
-        assert file.size() > writer.size
         payloads = stream.read_all().column("payload").to_pylist()
     assert payloads == [row["payload"] for row in rows_of(written)]
     writer.close()
@@ -207,7 +202,7 @@ def test_a_head_that_was_cut_off_anywhere_is_written_again(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "tail",
-    [bytes(4096), b"\xff" * 100, HEADER, frames.BEGIN, b"x" * 100 + PREALLOCATION],
+    [bytes(4096), b"\xff" * 100, HEADER, frames.BEGIN, b"x" * 100 + bytes(4096)],
     ids=["zeros", "ones", "a head", "a mark", "rubbish and room for more"],
 )
 def test_rubbish_after_the_last_batch_is_dropped(tmp_path: Path, tail: bytes) -> None:
@@ -221,46 +216,6 @@ def test_rubbish_after_the_last_batch_is_dropped(tmp_path: Path, tail: bytes) ->
     assert path.stat().st_size == size
     more = go_on(folder, path)
     assert read(folder) == (rows_of(written + more), [])
-
-
-def test_room_for_more_is_neither_read_nor_kept(tmp_path: Path) -> None:
-    folder = tmp_path / "streams" / "s"
-    folder.mkdir(parents=True)
-    path = folder / f"{0:020d}.arrow"
-    writer = SegmentWriter(FILES, folder, 0)
-    written = [append(writer, True)]
-    assert path.stat().st_size == writer.size + len(PREALLOCATION)
-    size = path.stat().st_size
-    written += [append(writer, sync) for sync in (True, False, True)]
-    assert path.stat().st_size == size, "it is used"
-    assert read(folder) == (rows_of(written), [])
-    assert verify(tmp_path) == []
-    killed = tmp_path / "killed"
-    shutil.copytree(folder, killed)
-    found = recover(FILES, "killed", killed / path.name)
-    assert (found.dropped, found.damages, found.sealed) == (0, [], False)
-    assert (killed / path.name).stat().st_size == writer.size
-    assert read(killed) == (rows_of(written), [])
-    writer.seal()
-    assert path.stat().st_size == writer.size + len(frames.END)
-    assert read(folder) == (rows_of(written), [])
-
-
-def test_a_disk_that_has_no_room_for_more_has_room_for_a_message(tmp_path: Path) -> None:
-    class NearlyFull(type(FILES)):  # type: ignore[misc]
-        def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], at: int = -1) -> None:
-            if sum(map(len, pieces)) > 10_000:
-                super().write(descriptor, pieces[:-1], at)
-                raise OSError(28, "No space left on device")
-            super().write(descriptor, pieces, at)
-
-    folder = tmp_path / "s"
-    folder.mkdir()
-    writer = SegmentWriter(NearlyFull(), folder, 0)
-    written = [append(writer, True) for _ in range(3)]
-    assert (folder / f"{0:020d}.arrow").stat().st_size == writer.size
-    assert read(folder) == (rows_of(written), [])
-    writer.close()
 
 
 def test_an_index_that_was_lost_or_shortened_anywhere_is_made_again(tmp_path: Path) -> None:
@@ -394,7 +349,7 @@ def test_of_a_large_log_only_the_end_is_read_when_it_is_opened(folder: Path) -> 
     before = _read_so_far()
     machine.start()
     read = _read_so_far() - before
-    opened = next(iter(machine.journal.writers.values())).opened
+    opened = next(iter(machine.journal.log.writers.values())).opened
     assert (opened.segments, opened.end, opened.damages) == (11, 31, [])
     assert opened.size > 10e9
     assert read < 2_000_000, "but for the end, which is mapped"

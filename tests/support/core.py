@@ -317,15 +317,15 @@ class Core:
 
     def flush(self) -> None:
         """Flush the broker, and give interrupted clients their turns if there is a journal."""
-        self.broker.flush()
+        self.broker.output.flush()
         if self.journal is None:
             return
         turns = 0
-        while self.broker.has_interrupted and turns != self.rounds:
+        while self.broker.turns.has_work and turns != self.rounds:
             turns += 1
             assert turns < 10_000, "someone is interrupted for ever"
-            self.broker.take_turns()
-            self.broker.flush()
+            self.broker.turns.take()
+            self.broker.output.flush()
 
     def wire(self, version: int = V5) -> Client:
         """Return a client that has not sent CONNECT."""

@@ -464,7 +464,7 @@ class Machine:
         """Close the files of the process without a clean shutdown."""
         if self.running:
             self.running = False
-            self.journal._state.close()
+            self.journal.database.close()
             self.journal.folder.close()
         self.files.abandon()
 
@@ -503,14 +503,14 @@ class Machine:
 
 def _count_commits(journal: DiskJournal, files: FragileFiles) -> None:
     """Let the power fail before or after a commit of the state, too."""
-    commit = journal._state.commit
+    commit = journal.database.commit
 
     def counted(changes: Sequence[Any]) -> None:
         files.count()
         commit(changes)
         files.count()
 
-    setattr(journal._state, "commit", counted)  # noqa: B010
+    setattr(journal.database, "commit", counted)  # noqa: B010
 
 
 class Sent:

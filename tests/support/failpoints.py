@@ -20,6 +20,7 @@ from tests.support.durable import OpenFiles
 _KINDS = [
     (".arrow", "segment"),
     (".arrow.index", "index"),
+    (".arrow.tail", "tail"),
     (".arrow.index.tmp", "new index"),
     (".parquet.tmp", "parquet"),
     (".parquet", "parquet"),
@@ -39,6 +40,7 @@ _KINDS = [
 FAILPOINTS = {
     "segment": ("open", "write", "sync", "truncate", "remove"),
     "index": ("open", "write", "sync", "truncate", "remove"),
+    "tail": ("open", "write", "sync", "remove"),
     "new index": ("open", "write", "sync", "rename", "remove"),
     "parquet": ("open", "write", "sync", "rename", "remove"),
     "parquet index": ("open", "write", "sync", "rename", "remove"),

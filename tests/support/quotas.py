@@ -56,7 +56,7 @@ def recount(broker: Broker, log: list[dict[str, Any]]) -> dict[str, dict[str, in
             used = found.setdefault(key, dict.fromkeys(COUNTED, 0))
             used[name] += more
 
-    for session in broker.sessions.values():
+    for session in broker.sessions.by_id.values():
         key = session.account.key if session.account is not None else None
         count(key, "sessions")
         count(key, "connections", session.link is not None)

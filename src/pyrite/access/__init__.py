@@ -1,1 +1,1 @@
-"""Who may come in, and do what: users with passwords, and rules on topics. See broker/access.py."""
+"""The access list: users with passwords, tokens, and rules on topics. broker/access.py is its interface."""

@@ -1,4 +1,4 @@
-"""The access list as its files have it."""
+"""Reads the files of the access list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrite.access.users import User, read_users
 
 
 class AccessList(NamedTuple):
-    """What a Guard goes by."""
+    """The arguments of a Guard."""
 
     users: dict[str, User]
     rules: list[Rule]
@@ -21,7 +21,7 @@ class AccessList(NamedTuple):
 
 
 def read_list(options: AccessOptions) -> AccessList:
-    """Read the files that are named; AccessError if one of them cannot be used."""
+    """Read the files; raise AccessError if one is missing or invalid."""
     tokens = None
     if options.jwt_keys:
         tokens = Tokens(

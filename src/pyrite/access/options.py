@@ -1,4 +1,4 @@
-"""What may be set of who may come in, and do what."""
+"""The [access] table of the configuration."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ class AccessError(PyriteError):
 
 @dataclass(slots=True)
 class AccessOptions:
-    """Who may come in, and do what."""
+    """The [access] table."""
 
     users: str = ""
-    """File of users and their passwords, as `pyrite passwd` writes it; without one, everyone is let in."""
+    """File of users and password hashes, written by `pyrite passwd`; without one, anyone may connect."""
     anonymous: bool = False
-    """Whether clients without a name are let in: where there are users, or where others can reach it."""
+    """Accept clients without a user name, even if there are users or other machines can connect."""
     jwt_keys: str = ""
-    """File with keys (JWKS); a token that was signed with one of them does as a password, and as a name."""
+    """File with keys (JWKS); a token signed with one of them replaces user name and password."""
     jwt_audience: str = ""
-    """What tokens must be meant for (aud); empty for anything."""
+    """The audience (aud) that tokens must name; empty for any."""
     jwt_issuer: str = ""
-    """Who must have issued them (iss); empty for anyone."""
+    """The issuer (iss) that tokens must name; empty for any."""
     jwt_user: str = "sub"
-    """The claim that names the user."""
+    """The claim with the user name."""
     jwt_groups: str = "groups"
-    """The claim that lists the groups of the user."""
+    """The claim with the list of the user's groups."""
     rule: list[Rule] = field(default_factory=list)
-    """Who may do what; where there are users or rules, all else is denied."""
+    """What users may do; with users or rules, everything else is denied."""
 
     @property
     def in_use(self) -> bool:
-        """Whether there is an access list at all."""
+        """True if there is an access list."""
         return bool(self.users or self.jwt_keys or self.rule)

@@ -1,4 +1,4 @@
-"""Rules: which users and groups may do what, on which topics."""
+"""Rules: the topics on which users and groups may publish, subscribe, pull and administer."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ from dataclasses import dataclass, field
 from pyrite.topics.filters import covers
 
 EVERYONE = "*"
-"""Stands for whoever has come in under a name."""
+"""In a rule: every user with a name."""
 ANONYMOUS = "anonymous"
-"""Stands for whoever has come in without one."""
+"""In a rule: clients without a user name."""
 _MARK = re.compile("%[uc]")
 ACTIONS = ("publish", "subscribe", "pull", "admin")
 
 
 @dataclass(slots=True)
 class Rule:
-    """What some may do; a filter may hold %u, the user's name, and %c, the client's id."""
+    """One rule. Its filters may contain %u, the user name, and %c, the client identifier."""
 
     users: list[str] = field(default_factory=list)
-    """Names of users; * for all of them, anonymous for clients without a name."""
+    """User names; * for all users, anonymous for clients without a user name."""
     groups: list[str] = field(default_factory=list)
-    """Names of groups, all of whose members are meant."""
+    """Names of groups; the rule applies to their members."""
     publish: list[str] = field(default_factory=list)
-    """Filters of the topics that they may publish on."""
+    """Filters of topics to publish on."""
     subscribe: list[str] = field(default_factory=list)
-    """Filters that they may subscribe to, or list the topics of, and those within."""
+    """Filters to subscribe to, or whose topics to list; filters that they cover are included."""
     pull: list[str] = field(default_factory=list)
-    """The same for what they may read from the log: by pull, with HTTP, Flight and Spark; and to subscribe
-    to the past."""
+    """The same for reading the log: pull, HTTP, Flight, Spark, and subscriptions from a position."""
     admin: list[str] = field(default_factory=list)
-    """The same for topics that they may create and delete; with #, also for seeing who is connected."""
+    """The same for creating and deleting topics; with #, also for listing clients and metrics."""
 
 
 class Rules:
-    """All rules, asked for one client at a time."""
+    """All rules."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
@@ -44,22 +43,22 @@ class Rules:
     def allows(
         self, action: str, user: str | None, groups: frozenset[str], client_id: str, topic_filter: bytes
     ) -> bool:
-        """Tell whether a client may do something on all topics of a filter; a topic is a filter too."""
+        """Return True if a client may perform an action on all topics of a filter."""
         granted = self._granted(action, user, groups, client_id)
         return any(covers(allowed, topic_filter) for allowed in granted)
 
     def overlap(
         self, action: str, user: str | None, groups: frozenset[str], client_id: str, topic_filter: bytes
     ) -> bool:
-        """Tell whether a client may do something on any topic of a filter."""
+        """Return True if a client may perform an action on at least one topic of a filter."""
         granted = self._granted(action, user, groups, client_id)
         return any(overlap(allowed, topic_filter) for allowed in granted)
 
     def _granted(
         self, action: str, user: str | None, groups: frozenset[str], client_id: str
     ) -> Iterator[bytes]:
-        """Yield the filters on which a client may do something."""
-        # A token or a certificate may have any name: it is never that of those who have none.
+        """Yield the filters on which a client may perform an action."""
+        # A token or certificate may contain any name, even "anonymous".
         names = {ANONYMOUS} if user is None else {user, EVERYONE} - {ANONYMOUS}
         for rule in self._rules:
             if names.isdisjoint(rule.users) and groups.isdisjoint(rule.groups):
@@ -71,7 +70,7 @@ class Rules:
 
 
 def overlap(one: bytes, other: bytes) -> bool:
-    """Tell whether there may be a topic that two filters match."""
+    """Return True if some topic matches both filters."""
     levels, others = one.split(b"/"), other.split(b"/")
     for level, another in zip(levels, others, strict=False):
         if b"#" in (level, another):
@@ -83,11 +82,11 @@ def overlap(one: bytes, other: bytes) -> bool:
 
 
 def _filled(text: str, user: str | None, client_id: str) -> bytes | None:
-    """Put a client's names into a filter; None if one is not known, or would mean more than a name."""
+    """Replace %u and %c in a filter; None if a name is missing, or contains a wildcard or a slash."""
     names = {"%u": user, "%c": client_id}
     for mark in set(_MARK.findall(text)):
         name = names[mark]
         if not name or name.startswith("$") or any(one in name for one in "+#/"):
             return None
-    # In one pass: a mark in a name is no mark.
+    # In one pass, so that %c in a user name is not replaced.
     return _MARK.sub(lambda mark: names[mark[0]] or "", text).encode()

@@ -1,4 +1,4 @@
-"""Tokens (JWT) in place of passwords: signed by someone whose keys are in a file (JWKS)."""
+"""Tokens (JWT) instead of passwords, signed with the keys in a file (JWKS)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any, TypeGuard
 from pyrite.access.options import AccessError
 
 LEEWAY = 5.0
-"""Seconds by which clocks may differ."""
-SHORTEST = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""Bytes of a secret, at the least (RFC 7518, 3.2): whoever has a token can try shorter ones at home."""
+"""Maximum difference of clocks, in seconds."""
+MIN_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Minimum length of secrets (RFC 7518, 3.2); shorter ones can be guessed with the help of a token."""
 
 
 @dataclass(frozen=True)
 class Bearer:
-    """Who a token is about."""
+    """The contents of a valid token."""
 
     name: str
     groups: frozenset[str]
     until: float
-    """When it is over, in seconds since 1970."""
+    """Expiry, in seconds since 1970."""
     proof: str
-    """What stands for the key that it was signed with, and for what else was asked of it."""
+    """A digest of the key and of the requirements that the token was checked with."""
 
 
 class Tokens:
-    """Checks tokens. Signed with HS, RS, PS, ES or EdDSA, as the key that they name says; and not expired."""
+    """Checks tokens: signed with the named key (HS, RS, PS, ES or EdDSA), and not expired."""
 
     def __init__(self, path: Path, audience: str, issuer: str, user_claim: str, groups_claim: str) -> None:
         try:
@@ -47,25 +47,25 @@ class Tokens:
         self._keys = {key.key_id: key for key in keys.keys}
         self._only = keys.keys[0] if len(keys.keys) == 1 else None
         if len(self._keys) < len(keys.keys) or (self._only is None and None in self._keys):
-            raise AccessError(f"{path}: expected a name of its own (kid) for each of several keys")
+            raise AccessError(f"{path}: expected a distinct name (kid) for each key")
         for key in keys.keys:
-            least = SHORTEST.get(key.algorithm_name, 0)
+            least = MIN_SECRET_BYTES.get(key.algorithm_name, 0)
             if isinstance(key.key, bytes) and len(key.key) < least:
                 raise AccessError(
-                    f"{path}: the key {key.key_id!r} has {len(key.key)} bytes, and could be guessed: "
-                    f"{key.algorithm_name} takes at least {least}"
+                    f"{path}: the key {key.key_id!r} has {len(key.key)} bytes and could be guessed: "
+                    f"{key.algorithm_name} needs at least {least}"
                 )
         asked = (audience, issuer, user_claim)
         self._proofs = {key.key_id: _digest(text, key.key_id, asked) for key in keys.keys}
         self.proofs = frozenset(self._proofs.values())
-        """Those of all tokens that are good here."""
+        """The `proof` of all tokens that are valid."""
         self._audience = audience or None
         self._issuer = issuer or None
         self._user_claim = user_claim
         self._groups_claim = groups_claim
 
     def check(self, token: bytes) -> Bearer | None:
-        """Return who a token is about; None if it is none, or not a good one."""
+        """Return the contents of a token; None if it is invalid."""
         try:
             name = self._jwt.get_unverified_header(token).get("kid")
             key = self._keys.get(name) if name is not None else self._only
@@ -90,22 +90,22 @@ class Tokens:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Read a set of keys as JSON has it; ValueError if it cannot be one."""
+    """Parse a set of keys; raise ValueError if it is invalid."""
     found = json.loads(text)
     if not isinstance(found, dict) or "keys" not in found:
         raise ValueError('expected {"keys": [...]}')
     for key in found["keys"] if isinstance(found["keys"], list) else ():
         if isinstance(key, dict) and not isinstance(key.get("kid"), str | None):
-            raise ValueError(f"the name of a key (kid) is a text, not {key['kid']!r}")
+            raise ValueError(f"expected a text as the name of a key (kid), not {key['kid']!r}")
     return found
 
 
 def _is_name(value: object) -> TypeGuard[str]:
-    """Tell whether a claim can be the name of a user: other protocols must be able to write it."""
+    """Return True if a claim is a possible user name, which UTF-8 can encode."""
     return isinstance(value, str) and bool(value) and value.encode("utf-8", "ignore").decode() == value
 
 
 def _digest(keys: str, name: str | None, asked: tuple[str, ...]) -> str:
-    """Return what stands for a key, and tells nothing of it."""
+    """Return a digest that identifies a key and the requirements, without revealing the key."""
     key = [one for one in json.loads(keys)["keys"] if isinstance(one, dict) and one.get("kid") == name]
     return hashlib.sha256(json.dumps([key, asked], sort_keys=True).encode()).hexdigest()

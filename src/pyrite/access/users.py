@@ -1,4 +1,4 @@
-"""The file of users, a line each: `name:hash:group,group`; hashes are argon2's. `pyrite passwd` writes it."""
+"""The users file: one line per user, `name:hash:group,group`, with argon2 hashes. See `pyrite passwd`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from pyrite.access.options import AccessError
 from pyrite.access.rules import ANONYMOUS, EVERYONE
 
 NAME = re.compile(r"[^\s:,#%+/$\x00-\x1f][^\s:,#%+/\x00-\x1f]{0,127}")
-"""What a user or a group may be called: nothing that means something in a topic filter, or in the file."""
+"""Names of users and groups: without characters that have a meaning in topic filters or in the file."""
 HASH = re.compile(r"\$argon2(id|i|d)(\$v=\d+)?\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]{11,}\$[A-Za-z0-9+/]{6,}")
-"""What is kept of a password: the kind of argon2, what it costs, the salt, and the hash."""
+"""An argon2 hash: variant, cost, salt, and digest."""
 
 _hasher = PasswordHasher()
 
 
 @cache
 def stand_in() -> str:
-    """Return a hash to check passwords of unknown users against, where there is no user at all."""
+    """Return a hash to check passwords with if there are no users."""
     return _hasher.hash("")
 
 
 @dataclass(frozen=True)
 class User:
-    """Someone with a password."""
+    """A user with a password."""
 
     name: str
     hashed: str
@@ -42,9 +42,9 @@ class User:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return a name that a user or a group may have; AccessError if it may not."""
+    """Return a valid name of a user or group; raise AccessError for an invalid one."""
     if kind == "user" and name in (ANONYMOUS, EVERYONE):
-        raise AccessError(f"user {name!r}: stands for others in access.rule; expected another name")
+        raise AccessError(f"user {name!r}: reserved in access.rule; expected another name")
     if not NAME.fullmatch(name):
         raise AccessError(
             f"{kind} {name!r}: expected up to 128 characters, none of them a space or one of : , # % + / $"
@@ -53,12 +53,12 @@ def check_name(kind: str, name: str) -> str:
 
 
 def hash_password(password: str) -> str:
-    """Return what is kept of a password."""
+    """Return the hash of a password."""
     return _hasher.hash(password)
 
 
 def verify(hashed: str, password: bytes) -> bool:
-    """Tell whether a hash is of this password. It takes time, on purpose."""
+    """Return True if a hash belongs to this password. Slow on purpose."""
     try:
         return _hasher.verify(hashed, password)
     except (Argon2Error, InvalidHashError):
@@ -73,21 +73,21 @@ def _lines(path: Path) -> list[str]:
         raise AccessError(f"{path}: {reason}") from None
 
 
-def _is_remark(line: str) -> bool:
-    """Tell whether a line is for people alone."""
+def _is_comment(line: str) -> bool:
+    """Return True for an empty line or a comment."""
     return not line.strip() or line.startswith("#")
 
 
 def read_users(path: Path) -> dict[str, User]:
-    """Read a file of users; AccessError says which line is wrong."""
+    """Read a users file; AccessError names an invalid line."""
     users: dict[str, User] = {}
     for number, line in enumerate(_lines(path), 1):
-        if _is_remark(line):
+        if _is_comment(line):
             continue
         parts = line.split(":")
         if len(parts) not in (2, 3) or not parts[1].startswith("$argon2"):
             raise AccessError(
-                f"{path}, line {number}: expected name:hash or name:hash:groups, as pyrite passwd writes it"
+                f"{path}, line {number}: expected name:hash or name:hash:groups, as written by pyrite passwd"
             )
         try:
             name = check_name("user", parts[0])
@@ -99,10 +99,10 @@ def read_users(path: Path) -> dict[str, User]:
         except AccessError as wrong:
             raise AccessError(f"{path}, line {number}: {wrong}") from None
         if name in users:
-            raise AccessError(f"{path}, line {number}: user {name!r} is there twice")
+            raise AccessError(f"{path}, line {number}: duplicate user {name!r}")
         if not HASH.fullmatch(parts[1]):
             raise AccessError(
-                f"{path}, line {number}: user {name!r} has no whole argon2 hash; pyrite passwd makes one"
+                f"{path}, line {number}: invalid argon2 hash of user {name!r}; pyrite passwd creates one"
             )
         users[name] = User(name, parts[1], groups)
     return users
@@ -110,14 +110,14 @@ def read_users(path: Path) -> dict[str, User]:
 
 @contextmanager
 def users_to_change(path: Path) -> Iterator[dict[str, User]]:
-    """Give the users of a file, none if there is no file; what they were made is written at the end.
+    """Yield the users of a file to change them, and write them at the end. A missing file has no users.
 
-    Whoever else changes them waits until then: or the later one would write what the first had not yet done.
+    The folder is locked meanwhile, so that simultaneous changes are not lost.
     """
-    path = Path(os.path.realpath(path))  # of a link, the file
+    path = Path(os.path.realpath(path))  # the file a link points to
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # not the file itself, in whose place another will be
+        fcntl.flock(folder, fcntl.LOCK_EX)  # not the file, which is replaced
         users = read_users(path) if path.exists() else {}
         yield users
         write_users(path, users.values())
@@ -126,10 +126,7 @@ def users_to_change(path: Path) -> Iterator[dict[str, User]]:
 
 
 def write_users(path: Path, users: Iterable[User]) -> None:
-    """Write a file of users, all of it or nothing: with the owner and the mode of the one that was there.
-
-    A new one is for its owner alone to read. Remarks stay where they were.
-    """
+    """Replace a users file atomically, keeping its owner, mode and comments; a new file has mode 0600."""
     left = {one.name: f"{one.name}:{one.hashed}:{','.join(sorted(one.groups))}" for one in users}
     lines: list[str] = []
     try:
@@ -139,18 +136,18 @@ def write_users(path: Path, users: Iterable[User]) -> None:
     else:
         for line in _lines(path):
             name = line.partition(":")[0]
-            if _is_remark(line):
+            if _is_comment(line):
                 lines.append(line)
             elif name in left:
                 lines.append(left.pop(name))
     lines += left.values()
     temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)  # one that was left behind may be anyone's
+    temporary.unlink(missing_ok=True)  # may be left over, with any owner
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             if before is not None:
-                _be_like(file.fileno(), before, path)
+                _copy_owner(file.fileno(), before, path)
             file.writelines(f"{line}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
@@ -160,15 +157,15 @@ def write_users(path: Path, users: Iterable[User]) -> None:
         raise
 
 
-def _be_like(descriptor: int, before: os.stat_result, path: Path) -> None:
-    """Give a file the owner, group and mode of the one that it replaces: a service may have to read it."""
+def _copy_owner(descriptor: int, before: os.stat_result, path: Path) -> None:
+    """Give a file the owner, group and mode of the file it replaces, so that services can still read it."""
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
         try:
             os.fchown(descriptor, before.st_uid, before.st_gid)
         except PermissionError:
             raise AccessError(
-                f"{path}: belongs to user {before.st_uid} and group {before.st_gid}, and only root can keep "
-                "it so; nothing was changed"
+                f"{path}: belongs to user {before.st_uid} and group {before.st_gid}, which only root can "
+                "preserve; nothing was changed"
             ) from None
     os.fchmod(descriptor, stat.S_IMODE(before.st_mode))

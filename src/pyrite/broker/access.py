@@ -23,48 +23,50 @@ SERVER_BUSY = 0x89
 CONNECTION_RATE_EXCEEDED = 0x9F
 UNSPECIFIED = 0x80
 WHO_IT_IS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BANNED, BAD_AUTHENTICATION_METHOD)
-"""Reasons to turn a client away that have to do with who it is. Each counts as a log-in that failed."""
+"""Reason codes that concern the client's identity. Each counts as a failed log-in."""
 
 
 @dataclass(slots=True)
 class Credentials:
-    """What a connecting client has said of itself."""
+    """What a connecting client has presented, and its identity once it is accepted."""
 
     client_id: str
     username: str | None
     password: bytes | None = field(repr=False)
     address: str
     certificate: str | None = None
-    """The name in the certificate that the client has shown, if names are taken from there."""
+    """The name in the client's certificate, if names are taken from there."""
     groups: frozenset[str] = frozenset()
-    """The groups that it was let in with, if these are not known by its name."""
+    """The groups from the client's token; those in the file of users are known by its name."""
     proof: object = None
-    """What was noted of how the client showed who it is."""
+    """The proof that the access plug-in accepted, such as the hash of the password."""
+    is_accepted: bool = False
+    """Whether the client has logged in."""
 
     @property
     def silent(self) -> bool:
-        """Whether the client has said nothing of itself."""
+        """Whether the client has given no name, password or certificate."""
         return self.username is None and self.password is None and self.certificate is None
 
     @property
     def asker(self) -> Asker:
-        """For whom things are done: the user, or where there is no name, the address."""
+        """The user for whom work is done; without a name, the address."""
         user = f"address {self.address}" if self.username is None else f"user {self.username}"
         return Asker(user, self.client_id)
 
     def become(self, verdict: Accept) -> None:
-        """Be who the client was let in as; its password has served its purpose."""
+        """Take the identity that the client was accepted with, and forget its password."""
         self.username, self.groups, self.proof = verdict.username, verdict.groups, verdict.proof
         self.password = None
+        self.is_accepted = True
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Let the client in; `data` is sent along as authentication data, `username` is who it is from now on.
+    """Accept the client as `username`; `data` is sent along as authentication data.
 
-    If it may not stay for ever, `seconds` says for how long. `groups` and `proof` are noted in its
-    credentials: `proof` is anything, but no secret, by which `is_welcome` can tell later whether the client
-    would still be let in.
+    `seconds` limits how long it may stay. `groups` and `proof` are stored in its credentials: `proof` is any
+    value, but no secret, from which `is_welcome` can tell later whether the client would still be accepted.
     """
 
     data: bytes | None = None
@@ -76,9 +78,9 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Turn the client away, with an MQTT 5 reason code and a text for the client's developer.
+    """Refuse the client, with an MQTT 5 reason code and a text for the client's developer.
 
-    If it may come again, `seconds` says after what time.
+    `seconds` is the time after which it may try again.
     """
 
     code: int = NOT_AUTHORIZED
@@ -109,17 +111,17 @@ class Access:
     tells_of_changes = False
     """Whether what clients may do changes only when the broker is told (`Broker.access_changed`)."""
     limits_log_ins = True
-    """Whether who has failed too often is to be turned away unheard; not if a plug-in sees to that itself."""
+    """Whether the broker refuses clients that failed too often; not if the plug-in does that itself."""
 
     @property
     def lets_everyone_in(self) -> bool:
-        """Whether no client has to prove who it is."""
+        """Whether no client has to log in."""
         return type(self).authenticate is Access.authenticate
 
     def takes_time(self, credentials: Credentials) -> bool:
-        """Tell whether `authenticate` will take long: then it is called in a thread of its own.
+        """Return whether `authenticate` will take long: then it is called in a thread of its own.
 
-        It never may for a client that says nothing of itself.
+        It must not for a client that presents nothing.
         """
         return False
 
@@ -132,34 +134,34 @@ class Access:
         return None
 
     def is_welcome(self, credentials: Credentials) -> bool:
-        """Tell whether a client that was let in may stay, after the settings were read again."""
+        """Return whether an accepted client may stay, after the settings were read again."""
         return True
 
     def groups_of(self, credentials: Credentials) -> frozenset[str]:
-        """Return all groups that the client is in: quotas of groups go by it."""
+        """Return all groups of the client, for the quotas of groups."""
         return credentials.groups
 
     def may_within(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
-        """Tell whether the client may do something (publish, pull, ...) on any topic of a filter.
+        """Return whether the client has a right (publish, pull, ...) on any topic of a filter.
 
-        The broker asks before it knows the topic, so that it does no work for a client that may do nothing.
-        Return True if it cannot be told.
+        Return True if that is not known. The broker asks before it knows the topic, so that it does no work
+        for a client without the right.
         """
         return True
 
     def may_publish(self, credentials: Credentials, topic: str) -> bool:
-        """Tell whether the client may publish on `topic`."""
+        """Return whether the client may publish on `topic`."""
         return True
 
     def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Tell whether the client may subscribe to `topic_filter`, or list the topics there."""
+        """Return whether the client may subscribe to `topic_filter`, or list the topics there."""
         return True
 
     def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Tell whether the client may read `topic_filter` from the log: by pull, in bulk, or by subscribing
+        """Return whether the client may read `topic_filter` from the log: by pull, in bulk, or by subscribing
         to the past."""
         return self.may_subscribe(credentials, topic_filter)
 
     def may_admin(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Tell whether the client may create and delete topics, and see who is connected."""
+        """Return whether the client may create and delete topics, and see who is connected."""
         return self.may_publish(credentials, topic_filter)

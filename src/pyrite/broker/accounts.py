@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from pyrite.broker.timers import NO_SLOT
 
 if TYPE_CHECKING:
-    from pyrite.broker.core import Broker, Turn
+    from pyrite.broker.core import Broker
     from pyrite.broker.journal import Stream
+    from pyrite.broker.turns import Turn
 
 SECONDS_OF_BURST = 1.0
 """The budget of a rate holds what this many seconds allow."""
@@ -211,7 +212,7 @@ class Account:
         if not self.is_spent:
             woken = MAX_WOKEN if self._messages == inf else min(MAX_WOKEN, max(1, int(self._messages)))
             for _ in range(min(woken, len(self._waiting))):
-                self.broker.interrupted(self._waiting.popleft())
+                self.broker.turns.add(self._waiting.popleft())
         if self._waiting:
             self.broker.timers.set(self, self.broker.now + self.seconds_to_wait)
 
@@ -260,7 +261,7 @@ class Account:
                 if len(spans) % 2:
                     merged.append(spans[-1])
                 self.stored[stream] = merged
-        self.broker.journal.save_stored(self)
+        self.broker.journal.state.save_stored(self)
 
     def unstore(self, stream: Stream, end: int, size: int) -> None:
         """Take back what `store` noted: the log could not keep it."""
@@ -270,7 +271,7 @@ class Account:
                 span.size -= taken
                 self.stored_bytes -= taken
                 break
-        self.broker.journal.save_stored(self)
+        self.broker.journal.state.save_stored(self)
 
     def release_dropped(self) -> None:
         """Forget what the log no longer keeps."""
@@ -282,4 +283,4 @@ class Account:
                 self.stored_bytes -= spans.popleft().size
             if not spans:
                 del self.stored[stream]
-            self.broker.journal.save_stored(self)
+            self.broker.journal.state.save_stored(self)

@@ -1,22 +1,25 @@
-"""The topics that were created, and which topics may be used.
+"""The topics that were created, and their policy.
 
-A topic need not be created to be used, unless the policy says so; one that was created is listed even while
-it has no kept value, and lasts until it is deleted.
+Unless the policy says otherwise, a topic need not be created to be used. A created topic is listed even
+without a retained message, and lasts until it is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyrite.topics.tree import OrderedTopicTree
+from pyrite.broker.retained import SYSTEM
+from pyrite.topics.tree import OrderedTopicTree, walk
 
 if TYPE_CHECKING:
-    from pyrite.broker.journal import Journal
+    from pyrite.broker.core import Broker
 
 ANY, CREATED, LISTED = "any", "created", "listed"
 POLICIES = (ANY, CREATED, LISTED)
+MAX_LISTED = 20
+"""Topics that a refusal names."""
 
 
 @dataclass(slots=True)
@@ -26,66 +29,79 @@ class TopicOptions:
     policy: str = ANY
     """Which topics may be used: any; created, those that were created; listed, only those in `names`."""
     names: list[str] = field(default_factory=list)
-    """Topics that are there from the start."""
+    """Topics that exist from the start."""
 
 
 class Catalog:
-    """What topics there are."""
+    """The topics that were created."""
 
-    def __init__(self, journal: Journal, options: TopicOptions | None = None) -> None:
+    def __init__(self, broker: Broker, options: TopicOptions | None = None) -> None:
         options = options or TopicOptions()
-        self._journal = journal
+        self._broker = broker
         self.policy = options.policy
-        self.restricts = options.policy != ANY
-        """Whether some topics may not be used."""
         self._fixed = {name.encode() for name in options.names}
         self.created: OrderedTopicTree[bool] = OrderedTopicTree()
         for topic in self._fixed:
             self.created[topic] = True
 
-    def refusal(self, topic: bytes) -> str:
-        """Return why messages may not be published on a topic, or nothing if they may."""
-        if not self.restricts or topic in self.created.values or topic.startswith(b"$"):
-            return ""
-        return self._refusal(topic)
-
-    def filter_refusal(self, topic_filter: bytes) -> str:
-        """Return why a filter may not be subscribed to, or nothing if it may: wildcards may."""
-        if b"+" in topic_filter or b"#" in topic_filter:
-            return ""
-        return self.refusal(topic_filter)
-
-    def _refusal(self, topic: bytes) -> str:
-        name = topic.decode()
-        if self.policy == LISTED:
-            return f"there is no topic {name!r} here: there are {_listed(self.created.values)}"
-        return f"there is no topic {name!r}: create it first"
+    def is_fixed(self, topic: bytes) -> bool:
+        """Return whether the configuration names a topic, so that it cannot be deleted."""
+        return topic in self._fixed
 
     def create_refusal(self, topic: bytes) -> str:
-        """Return why a topic may not be created, or nothing if it may."""
+        """Return why a topic may not be created, or an empty text."""
         if topic.startswith(b"$"):
             return "a topic that begins with $ is the broker's own"
         if self.policy == LISTED and topic not in self._fixed:
-            return f"topics are fixed here: there are {_listed(self.created.values)}"
+            return f"topics are fixed here: there are {self.names()}"
         return ""
 
-    def create(self, topic: bytes) -> None:
-        """Create a topic that is not there. It is safe when the journal calls what is `after` it."""
-        self.created[topic] = True
-        self._journal.save_topic(topic)
+    def names(self) -> str:
+        """Return the names of the topics, as a text; of many, some."""
+        names = sorted(topic.decode() for topic in self.created.values)
+        return (
+            ", ".join(names[:MAX_LISTED]) + (", ..." if len(names) > MAX_LISTED else "") if names else "none"
+        )
 
-    def delete(self, topic: bytes) -> bool:
-        """Delete a topic that is not fixed; tell whether it was there."""
-        if self.created.pop(topic) is None:
-            return False
-        self._journal.drop_topic(topic)
-        return True
+    def create(self, topic: bytes) -> str:
+        """Create a topic unless it exists; return why it cannot be created, or an empty text.
 
-    def is_fixed(self, topic: bytes) -> bool:
-        """Tell whether the configuration names a topic, so that it cannot be deleted."""
-        return topic in self._fixed
+        It is durable when the journal makes the next `after` call.
+        """
+        refusal = self.create_refusal(topic)
+        if not refusal and topic not in self.created.values:
+            if len(self.created) >= self._broker.limits.max_created_topics:
+                return "there are too many topics"
+            self.created[topic] = True
+            self._broker.journal.state.save_topic(topic)
+        return refusal
 
+    def delete(self, topic: bytes) -> str:
+        """Delete a topic and its retained message; return why it cannot be deleted, or an empty text."""
+        if self.is_fixed(topic):
+            return f"the topic {topic.decode()!r} is in the configuration, and stays"
+        existed = self.created.pop(topic) is not None
+        if existed:
+            self._broker.journal.state.drop_topic(topic)
+        retained = self._broker.retained
+        if topic in retained.values and not topic.startswith(SYSTEM):
+            retained.remove(topic)
+            existed = True
+        return "" if existed else f"there is no topic {topic.decode()!r}"
 
-def _listed(topics: Iterable[bytes]) -> str:
-    names = sorted(topic.decode() for topic in topics)
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
+    def each(self, topic_filter: bytes) -> Iterator[tuple[bytes, bytes | None] | None]:
+        """Yield the topics of a filter that were created or have a retained message, in order.
+
+        Each comes with its retained payload, or None. Like `Retained.each`, yield None in steps that found no
+        topic.
+        """
+        created, retained = self.created, self._broker.retained
+        for topic in walk((created, retained), topic_filter):
+            if topic is None:
+                yield None
+                continue
+            batch = retained.current(topic)
+            if batch is not None:
+                yield topic, batch.payload()
+            else:
+                yield (topic, None) if topic in created.values else None

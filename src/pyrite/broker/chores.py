@@ -63,7 +63,7 @@ class Chores:
             raise
         finally:
             if chores:
-                broker.soon(self._go_on)
+                broker.turns.soon(self._go_on)
             else:
                 session.chores = None
                 session.resend = self._resend

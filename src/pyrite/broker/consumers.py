@@ -12,11 +12,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyrite.broker.core import TURN
 from pyrite.broker.fetching import Fetch, Give, IsFull, never_full
 from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
 from pyrite.broker.quotas import MAX_CONSUMERS
+from pyrite.broker.timers import TURN
 from pyrite.errors import PyriteError
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.storage.positions import Earliest, Latest, Offset, Position
@@ -94,7 +94,7 @@ class Consumer:
         """
         self._fetches.popleft()
         if self._fetches:
-            self.broker.soon(self._fetches[0].begin)
+            self.broker.turns.soon(self._fetches[0].begin)
 
     def acknowledge(self, places: Sequence[Place], done: Callable[[int], object]) -> None:
         """Note that messages were dealt with; `done` is told how many of them were known, when it is safe."""
@@ -103,7 +103,7 @@ class Consumer:
     def save(self) -> None:
         """Note what was given out and acknowledged, unless the consumer was deleted meanwhile."""
         if self.is_there:
-            self.broker.journal.save_consumer(self)
+            self.broker.journal.state.save_consumer(self)
 
 
 class _Acknowledgement:
@@ -122,7 +122,7 @@ class _Acknowledgement:
         while some := list(islice(self._places, TOGETHER)):
             self._known += sum(map(consumer.pending.discard, some))
             consumer.save()
-            if broker.has_to_wait(self, until):
+            if broker.turns.is_over(self, until):
                 return
         broker.journal.after(lambda: self._done(self._known))
 
@@ -174,7 +174,7 @@ def create(
     if there is not None:
         if there.topic_filter != topic_filter:
             known = there.topic_filter.decode()
-            may_know = not broker.access.checks_topics or broker.access.may_pull(who, known)
+            may_know = broker.policy.refuse_pull(who, there.topic_filter) is None
             which = f"the filter {known!r}" if may_know else "another filter"
             raise ConsumerError(f"consumer {name!r} is there, with {which}")
         broker.journal.after(done)
@@ -218,8 +218,8 @@ def find(broker: Broker, who: Credentials, name: str) -> Consumer:
     pull from, so that the answer does not tell which names exist.
     """
     consumer = broker.consumers.get(name)
-    topic_filter = "#" if consumer is None else consumer.topic_filter.decode()
-    if broker.access.checks_topics and not broker.access.may_pull(who, topic_filter):
+    topic_filter = b"#" if consumer is None else consumer.topic_filter
+    if broker.policy.refuse_pull(who, topic_filter) is not None:
         raise NotAllowed(f"not authorized: pull from consumer {name!r}, or there is no such consumer")
     if consumer is None:
         raise ConsumerError(f"there is no consumer {name!r}: create it first")
@@ -231,5 +231,5 @@ def delete(consumer: Consumer, done: Callable[[], object]) -> None:
     broker = consumer.broker
     if broker.consumers.pop(consumer.name, None) is not None and consumer.owner is not None:
         consumer.owner.consumers -= 1
-    broker.journal.drop_consumer(consumer.name)
+    broker.journal.state.drop_consumer(consumer.name)
     broker.journal.after(done)

@@ -10,8 +10,8 @@ it is queued: acknowledgements, retained messages and `Stream.routed` do not wai
   subscribes or unsubscribes, when it has caught up with the log. What is written down of how far a receiver
   has come leaves out what it is owed (`owed_to`).
 
-The work that is owed is bounded. While it is too much, whoever publishes to many receivers waits, first come,
-first served. Messages that such publishers have in the journal count, too.
+The owed work is bounded. While there is too much of it, publishers to many receivers wait, in the order in
+which they came. Their messages in the journal count, too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from pyrite.broker.targets import target_for
 from pyrite.broker.timers import TURN
 
 if TYPE_CHECKING:
-    from pyrite.broker.core import Broker, Turn
+    from pyrite.broker.core import Broker
     from pyrite.broker.journal import Done, Fault, Stream
     from pyrite.broker.message import Batch
+    from pyrite.broker.routes import Route
     from pyrite.broker.session import Session
-    from pyrite.broker.subscriptions import Route, SharedGroup, Subscription
+    from pyrite.broker.shared_group import SharedGroup
+    from pyrite.broker.subscriptions import Subscription
+    from pyrite.broker.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -39,23 +42,23 @@ logger = logging.getLogger(__name__)
 DELIVERY = 20
 """Cost of a delivery, besides that of its messages."""
 SINGLE = 20
-"""Cost of a message that may have to be delivered by itself; of others it is 1."""
+"""Cost of a message that may have to be delivered by itself; that of other messages is 1."""
 BYTES_PER_COST = 8 * 1024
 """Bytes of a batch that add 1 to the cost of a delivery: each receiver may be sent a copy."""
 SMALL = 1_000
 """Cost up to which a batch does not join the queue."""
 CHARGED = 500
-"""Cost from which on a batch counts as owed while it is in the journal."""
+"""Cost from which a batch counts as owed while it is in the journal."""
 MAX_OWED = 160_000
-"""Cost of what may be owed before those who publish to many receivers wait."""
+"""Owed cost above which publishers to many receivers wait."""
 BETWEEN_LOOKS = 500
 """Cost of the deliveries between two looks at the clock."""
 FIRST_SLICE = TURN / 4
-"""Seconds that are worked at once on a batch that is published: several may be in one turn of a client."""
-MANY = 16
-"""Receivers of a topic from which on it pays to know which of them are connected."""
+"""Seconds of work on a batch at once when it is published: a turn may publish several."""
+MIN_FILTERED_TARGETS = 16
+"""Receivers above which it pays to skip those that are not connected."""
 MAX_DIRTY = 256
-"""Connections with unsent output above which no more is delivered: it is sent first."""
+"""Connections with unsent output above which output is sent before more is delivered."""
 
 
 def cost_of(batch: Batch, route: Route) -> int:
@@ -65,7 +68,7 @@ def cost_of(batch: Batch, route: Route) -> int:
 
 
 class FanOut:
-    """A batch on its way: first to the subscribers on its route, then to the shared groups."""
+    """The delivery of one batch: first to the subscribers on its route, then to the shared groups."""
 
     __slots__ = ("ahead", "batch", "cost", "groups", "route", "targets", "targets_left")
 
@@ -73,13 +76,13 @@ class FanOut:
         self.batch = batch
         self.route = route
         self.targets = targets
-        """Those of the route's that the batch is for, in the same order."""
+        """The route's targets that get the batch, in the same order."""
         self.targets_left = iter(targets)
         self.groups = iter(route.groups)
         self.ahead: set[Session | SharedGroup] = set()
-        """Receivers that were given the batch out of turn."""
+        """Receivers that got the batch out of turn."""
         self.cost = cost
-        """Of one delivery."""
+        """The cost of one delivery."""
 
     @property
     def cost_left(self) -> int:
@@ -87,7 +90,7 @@ class FanOut:
         return self.cost * (length_hint(self.targets_left) + length_hint(self.groups))
 
     def owes(self, session: Session) -> Subscription | None:
-        """Return the subscription for which a session is still to be given the batch."""
+        """Return the subscription for which the batch is still owed to a session."""
         places = self.route.places
         place = places.get(session)
         if place is None or session in self.ahead:
@@ -98,7 +101,7 @@ class FanOut:
         return self.route.targets[place]
 
     def owes_group(self, group: SharedGroup) -> bool:
-        """Tell whether a shared group is still to be dealt the batch."""
+        """Return whether the batch is still owed to a shared group."""
         place = self.route.places.get(group)
         if place is None or group in self.ahead:
             return False
@@ -113,19 +116,22 @@ class FanOuts:
         self.queue: deque[FanOut] = deque()
         """The oldest first."""
         self.is_full = False
-        """Whether so much is owed that those who publish to many receivers wait."""
+        """Whether publishers to many receivers have to wait."""
         self._owed = 0
         self._waiting: deque[Turn] = deque()
         self._admits = False
-        """Whether there will be a turn for the first of those who wait."""
+        """Whether a turn for the first waiting publisher is queued."""
 
     # Deliveries
 
     def send(self, batch: Batch, route: Route, begins: bool) -> None:
-        """Deliver a batch to everyone on a route, or queue it. `begins`: work on it if it is the only one."""
+        """Deliver a batch to all receivers on a route, or queue it.
+
+        `begins`: work on it at once if it is the only one.
+        """
         targets = route.targets
-        if len(targets) > MANY and batch.stream is not None:
-            targets = route.present(self._broker.presence)  # those who are away will read it from the log
+        if len(targets) > MIN_FILTERED_TARGETS and batch.stream is not None:
+            targets = route.present(self._broker.sessions.presence)  # the others read it from the log
         cost = cost_of(batch, route)
         fan_out = FanOut(batch, route, targets, cost)
         if cost * (len(targets) + len(route.groups)) <= SMALL:
@@ -155,7 +161,7 @@ class FanOuts:
             queue.popleft()
 
     def _deliver(self, fan_out: FanOut, until: float | None) -> bool:
-        """Deliver until a time, or to everyone; return whether it is done. HOT."""
+        """Deliver until a time, or to all receivers; return whether it is done. HOT."""
         clock, broker = self._broker.clock, self._broker
         batch, ahead, left = fan_out.batch, fan_out.ahead, fan_out.targets_left
         qos, origin = batch.qos, batch.origin
@@ -176,9 +182,9 @@ class FanOuts:
                 if not length_hint(left):
                     for group in islice(fan_out.groups, step):
                         if group not in ahead:
-                            broker.deal(batch, group)
-            except Exception:  # a mistake with one receiver must not keep the batch from the others
-                broker.mistake(batch)
+                            broker.groups.deliver(batch, group)
+            except Exception:  # a defect with one receiver must not keep the batch from the others
+                broker.publishing.log_error(batch)
             if not length_hint(left) and not length_hint(fan_out.groups):
                 return True
             if until is not None and clock() > until:
@@ -187,7 +193,7 @@ class FanOuts:
     def _deliver_ahead(self, fan_out: FanOut) -> bool:
         """Deliver a small batch before older fan-outs are done; return whether there was time for all of it.
 
-        Each receiver is given first what those owe it.
+        Each receiver first gets what the older fan-outs owe it.
         """
         broker, batch = self._broker, fan_out.batch
         until = broker.clock() + FIRST_SLICE
@@ -198,7 +204,7 @@ class FanOuts:
                 return not fan_out.cost_left
         for group in fan_out.groups:
             self.settle_group(group)
-            broker.deal(batch, group)
+            broker.groups.deliver(batch, group)
             if broker.clock() > until:
                 return not fan_out.cost_left
         return True
@@ -214,7 +220,7 @@ class FanOuts:
     # Receivers
 
     def settle(self, session: Session) -> None:
-        """Give a session everything it is owed: it is about to change, or to be given a later message."""
+        """Deliver everything owed to a session: it is about to change, or to get a later message."""
         for fan_out in tuple(self.queue):
             target = fan_out.owes(session)
             if target is not None:
@@ -222,24 +228,24 @@ class FanOuts:
                 self._give(fan_out.batch, target)
 
     def settle_group(self, group: SharedGroup) -> None:
-        """Do the same for a shared group."""
+        """Deliver everything owed to a shared group."""
         for fan_out in tuple(self.queue):
             if fan_out.owes_group(group):
                 fan_out.ahead.add(group)
-                self._broker.deal(fan_out.batch, group)
+                self._broker.groups.deliver(fan_out.batch, group)
 
     def owed_to(self, session: Session) -> list[Batch]:
-        """Return the batches that a session is still to be given."""
+        """Return the batches that are owed to a session."""
         return [one.batch for one in self.queue if one.owes(session) is not None]
 
     def owed_to_group(self, group: SharedGroup) -> list[Batch]:
-        """Return the batches that a shared group is still to be dealt."""
+        """Return the batches that are owed to a shared group."""
         return [one.batch for one in self.queue if one.owes_group(group)]
 
     def retarget(self, session: Session) -> None:
-        """Give a session what it is owed only as far as its subscriptions still ask for it.
+        """Deliver what is owed to a session for its subscriptions that are still live.
 
-        For a session that reads from the log from now on what some of them asked for.
+        The others read it from the log.
         """
         for fan_out in tuple(self.queue):
             if fan_out.owes(session) is not None:
@@ -252,7 +258,7 @@ class FanOuts:
     # Publishers
 
     def charged(self, batch: Batch, route: Route, done: Done | None) -> Done | None:
-        """Count a batch as owed until the call is made that is returned in place of `done`."""
+        """Count a batch as owed until the returned call is made in place of `done`."""
         cost = cost_of(batch, route) * route.receivers
         if cost < CHARGED:
             return done
@@ -266,17 +272,17 @@ class FanOuts:
         return told
 
     def has_to_wait(self, topic: bytes, count: int) -> bool:
-        """Tell whether whoever is about to publish messages on a topic has to wait: `wait`."""
+        """Return whether a publisher of messages on a topic has to wait first."""
         if not self.is_full:
             return False
         return (DELIVERY + count) * self._broker.subscriptions.route(topic).receivers >= CHARGED
 
     def wait(self, turn: Turn) -> None:
-        """Let a publisher go on when less is owed."""
+        """Queue a publisher until less is owed."""
         self._waiting.append(turn)
 
     def go_on(self) -> object:
-        """Let the first go on that waits; the next one has another turn."""
+        """Let the first waiting publisher continue; the next one gets another turn."""
         self._admits = False
         again = None
         if self._waiting and not self.is_full:
@@ -285,16 +291,16 @@ class FanOuts:
         return again
 
     def _owe(self, cost: int) -> None:
-        """Note that more is owed, or less."""
+        """Change the owed cost."""
         self._owed += cost
         self.is_full = self._owed >= MAX_OWED
         if self._waiting and not self.is_full and not self._admits:
             self._admits = True
-            self._broker.interrupted(self)
+            self._broker.turns.add(self)
 
 
 def lowest_offsets(batches: Iterable[Batch]) -> dict[Stream, int]:
-    """Return the lowest offset of batches in each stream; those that no log has are left out."""
+    """Return the lowest offset of batches in each stream; batches without a stream are left out."""
     found: dict[Stream, int] = {}
     for batch in batches:
         if batch.stream is not None:

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyrite.broker.core import TURN
 from pyrite.broker.journal import Piece, Stream
 from pyrite.broker.pending import Place
+from pyrite.broker.timers import TURN
 from pyrite.process.fair import Asker
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Fetch:
                 self._left = 0
                 self._overdue.clear()
                 break
-            if broker.has_to_wait(self, until):
+            if broker.turns.is_over(self, until):
                 return
         self._read()
 

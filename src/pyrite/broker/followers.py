@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
-    from pyrite.broker.subscriptions import SharedGroup, Subscription
+    from pyrite.broker.shared_group import SharedGroup
+    from pyrite.broker.subscriptions import Subscription
 
 
 ROUNDS = 8
@@ -97,7 +98,7 @@ class Follower:
         """Go on in another turn: what was read takes longer than one."""
         if not self._will_pump:
             self._will_pump = True
-            self.broker.soon(self._pump_again)
+            self.broker.turns.soon(self._pump_again)
 
     def _pump_again(self) -> None:
         self._will_pump = False
@@ -299,7 +300,7 @@ class Replay(Follower):
     def sent(self, stream: Stream, offset: int) -> None:
         """Note how far the client has been sent messages, for the case of a crash."""
         self.reached[stream] = offset
-        self.broker.journal.save_subscription(self.subscription.session, self.key, self.subscription)
+        self.broker.journal.state.save_subscription(self.subscription.session, self.key, self.subscription)
 
     def again(self) -> Replay:
         """Return what goes on where this one was stopped, when its client is back."""
@@ -354,7 +355,7 @@ class Replay(Follower):
             if link is not None:
                 link.forward(part, self.subscription)
         self.broker.timers.cancel(self)
-        self.broker.go_live(self.key, self.subscription)
+        self.broker.following.go_live(self.key, self.subscription)
 
 
 class GroupReader(Follower):
@@ -423,10 +424,8 @@ class GroupReader(Follower):
 
     def take(self, batch: Batch) -> int:
         """Deal a batch to the members that have room."""
-        return self.broker.deal_out(batch, self._group)
+        return self.broker.groups.deliver_with_room(batch, self._group)
 
     def caught_up(self) -> None:
-        """Have the group take part in what comes in."""
-        self._group.reader = None
-        self.broker.groups_behind.discard(self._group)
-        self.broker.journal.save_group(self._group)
+        """Have the group take messages as they are routed."""
+        self.broker.groups.caught_up(self._group)

@@ -1,13 +1,17 @@
-"""What the broker needs of a log: where messages and state are kept, and how they are read again.
+"""The interface between the broker and the journal that makes its messages and state durable.
 
-The journal in this module keeps nothing: with it everything is in memory, and as safe as it will ever be at
-once. The one that writes to disk is in `pyrite.journal`. Nothing here blocks: what takes time is answered by
-a call, in the broker's own thread.
+The broker appends messages and notes state changes as they happen. The journal collects both in a *group*,
+makes the group durable, and then *settles* it: the messages of the group are routed and acknowledged, in
+order. Whether a group is only in memory, synced to a disk, or replicated to other nodes, the broker cannot
+tell.
+
+No call blocks: slow calls answer through a callback, in the broker's thread.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,41 +23,46 @@ if TYPE_CHECKING:
     from pyrite.broker.consumers import Consumer
     from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
-    from pyrite.broker.subscriptions import SharedGroup, Subscription
+    from pyrite.broker.shared_group import SharedGroup
+    from pyrite.broker.subscriptions import Subscription
+
+
+MAX_CACHED_TOPICS = 100_000
+"""Topics of which a reader remembers whether it wants them."""
 
 
 class Fault(NamedTuple):
-    """Why something could not be made safe."""
+    """Why something could not be made durable."""
 
     full: bool
-    """Whether it is for want of room."""
+    """Whether space is exhausted."""
     text: str
     quota: bool = False
-    """Whether it is a user's quota that has no room."""
+    """Whether it is the space of a user's quota."""
 
 
 Done = Callable[[bool, Fault | None], object]
-"""Told when a batch is safe and on its way: whether anyone asked for it, or why it could not be kept."""
+"""Called when a batch is durable and routed: whether it matched a subscription, or why it was refused."""
 
 
 class Stream:
-    """A named log that captures topics, as the broker sees it."""
+    """A named log that captures topic filters, as the broker sees it."""
 
     __slots__ = ("filters", "name", "next_offset", "number", "routed")
 
     def __init__(self, number: int, name: str, filters: Sequence[bytes], next_offset: int = 0) -> None:
         self.number = number
-        """Its place among the streams; never another's, even after a restart."""
+        """Identifies the stream in the state, also after a restart; never reused."""
         self.name = name
         self.filters = filters
         self.next_offset = next_offset
         """The offset that the next message gets."""
         self.routed = next_offset
-        """Messages below it are in the log, and have been given to who asked for them."""
+        """Messages below this offset are in the log, and have been delivered."""
 
 
 class Wanted:
-    """Which messages someone who reads a stream wants. Used by other threads, so it is never changed."""
+    """Which messages a reader of a stream wants. Immutable, because other threads use it."""
 
     __slots__ = ("_exact", "_known", "_patterns", "least_qos")
 
@@ -65,59 +74,209 @@ class Wanted:
         self.least_qos = least_qos
 
     def __call__(self, topic: bytes) -> bool:
-        """Tell whether messages of a topic are wanted."""
+        """Return whether messages of a topic are wanted."""
         if not self._patterns:
             return topic in self._exact
         known = self._known.get(topic)
         if known is None:
             known = topic in self._exact or any(matches(one, topic) for one in self._patterns)
-            if len(self._known) < 100_000:
+            if len(self._known) < MAX_CACHED_TOPICS:
                 self._known[topic] = known
         return known
 
 
 class Piece(NamedTuple):
-    """A part of a stream, read through filters."""
+    """Part of a stream, filtered."""
 
     batches: list[Batch]
-    """What was wanted; each knows its stream, its offset and when it expires."""
+    """The wanted messages; each batch knows its stream, its offset and when it expires."""
     next_offset: int
-    """Where to go on reading."""
+    """The offset from which to continue."""
 
 
-class Journal:
-    """Keeps nothing."""
+class StateChanges:
+    """Records changes of everything that is not a message; the next group makes them durable.
 
-    lasting = False
+    This class records nothing, which is right for a broker in memory.
+    """
+
+    def save_session(self, session: Session) -> None:
+        """Record a session and its expiry."""
+
+    def drop_session(self, session: Session) -> None:
+        """Delete a session with everything that belongs to it."""
+
+    def save_owner(self, session: Session) -> None:
+        """Record the account that a session counts for."""
+
+    def drop_owner(self, session: Session) -> None:
+        """Record that a session counts for no account any more."""
+
+    def save_stored(self, account: Account) -> None:
+        """Record that the bytes an account has stored in the log have changed."""
+
+    def save_subscription(self, session: Session, key: bytes, subscription: Subscription) -> None:
+        """Record a subscription."""
+
+    def drop_subscription(self, session: Session, key: bytes) -> None:
+        """Delete a subscription."""
+
+    def save_incoming(self, session: Session) -> None:
+        """Record that the ids of a session's unfinished QoS 2 messages have changed."""
+
+    def save_deliveries(self, session: Session) -> None:
+        """Record that messages were sent to a client, or acknowledged by it."""
+
+    def save_group(self, group: SharedGroup) -> None:
+        """Record that the cursor of a shared group has moved."""
+
+    def drop_group(self, group: SharedGroup) -> None:
+        """Delete a shared group that has no members left."""
+
+    def save_retained(self, batch: Batch) -> None:
+        """Record a retained message."""
+
+    def drop_retained(self, topic: bytes) -> None:
+        """Delete the retained message of a topic."""
+
+    def save_consumer(self, consumer: Consumer) -> None:
+        """Record a consumer, its cursor, and the changes of its pending messages."""
+
+    def drop_consumer(self, name: str) -> None:
+        """Delete a consumer."""
+
+    def save_topic(self, topic: bytes) -> None:
+        """Record a created topic."""
+
+    def drop_topic(self, topic: bytes) -> None:
+        """Delete a created topic."""
+
+
+class Journal(ABC):
+    """Makes messages and state changes durable, and reads messages again."""
+
+    lasting: bool
     """Whether anything outlives the process."""
-    full = False
-    """Whether so much waits to be written that no more should be read from clients."""
     streams: Sequence[Stream] = ()
-    fault: Fault | None = None
-    """Why nothing can be written at present, if so."""
-    damages_found = 0
-    """How many damaged places were come across."""
+    state: StateChanges
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be written that no more should be read from clients."""
+        return False
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why something cannot be written or read at present; None if everything can."""
+        return None
+
+    @property
+    def damages_found(self) -> int:
+        """How many damaged places were found."""
+        return 0
 
     # Messages
 
+    @abstractmethod
     def stream_for(self, topic: bytes) -> Stream | None:
         """Return the stream that captures a topic, if any does."""
+
+    @abstractmethod
+    def append(
+        self, stream: Stream, batch: Batch, done: Done | None, packet_ids: Sequence[int] | None
+    ) -> None:
+        """Append a batch to a stream. It gets its offset at once.
+
+        With QoS 1 and 2, or if there is a `done`, the batch is routed when it is durable.
+        """
+
+    @abstractmethod
+    def unrouted(self, stream: Stream) -> list[Batch]:
+        """Return the QoS 0 batches of a stream that were delivered, but cannot be read from the log yet."""
+
+    @abstractmethod
+    def read(
+        self,
+        stream: Stream,
+        offset: int,
+        stop: int,
+        wanted: Wanted,
+        answer: Callable[[Piece], object],
+        asker: Asker = NO_ONE,
+        at_once: bool = False,
+    ) -> None:
+        """Read some of a stream's messages from `offset` up to `stop`; `at_once`: in this thread.
+
+        Reads of different askers take turns.
+        """
+
+    @abstractmethod
+    def when_grown(self, call: Callable[[], object]) -> None:
+        """Call once, soon after the next message can be read from any stream."""
+
+    @abstractmethod
+    def fetch(
+        self,
+        stream: Stream,
+        offsets: Sequence[int],
+        answer: Callable[[dict[int, Batch]], object],
+        asker: Asker = NO_ONE,
+    ) -> None:
+        """Read single messages of a stream by offset; the answer omits messages that no longer exist."""
+
+    @abstractmethod
+    def offset_at(self, stream: Stream, when: float, answer: Callable[[int], object]) -> None:
+        """Find the first message that arrived at `when` (seconds since 1970) or later."""
+
+    @abstractmethod
+    def earliest(self, stream: Stream) -> int:
+        """Return the offset of the oldest stored message."""
+
+    # Groups
+
+    @abstractmethod
+    def after(self, call: Callable[[], object]) -> None:
+        """Call when all messages and state changes so far are durable."""
+
+    @abstractmethod
+    def in_turn(self, call: Callable[[], object]) -> None:
+        """Call when all earlier messages have been acknowledged or refused."""
+
+    @abstractmethod
+    def kick(self) -> None:
+        """Commit the current group, unless the previous one is being committed."""
+
+    def choked(self) -> None:  # noqa: B027
+        """Record that a publisher was paused because the journal is full."""
+
+    def tidy(self) -> None:  # noqa: B027
+        """Compress what has arrived. Called when everything has been sent."""
+
+    def wall(self) -> float:
+        """Return the time in seconds since 1970."""
+        return time.time()
+
+
+class MemoryJournal(Journal):
+    """The journal of a broker in memory: it has no streams, and every group is settled at once."""
+
+    lasting = False
+
+    def __init__(self) -> None:
+        self.state: StateChanges = StateChanges()
+
+    def stream_for(self, topic: bytes) -> Stream | None:
+        """Return None: no stream captures anything."""
         return None
 
     def append(
         self, stream: Stream, batch: Batch, done: Done | None, packet_ids: Sequence[int] | None
     ) -> None:
-        """Put a batch into a stream. It gets its offset at once.
-
-        With QoS 1 and 2, or if `done` is to be told, it is given to who asked for it when it is safe.
-        """
+        """Fail: there are no streams."""
         raise NotImplementedError
 
-    def choked(self) -> None:
-        """Take note that who was to wait, as there is no room, does."""
-
     def unrouted(self, stream: Stream) -> list[Batch]:
-        """Return the QoS 0 batches that were given to who asked for them, and are not yet in the log."""
+        """Return nothing."""
         return []
 
     def read(
@@ -130,14 +289,11 @@ class Journal:
         asker: Asker = NO_ONE,
         at_once: bool = False,
     ) -> None:
-        """Read some of a stream's messages from `offset` on and before `stop`; `at_once`: in this thread.
-
-        Reads for one `asker` and for others take turns.
-        """
+        """Fail: there are no streams."""
         raise NotImplementedError
 
     def when_grown(self, call: Callable[[], object]) -> None:
-        """Call once, soon after the next message can be read from a stream."""
+        """Fail: there are no streams."""
         raise NotImplementedError
 
     def fetch(
@@ -147,84 +303,24 @@ class Journal:
         answer: Callable[[dict[int, Batch]], object],
         asker: Asker = NO_ONE,
     ) -> None:
-        """Read single messages of a stream, by offset; what is no longer there is left out."""
+        """Fail: there are no streams."""
         raise NotImplementedError
 
     def offset_at(self, stream: Stream, when: float, answer: Callable[[int], object]) -> None:
-        """Find the first message that came at `when` (seconds since 1970) or later."""
+        """Fail: there are no streams."""
         raise NotImplementedError
 
     def earliest(self, stream: Stream) -> int:
-        """Return the offset of the oldest message that is kept."""
+        """Return 0."""
         return 0
 
-    # State: noted now, safe when the next `after` is called
-
     def after(self, call: Callable[[], object]) -> None:
-        """Call when everything that was noted, and every message that came, is safe."""
+        """Call at once."""
         call()
 
     def in_turn(self, call: Callable[[], object]) -> None:
-        """Call when everyone who waited for an acknowledgement before has been told."""
+        """Call at once."""
         call()
 
     def kick(self) -> None:
-        """Begin to write what has gathered, if nothing is being written."""
-
-    def tidy(self) -> None:
-        """Do what could wait until everything was sent."""
-
-    def wall(self) -> float:
-        """Return the time in seconds since 1970."""
-        return time.time()
-
-    def save_session(self, session: Session) -> None:
-        """Note that there is a session, and when it expires."""
-
-    def drop_session(self, session: Session) -> None:
-        """Note that a session is over, with all that belongs to it."""
-
-    def save_owner(self, session: Session) -> None:
-        """Note which account a session counts for."""
-
-    def drop_owner(self, session: Session) -> None:
-        """Note that a session counts for none any more."""
-
-    def save_stored(self, account: Account) -> None:
-        """Note that what an account has stored in the log has changed."""
-
-    def save_subscription(self, session: Session, key: bytes, subscription: Subscription) -> None:
-        """Note a subscription."""
-
-    def drop_subscription(self, session: Session, key: bytes) -> None:
-        """Note that a subscription is over."""
-
-    def save_incoming(self, session: Session) -> None:
-        """Note that the ids of a session's unfinished QoS 2 messages have changed."""
-
-    def save_deliveries(self, session: Session) -> None:
-        """Note that what was sent to a client, or acknowledged by it, has changed."""
-
-    def save_group(self, group: SharedGroup) -> None:
-        """Note how far a shared subscription has come."""
-
-    def drop_group(self, group: SharedGroup) -> None:
-        """Note that a shared subscription has no members left."""
-
-    def save_retained(self, batch: Batch) -> None:
-        """Note a retained message."""
-
-    def drop_retained(self, topic: bytes) -> None:
-        """Note that nothing is retained on a topic."""
-
-    def save_consumer(self, consumer: Consumer) -> None:
-        """Note a consumer, how far it has come, and what has changed of what is pending."""
-
-    def drop_consumer(self, name: str) -> None:
-        """Note that a consumer is over."""
-
-    def save_topic(self, topic: bytes) -> None:
-        """Note that a topic was created."""
-
-    def drop_topic(self, topic: bytes) -> None:
-        """Note that a topic was deleted."""
+        """Do nothing: there are no groups."""

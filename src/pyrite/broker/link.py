@@ -1,7 +1,7 @@
 """The broker's interface to a connection of any protocol.
 
 A link buffers output and is flushed once per batch: the first link with output wakes the event loop (or the
-test) that drives the broker, which then calls `Broker.flush`.
+test) that drives the broker, which then calls `Output.flush`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Link:
             self.chunks.append(data)
         else:
             self.chunks = [data]
-            self.broker.dirty(self)
+            self.broker.output.add(self)
         self.room -= len(data)
         if self.room < 0:
             self.overfull()

@@ -141,7 +141,7 @@ class Quotas:
         broker = self._broker
         for account in self.accounts.values():
             account.set_limits(self._limits_of(account))
-        for session in broker.sessions.values():
+        for session in broker.sessions.by_id.values():
             if session.link is not None and session.account is not None:
                 session.link.meter = session.account.meter
 
@@ -185,8 +185,8 @@ class Quotas:
     def session_refusal(self, account: Account, client_id: str) -> str:
         """Return why a client may not connect with an id; empty if it may."""
         broker = self._broker
-        session = broker.sessions.get(client_id)
-        if session is None and len(broker.sessions) >= broker.limits.max_sessions:
+        session = broker.sessions.by_id.get(client_id)
+        if session is None and len(broker.sessions.by_id) >= broker.limits.max_sessions:
             refusal = "too many sessions"
         else:
             owned = session is not None and session.account is account

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pyrite.broker.delivery_queue import Queued
 from pyrite.broker.inflight import SHARED, Flight
 from pyrite.broker.message import Batch
-from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.broker.shared_group import SharedGroup
+from pyrite.broker.subscriptions import Subscription
 
 if TYPE_CHECKING:
     from pyrite.broker.session import Session
@@ -51,7 +52,7 @@ def return_logged(session: Session) -> dict[SharedGroup, None]:
             flight.target.group.returned.append(part)
             groups[flight.target.group] = None
     for group in groups:
-        session.broker.journal.save_group(group)
+        session.broker.journal.state.save_group(group)
     return groups
 
 
@@ -60,7 +61,7 @@ def return_restored(session: Session, groups: list[SharedGroup]) -> None:
     flights = () if session.inflight is None else session.inflight.flights.values()
     places = [flight.batch for flight in flights if flight.target is SHARED and flight.qos == 1]
     if places:
-        session.broker.give_back_to_one_of(places, groups)
+        session.broker.groups.redeliver_logged(places, groups)
 
 
 def _each_unreleased(session: Session) -> Iterator[tuple[int, Flight]]:
@@ -84,9 +85,9 @@ def _give_to_others(session: Session, batch: Batch, target: Subscription | None)
     assert target is not None
     assert target.group is not None
     if batch.stream is None:
-        session.broker.deal(batch, target.group, session)
+        session.broker.groups.deliver(batch, target.group, session)
     else:
-        session.broker.give_back(batch, target.group)
+        session.broker.groups.redeliver(batch, target.group)
 
 
 def _has_others(session: Session, target: Subscription, ends: bool) -> bool:

@@ -38,7 +38,7 @@ class DeliveryRecord:
         kind = SENT if not target.aside else SENT_ASIDE if target.group is None else SENT_SHARED
         self._add(kind, flight.qos, flight.first_id, count, stream.number, offset)
         if target.group is not None:
-            self._session.broker.journal.save_group(target.group)
+            self._session.broker.journal.state.save_group(target.group)
         elif target.replay is not None:
             target.replay.sent(stream, offset + count)
 
@@ -56,11 +56,11 @@ class DeliveryRecord:
 
     def _add(self, kind: int, qos: int, first_id: int, count: int, stream: int, offset: int) -> None:
         self.steps += deliveries.step(kind, qos, first_id, count, stream, offset)
-        self._session.broker.journal.save_deliveries(self._session)
+        self._session.broker.journal.state.save_deliveries(self._session)
 
     def _add_ids(self, kind: int, message_ids: Sequence[int]) -> None:
         self.steps += deliveries.steps(kind, message_ids)
-        self._session.broker.journal.save_deliveries(self._session)
+        self._session.broker.journal.state.save_deliveries(self._session)
 
 
 def snapshot(session: Session) -> bytes:

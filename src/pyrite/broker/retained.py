@@ -1,27 +1,33 @@
-"""Retained messages by topic: what they take in all, and of the account that published each."""
+"""Retained messages: one for each topic, counted in all and for the account that published each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from pyrite.broker.accounts import Account
+from pyrite.broker.journal import Done, Fault
 from pyrite.broker.message import Batch
-from pyrite.topics.tree import OrderedTopicTree
+from pyrite.topics.tree import OrderedTopicTree, walk
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
 
 SYSTEM = b"$SYS/"
-"""How the topics begin on which the broker alone publishes; what it retains there is its own affair."""
+"""Prefix of the topics on which the broker alone publishes; its retained messages are not saved."""
 
 
 class Retained(OrderedTopicTree[Batch]):
-    """All retained messages. Those below $SYS are the broker's own, and not counted."""
+    """All retained messages. Those below $SYS are the broker's own, and are not counted."""
 
-    __slots__ = ("_kept", "bytes", "messages")
+    __slots__ = ("_broker", "_pending", "bytes", "messages")
 
-    def __init__(self, kept: Callable[[Account | None], Account | None]) -> None:
+    def __init__(self, broker: Broker) -> None:
         super().__init__()
-        self._kept = kept
+        self._broker = broker
         self.messages = 0
         self.bytes = 0
+        self._pending: dict[bytes, int] = {}
+        """How many messages of a topic are retained as soon as they are durable."""
 
     def __setitem__(self, topic: bytes, batch: Batch) -> None:
         before = self.values.get(topic)
@@ -31,7 +37,7 @@ class Retained(OrderedTopicTree[Batch]):
         self._count(batch, 1)
 
     def pop(self, topic: bytes) -> Batch | None:
-        """Remove `topic` and return its value, or None if it was not there."""
+        """Remove `topic` and return its message, or None if there was none."""
         batch = super().pop(topic)
         if batch is not None:
             self._count(batch, -1)
@@ -43,14 +49,110 @@ class Retained(OrderedTopicTree[Batch]):
         size = sign * retained_size(batch)
         self.messages += sign
         self.bytes += size
-        owner = self._kept(batch.owner)
+        owner = self._broker.quotas.kept(batch.owner)
         if owner is not None:
             owner.retained_messages += sign
             owner.retained_bytes += size
 
+    # Retaining
+
+    def fault(self, batch: Batch) -> Fault | None:
+        """Return why a batch's last message cannot be retained for its owner, or None."""
+        topic, limits, quotas = batch.topic, self._broker.limits, self._broker.quotas
+        size = retained_size(batch)
+        if topic.startswith(SYSTEM) or batch.stride == batch.payload_at:
+            return None  # an empty message removes the retained one
+        owner = quotas.kept(batch.owner)
+        before = self.values.get(topic)
+        more, more_bytes = int(before is None), size - (0 if before is None else retained_size(before))
+        if self.messages + more > limits.max_retained_messages:
+            return Fault(True, "there are too many kept values")
+        if more_bytes > 0 and self.bytes + more_bytes > limits.retained_bytes:
+            return Fault(True, "the kept values take too many bytes")
+        if owner is None:
+            return None
+        if before is None or quotas.kept(before.owner) is not owner:
+            more, more_bytes = 1, size
+        refusal = owner.refusal("retained_messages", more) if more else ""
+        if not refusal and more_bytes > 0:
+            refusal = owner.refusal("retained_bytes", more_bytes)
+        return Fault(True, refusal, quota=True) if refusal else None
+
+    def retain(self, batch: Batch) -> None:
+        """Retain a batch's last message; an empty one removes the topic's retained message."""
+        last = batch.count - 1
+        payload = batch.payload(last)
+        journal = self._broker.journal
+        if not payload:
+            self.pop(batch.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            journal.state.drop_retained(batch.topic)
+        elif self.fault(batch) is not None:
+            self._broker.figures.retained_refused += 1
+        else:
+            retained = Batch(
+                batch.topic, payload, batch.qos, True, batch.properties, batch.expires_at, batch.origin
+            )
+            if batch.owner is not None:
+                retained = retained.owned_by(batch.owner)
+            retained.lies_in(batch.stream, batch.offset + last)
+            self[batch.topic] = retained
+            if not batch.topic.startswith(SYSTEM):
+                journal.state.save_retained(retained)
+
+    def retain_in_turn(self, batch: Batch) -> None:
+        """Retain a batch, after earlier messages on its topic that are not durable yet."""
+        if batch.topic not in self._pending:
+            self.retain(batch)
+            return
+        retained = self.pending(batch.topic, None)
+
+        def turn() -> None:
+            self.retain(batch)
+            retained(False, None)
+
+        self._broker.journal.in_turn(turn)
+
+    def pending(self, topic: bytes, done: Done | None) -> Done:
+        """Count a message as pending on its topic until the returned call is made in place of `done`."""
+        pending = self._pending
+        pending[topic] = pending.get(topic, 0) + 1
+
+        def retained(matched: bool, fault: Fault | None) -> None:
+            pending[topic] -= 1
+            if not pending[topic]:
+                del pending[topic]
+            if done is not None:
+                done(matched, fault)
+
+        return retained
+
+    # Reading
+
+    def each(self, topic_filter: bytes) -> Iterator[Batch | None]:
+        """Yield the messages that match a filter, ordered by topic.
+
+        Each step takes a bounded time, and yields None if it found no message. Messages may be added and
+        removed between two steps.
+        """
+        for topic in walk((self,), topic_filter):
+            yield None if topic is None else self.current(topic)
+
+    def current(self, topic: bytes) -> Batch | None:
+        """Return the message of a topic; remove it if it has expired."""
+        batch = self.values.get(topic)
+        if batch is not None and batch.expires_at is not None and batch.expires_at <= self._broker.now:
+            self.remove(topic)  # [MQTT-3.3.2-5]
+            return None
+        return batch
+
+    def remove(self, topic: bytes) -> None:
+        """Remove the message of a topic, durably."""
+        self.pop(topic)
+        self._broker.journal.state.drop_retained(topic)
+
 
 def retained_size(batch: Batch) -> int:
-    """Return how many bytes a message takes as a retained one: topic, last payload and properties."""
+    """Return the bytes that a retained message counts: topic, last payload and properties."""
     size = len(batch.topic) + batch.stride - batch.payload_at
     properties = batch.properties
     if properties is not None:

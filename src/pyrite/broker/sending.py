@@ -200,7 +200,7 @@ class Sender:
         if count % MESSAGES_PER_CLOCK or self.broker.clock() <= until:
             return False
         self.is_pumping = True
-        self.broker.interrupted(self)
+        self.broker.turns.add(self)
         return True
 
     def pump(self) -> None:

@@ -21,7 +21,8 @@ from pyrite.broker.reassigning import reassign, return_logged
 from pyrite.broker.record import DeliveryRecord
 from pyrite.broker.resuming import Resume
 from pyrite.broker.sending import Sender
-from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.broker.shared_group import SharedGroup
+from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.targets import target_for
 from pyrite.broker.timers import NO_SLOT
 from pyrite.broker.withholding import MayRead, forget_answers, withhold_queued
@@ -117,7 +118,7 @@ class Session(Sender):
     @property
     def has_ended(self) -> bool:
         """Whether the session has ended; its subscriptions may still be in the tree."""
-        return self.broker.sessions.get(self.client_id) is not self
+        return self.broker.sessions.by_id.get(self.client_id) is not self
 
     @property
     def asker(self) -> Asker:
@@ -125,7 +126,7 @@ class Session(Sender):
         return Asker(client=self.client_id) if self.link is None else self.link.credentials.asker
 
     def due(self) -> None:
-        self.broker.session_due(self)
+        self.broker.sessions.due(self)
 
     # Deliveries
 
@@ -209,11 +210,11 @@ class Session(Sender):
             self.positions = {}
         self.positions[stream] = offset
         if self.link is not None:
-            self.broker.catch_up(self)
+            self.broker.following.catch_up(self)
 
     def has_backlog(self) -> bool:
         """Return whether messages wait in the log for the client, or for a shared group."""
-        return bool(self.follower or self.replays or self.broker.groups_behind)
+        return bool(self.follower or self.replays or self.broker.groups.behind)
 
     def pump_followers(self) -> None:
         """Read on in the log what waits there for the client."""
@@ -221,7 +222,7 @@ class Session(Sender):
             self.follower.pump()
         for replay in list(self.replays or ()):
             replay.pump()
-        if self.broker.groups_behind:
+        if self.broker.groups.behind:
             for subscription in self.subscriptions.values():
                 if subscription.group is not None and subscription.group.reader is not None:
                     subscription.group.reader.pump()
@@ -288,12 +289,12 @@ class Session(Sender):
 
     def send_again(self) -> None:
         """Send everything in flight again, then what is queued, missed and replayed."""
-        self.pruned_as = self.broker.rights_of(self)
+        self.pruned_as = self.broker.policy.rights_of(self)
         self.resend = deque(self.inflight.flights) if self.inflight_messages and self.inflight else None
         self.pump()
         if self.positions is not None:
-            self.broker.catch_up(self)
-        self.broker.go_on_replaying(self)
+            self.broker.following.catch_up(self)
+        self.broker.following.continue_replays(self)
 
     def detach(self, ends: bool = False) -> None:
         """Forget the link. Other members get unacknowledged messages of shared subscriptions."""
@@ -337,7 +338,7 @@ class Session(Sender):
         for group in groups:
             yield
             if group.members:
-                self.broker.fall_behind(group)
+                self.broker.groups.fall_behind(group)
         if self.is_dealt_to:
             yield from reassign(self, ends=True)
         self._clear()
@@ -349,7 +350,7 @@ class Session(Sender):
         latest = None if self.latest is None else self.latest.values
         for container in (self.queue.clear(), flights, latest):
             if container is not None and len(container) > MAX_FREED_AT_ONCE:
-                self.broker.free(_emptied(container))
+                self.broker.turns.free(_emptied(container))
         self.latest = None
         self.incoming = None
         self.positions = None

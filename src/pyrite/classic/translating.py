@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pyrite.broker.core import TURN, Broker
+from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
+from pyrite.broker.timers import TURN
 from pyrite.protocols.line import frames
 from pyrite.protocols.line.connection import LineConnection
 from pyrite.protocols.line.frames import Line
@@ -81,14 +82,14 @@ class TranslatingConnection(LineConnection):
                     self.transport.pause_reading()
             if self._rest and self.broker.clock() > until:
                 self.hold()
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
 
     def answered(self) -> None:
         """Continue with the next request after the last line of an answer."""
         self.busy = False
         if self._waits:
             self._waits = False
-            self.broker.soon(self._go_on_reading)
+            self.broker.turns.soon(self._go_on_reading)
 
     def _go_on_reading(self) -> None:
         self._take_lines()

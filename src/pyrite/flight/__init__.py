@@ -1,13 +1,13 @@
 """The log over Arrow Flight, in a process of its own beside the broker.
 
-Bulk reads take processor time and memory; here they take nothing from the event loop. The process reads the
-log's files as anyone may, and asks the broker, over a socket that it was born with, what only the broker can
-tell: who may do what, and to publish what was staged. `python -m pyrite.flight` is how the broker starts it.
+Bulk reads take CPU time and memory, so they are handled outside the broker's process. The Flight process
+reads the log's files itself, and asks the broker (pyrite/ipc) to check rights and to publish staged rows. The
+broker starts it as `python -m pyrite.flight`.
 
-What Flight calls   what it does
-ListFlights         the streams: schema, first offset, and the offset after the last
-GetFlightInfo       a Query (JSON) and how many parts it is to be read in: a ticket for each
-DoGet               a ticket, which is a Query: record batches; with each, the offset after its last message
-DoPut               stages a part of a sink: {"sink": NAME, "part": NAME}
-DoAction            bounds, offset, advance, commit, abort: JSON in, JSON out
+Method          Effect
+ListFlights     returns the streams: schema, first offset, and the offset after the last message
+GetFlightInfo   splits a Query (JSON) into the requested number of parts, and returns a ticket for each
+DoGet           returns the record batches of a ticket, each with the offset after its last message
+DoPut           stages a part of a sink: {"sink": NAME, "part": NAME}
+DoAction        bounds, offset, advance, commit, abort: JSON in, JSON out
 """

@@ -17,13 +17,13 @@ from pyrite.process.logs import parse_levels, start_logging
 from pyrite.process.plain_arrow import keep_pandas_out
 
 PATIENCE = 600.0
-"""Seconds in which the broker must answer: a commit may have to wait for the disk."""
+"""Seconds within which the broker must answer; a commit may wait for the disk."""
 
 
 async def run(descriptor: int) -> int:
     """Serve until the broker has ended."""
     from pyrite.flight.service import Service
-    from pyrite.process.memory import give_back_after_rushes
+    from pyrite.process.memory import release_memory_after_bursts
     from pyrite.sinks.staging import Staging
     from pyrite.storage.bulk import LogFolder
 
@@ -34,7 +34,7 @@ async def run(descriptor: int) -> int:
         front = Front(settings, client)
         service = Service(LogFolder(data), Staging(data), client, front.location, front.peer)
         port = front.start()
-    except Exception as error:  # whatever gRPC says about a port
+    except Exception as error:  # gRPC raises various errors
         reason = getattr(error, "strerror", None) or str(error)
         await client.tell_last(Failed(" ".join(reason.split())))
         return 1
@@ -48,22 +48,21 @@ async def run(descriptor: int) -> int:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     client.tell(Ready(port))
-    give_back_after_rushes()
+    release_memory_after_bursts()
     await asyncio.wait(
         [asyncio.create_task(client.run(told)), asyncio.create_task(stopped.wait())],
         return_when=asyncio.FIRST_COMPLETED,
     )
     front.close()
-    # Flight would wait for calls that are under way, and nobody is left to answer to.
+    # Flight would wait for open calls, whose clients are disconnected.
     os._exit(0)
 
 
 def main(descriptor: int) -> int:
-    """Serve until the broker has ended."""
-    # As in the HTTP process: Arrow's own allocator never returns what its other threads had.
+    # As in the HTTP process: Arrow's own allocator never returns the memory of other threads.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     keep_pandas_out()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # left to the broker, which ends this process
     return uvloop.run(run(descriptor))
 
 

@@ -1,10 +1,9 @@
-"""What a client may send to Flight: found out from the bytes, before gRPC and Arrow take them apart.
+"""Inspects the input of Flight clients before gRPC and Arrow parse it.
 
 gRPC accepts messages of any length, and decompresses them; Arrow decompresses the buffers of a record batch.
-Neither can be told not to, and a few kilobytes may become gigabytes before a method of ours is called. So
-the bytes of a connection are followed on their way to gRPC: HTTP/2 frames (RFC 9113), the messages of gRPC in
-their DATA, the fields of a message (protobuf), and in `data_header` the metadata of a record batch
-(flatbuffers). The bytes of payloads are counted, never looked at.
+Neither can be disabled, and a few kilobytes may become gigabytes before our code is called. So this module
+parses the bytes on their way to gRPC: HTTP/2 frames (RFC 9113), gRPC messages in DATA frames, the fields of a
+message (protobuf), and in `data_header` the metadata of a record batch (flatbuffers). Payloads are skipped.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from struct import unpack_from
 from pyrite.errors import PyriteError
 
 MAX_MESSAGE = 288 * 1024 * 1024
-"""Bytes of one message of gRPC: a record batch with the largest message that MQTT has, and more."""
+"""Maximum bytes of a gRPC message: enough for a record batch with the largest MQTT message."""
 MAX_HEADER = 4 * 1024 * 1024
-"""Bytes of the metadata of a record batch."""
+"""Maximum bytes of the metadata of a record batch."""
 MAX_STREAMS = 1_000
-"""Calls under way on one connection."""
+"""Maximum open calls on one connection."""
 
 _PREFACE = len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 _DATA, _RST_STREAM = 0, 3
@@ -30,7 +29,7 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 class InputRefused(PyriteError):
-    """A client has sent what is not accepted; the text says what."""
+    """Input of a client that is not accepted."""
 
 
 class Inspection:
@@ -38,21 +37,21 @@ class Inspection:
 
     def __init__(self) -> None:
         self._pending = bytearray()
-        """The beginning of a frame's header that is not complete."""
+        """The incomplete header of a frame."""
         self._skip = _PREFACE
-        """Bytes that say nothing of interest."""
+        """Bytes to skip."""
         self._stream: _Message | None = None
-        """Whose DATA comes now."""
+        """The call whose DATA frame is being received."""
         self._left = 0
-        """Bytes of that which are to come."""
+        """Bytes of the frame that are not received yet."""
         self._padding = 0
         self._padded = False
         self._end = 0
-        """The stream that ends with this frame."""
+        """The HTTP/2 stream that ends with this frame, or 0."""
         self._streams: dict[int, _Message] = {}
 
     def feed(self, data: bytes) -> None:
-        """Follow some more bytes."""
+        """Inspect more bytes."""
         at, view = 0, memoryview(data)
         while at < len(data):
             if self._skip:
@@ -75,7 +74,7 @@ class Inspection:
         self._pending.clear()
         if kind == _DATA:
             if number not in self._streams and len(self._streams) >= MAX_STREAMS:
-                raise InputRefused(f"more than {MAX_STREAMS} calls at one time")
+                raise InputRefused(f"more than {MAX_STREAMS} calls at the same time")
             self._stream = self._streams.setdefault(number, _Message())
             self._left, self._padding, self._padded = length, 0, bool(flags & _PADDED)
             self._end = number if flags & _END_STREAM else 0
@@ -108,21 +107,21 @@ class Inspection:
 
 
 class _Message:
-    """Follows the messages of one call."""
+    """Inspects the messages of one call."""
 
     __slots__ = ("_header", "_left", "_steps", "_wanted")
 
     def __init__(self) -> None:
         self._steps = self._messages()
         self._left = 0
-        """Bytes that are passed over; the generator asks for those, or for one byte at a time."""
+        """Bytes to skip before the generator gets the next byte."""
         self._header = bytearray()
         self._wanted = 0
-        """Bytes that are to be kept in `_header`."""
+        """Bytes to collect in `_header`."""
         next(self._steps)
 
     def feed(self, view: memoryview) -> None:
-        """Follow some more bytes."""
+        """Inspect more bytes."""
         at = 0
         while at < len(view):
             if self._left:
@@ -144,7 +143,7 @@ class _Message:
     def _messages(self) -> Generator[None, int, None]:
         while True:
             if (yield):
-                raise InputRefused("messages that gRPC has compressed")
+                raise InputRefused("compressed gRPC messages")
             length = 0
             for _ in range(4):
                 length = length << 8 | (yield)
@@ -153,20 +152,20 @@ class _Message:
             while length > 0:
                 tag, size = yield from self._varint()
                 length -= size
-                kind, field = tag & 7, (tag & 0xFFFFFFFF) >> 3  # as gRPC has it
+                kind, field = tag & 7, (tag & 0xFFFFFFFF) >> 3  # like gRPC
                 if kind == 0:
                     _, size = yield from self._varint()
                     length -= size
                     continue
                 if kind not in (1, 2, 5):
-                    raise InputRefused("a message that cannot be read")
+                    raise InputRefused("malformed message")
                 count = {1: 8, 5: 4}.get(kind, 0)
                 if kind == 2:
                     count, size = yield from self._varint()
                     length -= size
                 length -= count
                 if length < 0:
-                    raise InputRefused("a message that cannot be read")
+                    raise InputRefused("malformed message")
                 if kind == 2 and field == _DATA_HEADER and count <= MAX_HEADER:
                     self._wanted = count
                 elif kind == 2 and field == _DATA_HEADER:
@@ -184,14 +183,13 @@ class _Message:
             if byte < 0x80:
                 return value, size
             if size == 10:
-                raise InputRefused("a message that cannot be read")
+                raise InputRefused("malformed message")
 
 
 def check_metadata(data: bytes) -> None:
     """Raise InputRefused if this is the metadata of a record batch whose buffers are compressed.
 
-    Other calls have other things in this field: what is no such metadata is none of our concern, as Arrow
-    cannot read it either.
+    Other calls use this field for other data, which Arrow cannot parse either, so it is accepted.
     """
     try:
         message = unpack_from("<I", data, 0)[0]
@@ -210,7 +208,7 @@ def check_metadata(data: bytes) -> None:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return where a field of a flatbuffers table is; 0 if the table has none."""
+    """Return the offset of a field of a flatbuffers table; 0 if the field is missing."""
     vtable = table - unpack_from("<i", data, table)[0]
     if vtable < 0:
         raise IndexError

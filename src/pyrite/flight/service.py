@@ -1,4 +1,4 @@
-"""What Arrow Flight is answered."""
+"""The Arrow Flight service: reads the log, and stages and commits parts of sinks."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from pyrite.storage.query import Bounds, DataLoss, Query, QueryError, check_numb
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 2**63 - 1
-"""The largest number that a batch may have."""
+"""The largest batch number."""
 
 RIGHTS = {"commit": ("publish",), "abort": ("publish", "admin")}
-"""The rights of which a caller needs one, by action; the other actions need pull."""
+"""The rights by action, of which the caller needs one; other actions need pull."""
 
 Json = dict[str, Any]
 A = TypeVar("A")
 
 
 def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Let only clients that are let in call a method, and tell them its errors as what they are."""
+    """Authenticate the caller of a method, and convert exceptions to Flight errors."""
 
     def told(service: Service, context: flight.ServerCallContext, *arguments: Any) -> Any:
         try:
@@ -60,7 +60,7 @@ def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_flight_error(error: Exception) -> Exception:
-    """Return an error as Flight sends it: with the name of its kind, for our own client."""
+    """Return an exception as a Flight error; our client reads its type from extra_info."""
     told: Exception = error
     if isinstance(error, Problem):
         told = _refusal(error)
@@ -101,20 +101,18 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
         self.authorization = authorization
         self.admitted: Admitted | None = None
         self.changes = 0
-        """The number of changes of rights before it was let in."""
+        """The number of changes of rights before the caller was authenticated."""
         self.until = math.inf
-        """When it has to log in again, as time.monotonic has it: a token expires."""
+        """Expiry of the caller's token, in time.monotonic() seconds."""
 
     def sending_headers(self) -> dict[str, str]:
-        """Send no headers of our own."""
         return {}
 
 
 class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Keeps what a call says of who makes it."""
+    """Keeps the Authorization header of each call."""
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[Any]]) -> Caller:
-        """Let a call begin."""
         given = [
             value for name, values in headers.items() if name.lower() == "authorization" for value in values
         ]
@@ -122,7 +120,7 @@ class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def given_in(authorization: str, peer: Given) -> Given:
-    """Return the user name and the password of a call; a token is a password without a name."""
+    """Return the credentials of a call; a token is a password without a user name."""
     kind, _, value = authorization.partition(" ")
     name: str | None = None
     password: str | None = None
@@ -130,25 +128,23 @@ def given_in(authorization: str, peer: Given) -> Given:
         try:
             name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
         except ValueError:
-            raise flight.FlightUnauthenticatedError("the user name and password cannot be read") from None
+            raise flight.FlightUnauthenticatedError("malformed user name and password") from None
     elif kind.lower() == "bearer":
         password = value
     return Given(name, password, peer.certificate, peer.address)
 
 
 class Read:
-    """The batches of one read; the broker counts it until it is over, or no one wants it any longer."""
+    """The batches of one read, which the broker counts until the read ends or is abandoned."""
 
     def __init__(self, batches: Iterator[Any], ended: Callable[[], object]) -> None:
         self._batches = batches
         self._ended: Callable[[], object] | None = ended
 
     def __iter__(self) -> Read:
-        """Return itself."""
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch."""
         try:
             return next(self._batches)
         except BaseException:
@@ -156,7 +152,7 @@ class Read:
             raise
 
     def __del__(self) -> None:
-        """End: the client has gone, or has read all."""
+        """End an abandoned read."""
         self._end()
 
     def _end(self) -> None:
@@ -178,26 +174,26 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         super().__init__(location, middleware={"caller": Callers()})
         self._peer = peer
-        """Returns the address and certificate for gRPC's name of a peer."""
+        """Returns the client behind gRPC's name of a peer."""
         self._log = log
         self._staging = staging
         self._client = client
         self._changes = 0
-        """How often rights have changed."""
+        """The number of changes of rights."""
 
     def rights_changed(self) -> None:
-        """Check again who calls, and who is reading."""
+        """Authenticate callers again, also those that are reading."""
         self._changes += 1
 
     def admit(self, context: flight.ServerCallContext) -> None:
-        """Have the broker let a caller in, or refuse it."""
+        """Authenticate a caller."""
         self._admit(context.get_middleware("caller"), context.peer())
 
     def _admit(self, caller: Caller, peer_name: str) -> None:
         caller.changes = self._changes
         peer = self._peer(peer_name)
         if peer is None:
-            raise flight.FlightUnavailableError("the connection has ended")
+            raise flight.FlightUnavailableError("the connection is closed")
         given = given_in(caller.authorization, peer)
         try:
             found, _ = self._client.ask_from_thread(Authenticate(), given)
@@ -225,7 +221,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
-        """Return how to read what is asked for: a Query, of which `parts` says into how many to split it."""
+        """Return tickets for a Query, which is split into `parts`."""
         self._check_rights(context, "pull")
         if descriptor.command:
             asked = read_object(descriptor.command)
@@ -252,11 +248,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     @guarded
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Send the messages that a query asks for."""
+        """Send the messages of a query."""
         self._check_rights(context, "pull")
         query = Query.from_json(ticket.ticket)
         caller, peer, topics = context.get_middleware("caller"), context.peer(), list(query.topics) or ["#"]
-        self._log.bounds(query.stream)  # an unknown stream is an error at once
+        self._log.bounds(query.stream)  # raises an error for an unknown stream
         _, number = self._client.ask_from_thread(BeginRead(topics), caller.admitted)
 
         def check() -> None:
@@ -268,13 +264,13 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(query.schema, read)
 
     def _check_rights(self, context: flight.ServerCallContext, *rights: str) -> None:
-        """Refuse a caller that has none of these rights on any topic, before anything is decoded."""
+        """Refuse a caller without any of these rights, before any input is decoded."""
         self._ask(context, CheckRights(list(rights)))
 
     def _batches(self, query: Query, check: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        """Yield batches, each with where the rest begins, and what was skipped since the one before.
+        """Yield batches, each with the offset after it and what was skipped before it.
 
-        `check` raises an error if the caller may not read any more.
+        `check` raises an error if the caller has lost the right to read.
         """
         skipped: list[str] = []
         after = query.start
@@ -297,7 +293,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """Stage a part of a sink; who sent it is told how many rows are safe."""
+        """Stage a part of a sink; answer with the number of durable rows."""
         self._check_rights(context, "publish")
         asked = read_object(descriptor.command)
         sink, part = check_name("sink", _text(asked, "sink")), check_name("part", _text(asked, "part"))
@@ -326,7 +322,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     @guarded
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        """Return what may be done, and what that is."""
+        """Return the names and descriptions of actions."""
         return [(name, method.__doc__ or "") for name, method in self._actions().items()]
 
     def _actions(self) -> dict[str, Callable[[flight.ServerCallContext, Json], Json]]:
@@ -340,24 +336,24 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     @guarded
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        """Do something small: JSON in, JSON out."""
+        """Perform an action: JSON in, JSON out."""
         method = self._actions().get(action.type)
         if method is None:
-            raise QueryError(f"there is no action {action.type!r}; there are: {', '.join(self._actions())}")
+            raise QueryError(f"unknown action {action.type!r}; expected {', '.join(self._actions())}")
         self._check_rights(context, *RIGHTS.get(action.type, ("pull",)))
         asked = read_object(action.body.to_pybytes())
         return iter([flight.Result(json.dumps(method(context, asked)).encode())])
 
     def _bounds(self, context: flight.ServerCallContext, asked: Json) -> Json:
-        """Return which offsets a stream has: {stream} -> {first, end}."""
+        """Return the offsets of a stream: {stream} -> {first, end}."""
         return self._log.bounds(_text(asked, "stream"))._asdict()
 
     def _offset(self, context: flight.ServerCallContext, asked: Json) -> Json:
-        """Return the offset that a position stands for: {stream, position} -> {offset}."""
+        """Return the offset of a position: {stream, position} -> {offset}."""
         return {"offset": self._log.offset(_text(asked, "stream"), _text(asked, "position"))}
 
     def _advance(self, context: flight.ServerCallContext, asked: Json) -> Json:
-        """Return where a part ends: {stream, start, messages, bytes} -> {offset}."""
+        """Return the offset after so many messages or bytes: {stream, start, messages, bytes} -> {offset}."""
         start: Any = asked.get("start")
         check_number("start", start)
         for name in ("messages", "bytes"):
@@ -367,17 +363,17 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         return {"offset": self._log.advance(_text(asked, "stream"), start, messages, size)}
 
     def _commit(self, context: flight.ServerCallContext, asked: Json) -> Json:
-        """Publish what was staged: {sink, batch, parts} -> {committed}."""
+        """Publish staged parts: {sink, batch, parts} -> {committed}."""
         batch, parts = asked.get("batch"), asked.get("parts")
         if not isinstance(batch, int) or isinstance(batch, bool) or parts is None:
-            raise QueryError("commit: expected a number for batch, and a list for parts")
+            raise QueryError("commit: expected batch, a number, and parts, a list")
         if not 0 <= batch <= MAX_BATCH:
             raise QueryError(f"commit: expected a batch from 0 to {MAX_BATCH}, not {batch}")
         sink = check_name("sink", _text(asked, "sink"))
         return {"committed": self._ask(context, CommitSink(sink, batch, _parts(parts)))}
 
     def _abort(self, context: flight.ServerCallContext, asked: Json) -> Json:
-        """Forget what was staged: {sink, parts} -> {}. Without parts all of it, and what is yet to come."""
+        """Discard staged parts: {sink, parts} -> {}. Without parts, discard all, and refuse new ones."""
         parts = asked.get("parts")
         sink = check_name("sink", _text(asked, "sink"))
         self._ask(context, AbortSink(sink, None if parts is None else _parts(parts)))
@@ -385,9 +381,9 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _parts(given: object) -> list[str]:
-    """Return names of parts; QueryError if it is anything else."""
+    """Return names of parts; raise QueryError for other values."""
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise QueryError("expected a list of names for parts")
+        raise QueryError("expected parts, a list of names")
     return [check_name("part", one) for one in given]
 
 
@@ -400,5 +396,5 @@ def _told(after: int, skipped: list[str]) -> bytes:
 def _text(asked: Json, name: str) -> str:
     value = asked.get(name)
     if not isinstance(value, str):
-        raise QueryError(f"expected a text for {name}")
+        raise QueryError(f"expected {name}, a text")
     return value

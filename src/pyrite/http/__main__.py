@@ -26,7 +26,7 @@ async def run(descriptor: int) -> int:
     """Serve until the broker has ended."""
     from pyrite.http.app import make_app
     from pyrite.http.server import HttpServer
-    from pyrite.process.memory import give_back_after_rushes
+    from pyrite.process.memory import release_memory_after_bursts
 
     client, settings = await BrokerClient.open(descriptor, HttpSettings, PATIENCE)
     start_logging(parse_levels(settings.logging.levels), settings.logging.format)
@@ -39,7 +39,7 @@ async def run(descriptor: int) -> int:
         await client.tell_last(Failed(getattr(error, "strerror", None) or str(error)))
         return 1
     client.tell(Ready(sockets[0].getsockname()[1]))
-    give_back_after_rushes()
+    release_memory_after_bursts()
     await asyncio.wait(
         [serving, asyncio.create_task(client.run(server.told))], return_when=asyncio.FIRST_COMPLETED
     )

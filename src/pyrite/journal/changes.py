@@ -1,7 +1,7 @@
-"""Changes of the state that wait to be written: of each row, the last alone.
+"""State changes that wait to be committed: of each row, only the last.
 
-So what waits is bounded by what the state holds, however long it cannot be written; but for what drops rows
-that were never written, which is let go of then.
+So the number of waiting changes is bounded by the size of the state, however long it cannot be written.
+Deletions of rows that were never written would add up; they are discarded when there are many.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from pyrite.journal import state as database
 from pyrite.journal.state import Change
 
-LOOKED_THROUGH = 4_096
-"""Changes that wait before they are looked through for what is needless; then, twice as many as were not."""
+MIN_PRUNED = 4_096
+"""Waiting changes beyond which needless ones are searched for; later, twice the number that was needed."""
 
 _STEPS = "deliveries"
 _ALL = "all "
-"""How that begins which drops all rows that begin like it."""
+"""Key prefix of a change that deletes every row of an owner."""
 _ROWS: dict[str, tuple[str, int]] = {
     database.SAVE_STREAM: ("streams", 1),
     database.SAVE_SESSION: ("sessions", 1),
@@ -45,15 +45,15 @@ _ROWS: dict[str, tuple[str, int]] = {
     database.SAVE_ACCOUNT: ("accounts", 2),
     database.DROP_ACCOUNT: ("accounts", 2),
 }
-"""By statement: what it changes, and how many of its values say which row of it that is."""
+"""By statement: the table, and how many of its values are the key of the row."""
 
 
 class Changes:
-    """Changes, in the order of the last one of each row: what drops many rows leaves those saved after it."""
+    """Changes in the order of the last change of each row: deletions of many rows precede later inserts."""
 
     def __init__(self) -> None:
         self._by_row: dict[tuple[Any, ...], Change] = {}
-        self._most = LOOKED_THROUGH
+        self._most = MIN_PRUNED
 
     def __len__(self) -> int:
         return len(self._by_row)
@@ -62,28 +62,28 @@ class Changes:
         return iter(self._by_row.values())
 
     def add(self, change: Change) -> bool:
-        """Take a change; tell whether it is of a row that none waited for."""
+        """Add a change; return whether no other change of its row waits."""
         statement, values = change
         what, width = _ROWS[statement]
         row = (what, *values[:width])
         before = self._by_row.pop(row, None)
         if statement is database.DROP_STEPS:
             self._by_row.pop((_STEPS, *values), None)
-        elif statement is database.ADD_STEPS and before is not None:  # steps add up
+        elif statement is database.ADD_STEPS and before is not None:  # steps accumulate
             client_id, steps = values
             change = statement, (client_id, before[1][1] + steps)
         self._by_row[row] = change
         return before is None
 
     def update(self, later: Changes) -> None:
-        """Take changes that were made after these."""
+        """Add changes that were made after these."""
         for change in later:
             self.add(change)
 
     def forget_needless(self, finds: Callable[[Change], bool]) -> None:
-        """If there are many, let go of those of rows that are dropped later, and drops of what is not there.
+        """If there are many, discard changes of rows deleted later, and deletions of rows that do not exist.
 
-        `finds` tells of a change that drops rows whether the state has any of them.
+        `finds` returns whether the state has any row that a deletion would delete.
         """
         if len(self._by_row) <= self._most:
             return
@@ -98,4 +98,4 @@ class Changes:
             if not change[0].startswith("DELETE") or finds(change):
                 needed.append((row, change))
         self._by_row = dict(reversed(needed))
-        self._most = max(LOOKED_THROUGH, 2 * len(needed))
+        self._most = max(MIN_PRUNED, 2 * len(needed))

@@ -1,4 +1,4 @@
-"""Turn record batches from the log back into the broker's batches. HOT."""
+"""Record batches from the log become the broker's batches. HOT."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyrite.storage.schema import PROPERTIES
 def batches_in(
     rows: pa.RecordBatch, keep: np.ndarray[Any, Any] | None = None
 ) -> Iterator[tuple[Batch, int, int]]:
-    """Yield a record batch's messages as batches of the broker's, each with its first offset and its time.
+    """Yield the messages of a record batch as batches, each with its first offset and its time.
 
-    `keep` says which rows are wanted. Messages that follow one another and are alike become one batch.
+    `keep` selects rows. Consecutive messages that differ only in their payloads become one batch.
     """
     if keep is not None:
         rows = rows.filter(pa.array(keep))

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
 from pyrite.storage.schema import MAX_SHARED_ROWS, PROPERTIES, PROPERTY_FIELDS, SCHEMA, STORED, null_column
+from pyrite.storage.tail import Row
 
 Values = tuple[Any, ...]
 """A message's properties, in the order of their columns."""
@@ -36,20 +37,20 @@ class Entry(NamedTuple):
 
     batch: Batch
     timestamp: int
-    """When it came, in microseconds since 1970."""
+    """When it arrived, in microseconds since 1970."""
     packet_ids: Sequence[int] | None
-    """The ids of QoS 2 messages of a session that lasts."""
+    """The packet ids of QoS 2 messages of a durable session."""
     later: Sequence[int] = ()
-    """When each of the messages after the first came, if they did not come together."""
+    """When each message after the first arrived, if they did not arrive together."""
 
     @property
     def latest(self) -> int:
-        """When the last of its messages came."""
+        """When its last message arrived."""
         return self.later[-1] if self.later else self.timestamp
 
 
 def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
-    """Make a record batch, to be stored, of what came together; its messages get consecutive offsets."""
+    """Return the record batch to store for entries, whose messages have consecutive offsets."""
     counts = [entry.batch.count for entry in entries]
     total = sum(counts)
     batches = [entry.batch for entry in entries]
@@ -79,8 +80,27 @@ def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=STORED)
 
 
+def rows_of(entries: Sequence[Entry]) -> list[Row]:
+    """Return the messages of a few entries as rows of the tail."""
+    rows: list[Row] = []
+    for batch, timestamp, packet_ids, later in entries:
+        if batch.mixed:
+            assert isinstance(batch, MixedBatch)
+            topics = batch.topics
+        else:
+            topics = [batch.topic] * batch.count
+        payloads = batch.payloads()
+        ids: Sequence[int | None] = packet_ids or [None] * batch.count
+        times = [timestamp, *later] if later else [timestamp] * batch.count
+        values = None if batch.properties is None else _get_values(batch.properties)
+        qos, retain, origin = batch.qos, batch.retain, batch.origin
+        for time, topic, payload, packet_id in zip(times, topics, payloads, ids, strict=True):
+            rows.append(Row(time, topic, payload, qos, retain, origin, packet_id, values))
+    return rows
+
+
 class _Runs:
-    """Columns that are stored run by run, a run for all messages or one for each batch."""
+    """Makes run-end encoded columns, with one run for all messages or one per batch."""
 
     def __init__(self, counts: list[int], total: int) -> None:
         self.total = total
@@ -149,7 +169,7 @@ def _names(topics: list[bytes]) -> pa.Array:
 
 
 def ends(sizes: Sequence[int], counts: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return where values begin and end: so many of each size."""
+    """Return the ends of values, of which there are `counts` of each of `sizes`."""
     total = sum(counts)
     if len(sizes) > 1:
         found = np.zeros(total + 1, np.int32)
@@ -167,7 +187,7 @@ def _long_ends(size: int) -> np.ndarray[Any, Any]:
 
 
 def _payloads_and_topics(batches: list[Batch], runs: _Runs) -> tuple[pa.Array, pa.Array]:
-    """Cut the payloads out of the bytes that came over the wire, and name the topic of each."""
+    """Return the columns of payloads and topics."""
     if not any(batch.mixed for batch in batches):
         return _payloads(batches, runs), _topics([batch.topic for batch in batches], runs)
     columns = [_cut_alike(list(alike)) for _, alike in groupby(batches, _mixed_gap)]
@@ -177,7 +197,7 @@ def _payloads_and_topics(batches: list[Batch], runs: _Runs) -> tuple[pa.Array, p
 
 
 def _payloads(batches: list[Batch], runs: _Runs) -> pa.Array:
-    """Make the payloads of batches that are not mixed a column."""
+    """Return the payloads of unmixed batches."""
     if len(batches) == 1:
         return _strided(batches[0])
     total = runs.total
@@ -188,7 +208,7 @@ def _payloads(batches: list[Batch], runs: _Runs) -> pa.Array:
 
 
 def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, Any]:
-    """Copy payloads of one size from several batches to one place: many small ones at once, if possible."""
+    """Copy payloads of one size from several batches into one array."""
     if not size:
         return np.empty(0, np.uint8)
     first = batches[0]
@@ -205,7 +225,7 @@ def _together(batches: list[Batch], size: int, total: int) -> np.ndarray[Any, An
 
 
 def _cut_out(batch: Batch) -> bytes | memoryview:
-    """Return the payloads of a batch, one after the other."""
+    """Return the payloads of a batch, joined."""
     if batch.count == 1:
         return batch.data[batch.payload_at :] if batch.payload_at else batch.data
     return _packed(batch).data
@@ -216,19 +236,19 @@ def _binary(ends: np.ndarray[Any, Any], data: np.ndarray[Any, Any] | bytes) -> p
 
 
 def spaced(batch: Batch) -> np.ndarray[Any, Any]:
-    """Return the payloads, not empty ones, where they lie, each as one item: faster to copy than rows."""
+    """Return a view of the payloads, which must not be empty, each as one item: faster to copy than rows."""
     at, stride = batch.payload_at, batch.stride
     return np.ndarray((batch.count,), item(stride - at), batch.data, at, (stride,))
 
 
 @lru_cache(1_024)
 def item(size: int) -> np.dtype[np.void]:
-    """Return the type of items of a size, which takes numpy a while to tell from its name."""
+    """Return the type of items of a size, which numpy takes long to make."""
     return np.dtype(f"V{size}")
 
 
 def _packed(batch: Batch) -> np.ndarray[Any, Any]:
-    """Copy the payloads of a batch together, without what lies between them."""
+    """Copy the payloads of a batch, without the bytes between them."""
     if batch.stride == batch.payload_at:
         return np.empty(0, np.uint8)
     return np.ascontiguousarray(spaced(batch)).view(np.uint8)
@@ -243,13 +263,13 @@ def _mixed_gap(batch: Batch) -> int:
 
 
 def _cut_alike(batches: list[Batch]) -> tuple[pa.Array, pa.Array]:
-    """Return the payloads and the topics of batches that are mixed, with one gap, or not mixed."""
+    """Return the payloads and topics of batches that are all mixed, with the same gap, or all unmixed."""
     if not batches[0].mixed:
         counts = [batch.count for batch in batches]
         names = _names([batch.topic for batch in batches])
         topics = names.take(pa.array(np.repeat(np.arange(len(batches)), counts)))
         return _payloads(batches, _Runs(counts, sum(counts))), topics
-    # All of them are seen as one column of binary values, four for each message: head, topic, gap, payload.
+    # View the bytes as a column of four binary values per message: head, topic, gap, payload.
     data = np.frombuffer(b"".join([batch.data for batch in batches]), np.uint8)
     pieces, at = [], 0
     for batch in batches:

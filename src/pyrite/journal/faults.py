@@ -1,7 +1,7 @@
-"""What cannot be written at present, and why: of each stream, and of the state.
+"""Which streams, and whether the state, cannot be written at present, and why.
 
-The disk may take what one of them writes and not what another does. So each has a fault of its own, which
-only a write of its own ends.
+One file may be writable when another is not. So each has its own fault, which only a successful write to the
+same subject ends.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pyrite.storage.segment import Damage
 logger = logging.getLogger(__name__)
 
 STATE = None
-"""Stands for the state where others are streams."""
+"""The state, as a subject of faults."""
 
 
 class Missing(NamedTuple):
-    """Stands for the sealed segments of a stream, some of which may have been removed."""
+    """The sealed segments of a stream, as a subject of faults: someone may remove them."""
 
     stream: Stream
 
 
 Subject = Stream | Missing | None
-"""What can be faulty: a stream that is written, its sealed segments, or the state."""
+"""A stream (its active segment), its sealed segments, or the state."""
 
 
 class Faults:
-    """The faults there are now."""
+    """The current faults."""
 
     def __init__(self) -> None:
         self._by_writer: dict[Subject, Fault] = {}
@@ -44,7 +44,7 @@ class Faults:
         return writer in self._by_writer
 
     def note(self, writer: Subject, fault: Fault | None) -> bool:
-        """Note how a write went, and say so if that is news; tell whether it is."""
+        """Record the outcome of a write, and log it if it has changed; return whether it has."""
         before = self._by_writer.get(writer)
         if fault is None:
             if before is not None:
@@ -64,7 +64,7 @@ class Faults:
         return fault != before
 
     def all(self) -> Fault | None:
-        """Return them as one, if there are any."""
+        """Return all faults as one; None if there are none."""
         faults = self._by_writer.values()
         if not faults:
             return None
@@ -72,14 +72,14 @@ class Faults:
 
 
 def what(writer: Subject) -> str:
-    """Say what is written, or is not."""
+    """Describe a subject."""
     if writer is None:
         return "the state of sessions"
     return f"stream {writer.stream.name if isinstance(writer, Missing) else writer.name}"
 
 
 def missing_fault(stream: Stream, missing: Sequence[Damage]) -> Fault | None:
-    """Say what it means that segments are missing, if any are."""
+    """Return the fault for missing segments; None if none is missing."""
     if not missing:
         return None
     first = missing[0]
@@ -89,7 +89,7 @@ def missing_fault(stream: Stream, missing: Sequence[Damage]) -> Fault | None:
 
 
 def fault_of(error: Exception, writer: Subject) -> Fault:
-    """Say what an error means for who waits; one that should not be is logged with where it came from."""
+    """Return the fault for an error; an unexpected error is logged with its traceback."""
     if isinstance(error, OSError):
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return Fault(full, f"{what(writer)} cannot be written: {error.strerror or error}")

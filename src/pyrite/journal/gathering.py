@@ -21,12 +21,12 @@ from pyrite.broker.message import Batch
 from pyrite.journal import blocks
 from pyrite.journal.blocks import Block
 from pyrite.journal.decoding import batches_in
-from pyrite.journal.encoding import Entry, build
+from pyrite.journal.encoding import Entry, build, rows_of
 from pyrite.journal.packed import encode as encode_packed
-from pyrite.journal.single import encode_single
 from pyrite.storage import frames
 from pyrite.storage.frames import Encoded
 from pyrite.storage.schema import plain
+from pyrite.storage.tail import Row
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,9 @@ WORTH_IT = 256
 """Messages from which on the payloads of a batch are compressed by themselves."""
 FRESH = 8
 """Such batches that may wait until they were sent; more would take the event loop too long at a time."""
+MAX_ROWS = 64
+MAX_ROW_BYTES = 16 * 1024
+"""Messages, and bytes, of a group up to which it is written to the tail, as rows."""
 MANY_PACKED = 2 * MANY
 LARGE_PACKED = 4 * LARGE
 """Messages, and bytes, of such batches from which on they become a record batch."""
@@ -184,17 +187,32 @@ class Gathering:
             self.pack()
         self._end_run()
         entries, packed = self._entries, self._blocks
-        large = self._size >= TOO_LARGE
+        later = self._size >= TOO_LARGE or self._is_small()
         self._entries, self._blocks = [], []
         self._count = self._size = 0
         try:
             if packed:
                 self.pieces.append(_encode_blocks(packed, self._first))
             elif entries:
-                self.pieces.append(entries if large else _gather(entries))
+                self.pieces.append(entries if later else _gather(entries))
         except Exception as error:  # it is tried again where it is written, and who waits for it is told
             logger.warning("columns of messages could not be made, and are tried again: %r", error)
             self.pieces.append(entries or _unpacked(packed, self._first))
+
+    def _is_small(self) -> bool:
+        return self._count <= MAX_ROWS and self._size <= MAX_ROW_BYTES
+
+    def rows(self) -> list[Row] | None:
+        """Return the messages as rows of the tail; None if there are too many."""
+        if len(self.pieces) != 1:
+            return None
+        entries = self.pieces[0]
+        if not isinstance(entries, list):
+            return None
+        count = sum(entry.batch.count for entry in entries)
+        if count > MAX_ROWS or sum(len(entry.batch.data) for entry in entries) > MAX_ROW_BYTES:
+            return None
+        return rows_of(entries)
 
     def release(self) -> None:
         """Let go of everything: it was written, or could not be."""
@@ -275,15 +293,11 @@ def _encode_blocks(packed: Sequence[Block], first: int) -> Encoded:
     return Encoded(encode_packed(packed, first), first, count, packed[0].time, packed[-1].time)
 
 
-def _gather(entries: Sequence[Entry]) -> Encoded | Rows:
-    """Make a record batch of batches that follow one another; that of a single message is encoded at once."""
+def _gather(entries: Sequence[Entry]) -> Rows:
+    """Make a record batch of batches that follow one another."""
     first = entries[0].batch.offset
     count = entries[-1].batch.offset + entries[-1].batch.count - first
-    times = entries[0].timestamp, entries[-1].latest
-    frame = encode_single(entries[0], first) if len(entries) == 1 else None
-    if frame is not None:
-        return Encoded(frame, first, count, *times)
-    return Rows(build(entries, first), first, count, *times)
+    return Rows(build(entries, first), first, count, entries[0].timestamp, entries[-1].latest)
 
 
 def encode(pieces: Sequence[Encoded | Rows | list[Entry]]) -> list[Encoded]:

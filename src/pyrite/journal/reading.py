@@ -1,4 +1,4 @@
-"""Reading the log for those who follow it: a piece at a time, through filters. In a thread of its own."""
+"""Filtered reads of a stream, a piece at a time. In the reading thread."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pyrite.journal.decoding import batches_in
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader
 
-PIECE_MESSAGES = 4_000
-PIECE_BYTES = 1024 * 1024
-"""How much a piece may hold: what is handled in the event loop at a time."""
-SCANNED = 500_000
-"""Messages that are looked at for one piece, even if none was wanted: others want to read too."""
-GATHER = 4_000
-"""Messages that are looked at together at least, however small the batches they are in."""
+MAX_PIECE_MESSAGES = 4_000
+MAX_PIECE_BYTES = 1024 * 1024
+"""How much a piece may hold: the event loop handles it in one go."""
+MAX_SCANNED = 500_000
+"""Messages examined for one piece, even if none was wanted: other readers wait."""
+MIN_EXAMINED = 4_000
+"""Messages that are examined together, however small their record batches are."""
 MAX_SPAN = 16_000
-"""Offsets between the first and the last of the single messages that are read together."""
-READ_TIME = 0.02
-"""Seconds after which a piece ends, so that other readers have their turn."""
+"""Offsets between the first and the last of single messages that are read together."""
+MAX_READ_TIME = 0.02
+"""Seconds after which a piece ends, because other readers wait."""
 
 Found = tuple[Batch, int, int]
-"""Messages, their first offset, and their time."""
+"""A batch, its first offset, and its time."""
 
 
 class RawPiece(NamedTuple):
-    """What was read: times are still those of the clock on the wall."""
+    """A piece whose times are still those of the wall clock."""
 
     found: list[Found]
     next_offset: int
@@ -41,13 +41,13 @@ class RawPiece(NamedTuple):
 def read_piece(
     reader: StreamReader, offset: int, stop: int, wanted: Wanted, report: Callable[[Damage], object]
 ) -> RawPiece:
-    """Read some of what is wanted from `offset` on and before `stop`; damage is reported and passed over."""
+    """Read some wanted messages from `offset` up to `stop`; damage is reported and skipped."""
     found: list[Found] = []
     messages = size = scanned = 0
     gathered: list[pa.RecordBatch] = []
     count = weight = 0
     position = offset
-    until = time.monotonic() + READ_TIME
+    until = time.monotonic() + MAX_READ_TIME
     for piece in reader.read(offset, stop):
         if isinstance(piece, Damage):
             report(piece)
@@ -55,27 +55,31 @@ def read_piece(
         gathered.append(piece)
         count += piece.num_rows
         weight += piece.column(3).nbytes
-        if count < GATHER and weight < PIECE_BYTES:
+        if count < MIN_EXAMINED and weight < MAX_PIECE_BYTES:
             continue
-        position, number, number_bytes, rows = _look(gathered, wanted, found, PIECE_MESSAGES - messages)
+        position, number, number_bytes, rows = _examine(
+            gathered, wanted, found, MAX_PIECE_MESSAGES - messages
+        )
         messages += number
         size += number_bytes
         scanned += rows
         gathered, count, weight = [], 0, 0
         over = time.monotonic() > until
-        if over or messages >= PIECE_MESSAGES or size >= PIECE_BYTES or scanned >= SCANNED:
+        if over or messages >= MAX_PIECE_MESSAGES or size >= MAX_PIECE_BYTES or scanned >= MAX_SCANNED:
             return RawPiece(found, position)
     if gathered:
-        position, *_ = _look(gathered, wanted, found, PIECE_MESSAGES - messages)
+        position, *_ = _examine(gathered, wanted, found, MAX_PIECE_MESSAGES - messages)
         if position <= gathered[-1].column(0)[-1].as_py():
             return RawPiece(found, position)
     return RawPiece(found, stop)
 
 
-def _look(
+def _examine(
     gathered: list[pa.RecordBatch], wanted: Wanted, found: list[Found], most: int
 ) -> tuple[int, int, int, int]:
-    """Pick what is wanted; return the next offset, and the messages, bytes and rows that were dealt with."""
+    """Add wanted messages to `found`; return the next offset, and how many messages, bytes and rows were
+    examined.
+    """
     rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
     topics = rows.column(2).dictionary_encode()
     names = [name.encode() for name in topics.dictionary.to_pylist()]
@@ -102,18 +106,18 @@ def _look(
 def fetch(
     reader: StreamReader, offsets: Sequence[int], report: Callable[[Damage], object]
 ) -> tuple[dict[int, tuple[Batch, int]], list[int]]:
-    """Read single messages, with their times, for a while; return them, and the offsets that are left.
+    """Read single messages, with their times, for one turn; return them and the offsets that are left.
 
-    What is no longer there is in neither. `offsets` are in order, each once.
+    Messages that no longer exist are in neither. `offsets` are sorted and unique.
     """
     found: dict[int, tuple[Batch, int]] = {}
-    until = time.monotonic() + READ_TIME
+    until = time.monotonic() + MAX_READ_TIME
     at = 0
     while at < len(offsets):
         last = at
         while (
             last + 1 < len(offsets)
-            and offsets[last + 1] - offsets[last] < GATHER
+            and offsets[last + 1] - offsets[last] < MIN_EXAMINED
             and offsets[last + 1] - offsets[at] < MAX_SPAN
         ):
             last += 1

@@ -1,4 +1,4 @@
-"""Bringing the broker's state back when it starts: from the database, and from the end of the log."""
+"""Restoring the broker's state at the start, from the database and the end of the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pyrite.broker.journal import Stream
 from pyrite.broker.message import AbsentBatch, Batch, Properties
 from pyrite.broker.pending import BLOCK, Place
 from pyrite.broker.session import Session
-from pyrite.broker.subscriptions import SharedGroup, Subscription
+from pyrite.broker.shared_group import SharedGroup
+from pyrite.broker.subscriptions import Subscription
 from pyrite.journal.decoding import batches_in
 from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Kept, State
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
 _BLOCK = struct.Struct(">QQ")
 OWNER, STORED = "owner", "stored"
-"""Kinds of rows of accounts: which one a session counts for, and what one has stored."""
+"""Kinds of rows of accounts: the account a session counts for, and the bytes an account has stored."""
 
 
 def restore(journal: DiskJournal, broker: Broker, state: State) -> list[str]:
-    """Give a new broker the state that was kept; return what of it was damaged."""
+    """Restore the stored state into a new broker; return the damage that was found."""
     _Restorer(journal, broker).restore(state.load())
     return state.damages
 
@@ -45,9 +46,9 @@ class _Restorer:
         self._by_number = {stream.number: stream for stream in journal.streams}
         self._wall = journal.wall()
         self._owners: dict[str, str] = {}
-        """By client id, the account that its session counts for."""
+        """By client id, the account that the session counts for."""
         self._complete: dict[str, dict[int, int]] = {}
-        """By account and number of a stream, up to which offset it is known what the account stored."""
+        """By account and stream number, the offset up to which the account's stored bytes are known."""
 
     def restore(self, kept: Kept) -> None:
         broker = self._broker
@@ -58,7 +59,7 @@ class _Restorer:
             else:
                 self._stored(name, json.loads(value))
         for client_id, expiry, expires_at in kept.sessions:
-            session = sessions[client_id] = broker.restore_session(client_id, expiry)
+            session = sessions[client_id] = broker.sessions.restore(client_id, expiry)
             broker.quotas.own(session, broker.quotas.restored(self._owners.get(client_id)))
             if expires_at is not None:
                 session.expires_at = broker.now + expires_at - self._wall
@@ -79,8 +80,8 @@ class _Restorer:
         for topic, message, payload in kept.retained:
             self._retained(topic, message, payload)
         owners = {*steps, *(one for one, *_ in kept.subscriptions), *(one for one, _ in kept.incoming)}
-        for client_id in owners - sessions.keys():  # nothing of a session that is lost must be another's
-            self._journal.drop_remains(client_id)
+        for client_id in owners - sessions.keys():  # leftovers of a lost session must not become another's
+            self._journal.state.drop_remains(client_id)
         states = {(name, topic_filter): state for name, topic_filter, state in kept.groups}
         for group in groups:
             self._group(group, states.get((group.name, group.topic_filter)))
@@ -95,13 +96,13 @@ class _Restorer:
         for stream, applied in self._journal.applied.items():
             if applied < stream.routed:
                 self._redo(stream, applied)
-        for client_id in self._owners.keys() - sessions.keys():  # it ended with the broker before this one
-            self._journal.drop_owner_of(client_id)
+        for client_id in self._owners.keys() - sessions.keys():  # its session ended with the previous broker
+            self._journal.state.drop_owner_of(client_id)
         for session in sessions.values():
-            broker.restored(session)
+            broker.sessions.restored(session)
 
     def _stored(self, key: str, kept: dict[str, Any]) -> None:
-        """Take up what an account has stored in the log."""
+        """Restore what an account has stored in the log."""
         account = self._broker.quotas.restored(key)
         assert account is not None
         self._complete[key] = {int(number): offset for number, offset in kept["complete"].items()}
@@ -111,7 +112,7 @@ class _Restorer:
                     account.store(self._by_number[int(number)], end, size)
 
     def _streams(self, numbers: dict[str, int]) -> dict[Stream, int]:
-        """Return positions by stream: in JSON they are by number, as a text."""
+        """Return positions by stream, from positions by stream number, as text."""
         known = self._by_number
         found = {known[int(one)]: at for one, at in numbers.items() if int(one) in known}
         return {stream: min(at, stream.routed) for stream, at in found.items()}
@@ -127,7 +128,7 @@ class _Restorer:
             {
                 message_id: (AbsentBatch(known[sent.stream], sent.offset, 1), sent.qos, sent.shared)
                 if sent is not None and sent.stream in known
-                else None  # with QoS 2, what is not known any more may be half received
+                else None  # a QoS 2 message of an unknown stream may be half received
                 for message_id, sent in flights.items()
                 if sent is None or sent.stream in known or sent.qos == 2
             },
@@ -145,14 +146,14 @@ class _Restorer:
             tuple(options["identifiers"]),
         )
         subscription.lossless = options["lossless"]
-        subscription.latest = options.get("latest", False)  # older folders do not have it
+        subscription.latest = options.get("latest", False)  # absent in older folders
         if options["since"] is not None:
             subscription.since = self._streams(options["since"])
-        self._broker.restore_subscription(key, subscription, group_name)
+        self._broker.subscribing.restore(key, subscription, group_name)
         if "replay" in options:
             self._broker.subscriptions.remove(subscription)
             replay = Replay(self._broker, key, subscription, self._streams(options["replay"]))
-            replay.stop()  # until its client is back, when another goes on
+            replay.stop()  # its client starts another when it returns
             session.add_replay(replay)
         return subscription.group
 
@@ -166,7 +167,7 @@ class _Restorer:
             for number, offset, count in state["returned"]
             if number in self._by_number
         )
-        self._broker.restored_group(group)
+        self._broker.groups.restored(group)
 
     def _retained(self, topic: bytes, message: dict[str, Any], payload: bytes) -> None:
         properties = message.get("properties")
@@ -199,7 +200,7 @@ class _Restorer:
         )
         if consumer.owner is not None:
             consumer.owner.consumers += 1
-        if "pending" in state:  # older folders have it here; it moves to where it is now
+        if "pending" in state:  # format 2 has it here
             for number, at in state["pending"]:
                 if number in known:
                     consumer.pending.add(Place(known[number], at), 0.0)
@@ -208,36 +209,36 @@ class _Restorer:
     def _pending(self, name: str, block: bytes, bits: bytes) -> None:
         consumer = self._broker.consumers.get(name)
         stream, number = load_block(block)
-        if consumer is None:  # nothing of one that is lost must be another's
-            self._journal.drop_consumer(name)
+        if consumer is None:  # leftovers of a lost consumer must not become another's
+            self._journal.state.drop_consumer(name)
         elif stream not in self._by_number:
-            self._journal.drop_pending(name, block)
+            self._journal.state.drop_pending(name, block)
         else:
             consumer.pending.restore((self._by_number[stream], number), load_bits(bits))
 
     def _redo(self, stream: Stream, applied: int) -> None:
-        """Do again what messages did to the state, as far as it does not include them yet."""
+        """Apply the effects of messages that the stored state does not include."""
         broker, journal = self._broker, self._journal
         for rows in journal.read_all(stream, applied):
             ids = rows.column(7)
             if ids.null_count < len(ids):
                 clients = rows.column(6).to_pylist()
                 for client_id, packet_id in zip(clients, ids.to_pylist(), strict=True):
-                    session = broker.sessions.get(client_id)
+                    session = broker.sessions.by_id.get(client_id)
                     if packet_id is not None and session is not None:
                         session.incoming = session.incoming or set()
                         session.incoming.add(packet_id)
-                        journal.save_incoming(session)
+                        journal.state.save_incoming(session)
             self._redo_stored(stream, rows)
             for batch, offset, when in batches_in(rows.filter(rows.column(5))):
                 last = batch.part(batch.count - 1, batch.count)
                 owner = self._owner_of(batch.origin)
                 if owner is not None:
                     last = last.owned_by(owner)
-                broker.retain(journal.place(stream, last, offset + batch.count - 1, when))
+                broker.retained.retain(journal.place(stream, last, offset + batch.count - 1, when))
 
     def _owner_of(self, client_id: str | None) -> Account | None:
-        """Return the account that messages with a client id count for, as far as that is known."""
+        """Return the account that messages with a client id count for, if it is known."""
         if client_id is None:
             return None
         sink = self._journal.sinks.get(client_id.rpartition("/")[0])
@@ -246,7 +247,7 @@ class _Restorer:
         return self._broker.quotas.restored(self._owners.get(client_id))
 
     def _redo_stored(self, stream: Stream, rows: pa.RecordBatch) -> None:
-        """Count messages that were stored after the state was last written."""
+        """Count messages that were stored after the last commit of the state."""
         clients = rows.column("client_id")
         for client_id in pc.unique(clients).to_pylist():
             account = self._owner_of(client_id)
@@ -263,7 +264,7 @@ class _Restorer:
 
 
 def dump_properties(properties: Properties) -> dict[str, Any]:
-    """Return properties as JSON can hold them."""
+    """Return properties as a JSON object."""
     data = properties.correlation_data
     return {
         "payload_format": properties.payload_format,
@@ -276,7 +277,7 @@ def dump_properties(properties: Properties) -> dict[str, Any]:
 
 
 def load_properties(values: dict[str, Any]) -> Properties:
-    """Make properties of what `dump_properties` returned."""
+    """Invert `dump_properties`."""
     data = values["correlation_data"]
     pairs = tuple((key, value) for key, value in values["user_properties"])
     return Properties(
@@ -286,21 +287,21 @@ def load_properties(values: dict[str, Any]) -> Properties:
 
 
 def dump_block(stream: int, number: int) -> bytes:
-    """Return where a block of pending messages lies: in the order of the bytes, it is that of the log."""
+    """Return the key of a block of pending messages, which sorts by stream and offset."""
     return _BLOCK.pack(stream, number)
 
 
 def load_block(place: bytes) -> tuple[int, int]:
-    """Return the stream's number, and the block's, of what `dump_block` returned."""
+    """Invert `dump_block`."""
     stream, number = _BLOCK.unpack(place)
     return stream, number
 
 
 def dump_bits(bits: int) -> bytes:
-    """Return which messages of a block are pending."""
+    """Return the bits of a block's pending messages as bytes."""
     return bits.to_bytes(BLOCK // 8, "little")
 
 
 def load_bits(data: bytes) -> int:
-    """Make of it what `dump_bits` was given."""
+    """Invert `dump_bits`."""
     return int.from_bytes(data, "little")

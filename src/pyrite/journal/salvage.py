@@ -1,8 +1,8 @@
-"""Bringing what can be read of a damaged state into a new one.
+"""Copies the readable rows of a damaged state into a new one.
 
-Every row proves itself, so what SQLite still finds of a damaged tree can be told from what it makes up. A
-table is read from its front as far as that goes, and then from its end; and if that was not everything, every
-page is read by itself. So the rows on a page that is damaged are what is lost.
+Every row has a checksum, so rows that SQLite misreads in a damaged tree are recognized. A table is read
+forwards as far as possible, then backwards; if that was not everything, every page is read separately. So at
+most the rows on damaged pages are lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyrite.storage.files import Files, write_safely
 Row = tuple[Any, ...]
 
 _WORDS = {"subscriptions": "no_local", "groups": "returned", "consumers": "within", "sinks": "batch"}
-"""A word that is in the JSON of each row: rows of these tables are alike, and a damaged tree may mix them."""
+"""A word in the JSON of each row, which tells tables of the same shape apart: a damaged tree may mix them."""
 _TYPES: dict[str, tuple[Any, ...]] = {
     "streams": (int, str, int),
     "sessions": (str, int, float | None),
@@ -40,30 +40,30 @@ _CELLS = """
 CREATE TABLE rows (a INTEGER PRIMARY KEY, b, c, d);
 CREATE TABLE cells (a, b, c, d, PRIMARY KEY (a, b)) WITHOUT ROWID;
 """
-"""As what any page can be read: rows of tables with a number as their key, and of the others."""
+"""Tables as which any leaf page can be read: with an integer key, and without."""
 _KINDS = {13: "rows", 10: "cells", 2: "cells"}
-"""By the first byte of a page that has rows."""
+"""The table for a page, by the page's first byte."""
 
 
 class Table(NamedTuple):
-    """What could be read of a table."""
+    """The readable part of a table."""
 
     rows: dict[Row, Row]
-    """By their keys."""
+    """By primary key."""
     damaged: int
-    """How many were read that do not prove themselves."""
+    """How many rows had a wrong checksum."""
     complete: bool
-    """Whether there can be no others."""
+    """Whether all rows were read."""
 
 
 Tables = dict[str, Table]
 
 
 def salvage(path: Path, reason: str, files: Files) -> str:
-    """Replace a damaged state by what is good of it; return what was lost, in words.
+    """Replace a damaged state by its readable rows; return what was lost, in words.
 
-    A crash at any moment costs nothing: until the new state has its name, the old one, with what its
-    write-ahead log adds, is as it was.
+    A crash at any moment costs nothing: until the new state has its name, the old one is unchanged, including
+    the changes in its write-ahead log.
     """
     image, _ = read_database(path)
     pages = image + bytes(-len(image) % PAGE)
@@ -73,7 +73,7 @@ def salvage(path: Path, reason: str, files: Files) -> str:
     tables = max((_read(one) for one in _readings(pages)), key=_number_of_rows)
     if told_apart and any(table.damaged or not table.complete for table in tables.values()):
         _add_from_pages(tables, pages)
-    if not tables["streams"].complete:  # positions are by the number of a stream, and could be any one's
+    if not tables["streams"].complete:  # positions refer to stream numbers, which would be ambiguous
         tables = {table: Table({}, 0, False) for table in KEYS}
     aside = _free_name(path)
     try:
@@ -85,7 +85,7 @@ def salvage(path: Path, reason: str, files: Files) -> str:
         for copy in (aside, log_of(aside)):
             files.remove(copy)
         raise
-    files.remove(log_of(path))  # it would be applied to the new state
+    files.remove(log_of(path))  # SQLite would apply it to the new state
     files.remove(path.with_name(path.name + "-shm"))
     files.sync_folder(path.parent)
     write_safely(files, path, _database_of(tables))
@@ -100,9 +100,9 @@ def _free_name(path: Path) -> Path:
 
 
 def _readings(pages: bytearray) -> Iterator[bytes]:
-    """Yield a database as it is, and with the first page that it had when it was new, which has the schema.
+    """Yield a database as it is, and with the first page of a new one, which holds the schema.
 
-    Which page a table begins at is settled when it is made.
+    The root page of each table never changes.
     """
     with closing(new_database()) as fresh:
         first = fresh.serialize()[:PAGE]
@@ -111,16 +111,16 @@ def _readings(pages: bytearray) -> Iterator[bytes]:
 
 
 def _with_first_page(pages: bytearray, page: bytes) -> bytes:
-    """Return a database with another first page, whose header says what is true."""
+    """Return a database with another first page, and a header that matches the file."""
     changed = bytearray(page) + pages[PAGE:]
     changed[18:20] = b"\1\1"  # there is no write-ahead log
-    changed[24:28] = changed[92:96]  # the number of pages is right
+    changed[24:28] = changed[92:96]  # the number of pages is valid
     changed[28:32] = (len(changed) // PAGE).to_bytes(4, "big")
     return bytes(changed)
 
 
 def _clear_free_pages(pages: bytearray) -> bool:
-    """Clear pages that are not in use: they have rows of the past. Tell whether they could be told."""
+    """Clear unused pages, which hold old rows; return whether all of them were identified."""
 
     def number(at: int) -> int:
         return int.from_bytes(pages[at : at + 4], "big")
@@ -160,7 +160,7 @@ def _read_table(database: sqlite3.Connection, table: str) -> Table:
         if complete:
             break
     for row in damaged:
-        if is_proven(table, row):  # of two rows with one key, one is of the past
+        if is_proven(table, row):  # of two rows with the same key, one is old
             found.pop(row[:size], None)
     return Table(found, len(damaged), complete)
 
@@ -168,15 +168,15 @@ def _read_table(database: sqlite3.Connection, table: str) -> Table:
 def _scan(
     database: sqlite3.Connection, table: str, keys: tuple[str, ...], descending: bool
 ) -> tuple[list[Row], bool]:
-    """Return the rows of a table, as far as they can be read; and whether that is all of them."""
+    """Return the readable rows of a table, and whether these are all."""
     order = f"ORDER BY {', '.join(key + (' DESC' if descending else '') for key in keys)}"
     rows: list[Row] = []
     try:
         rows.extend(database.execute(f"SELECT * FROM {table} {order}"))  # noqa: S608
         return rows, True
-    except (sqlite3.Error, MemoryError):  # a length that is damaged may be any
+    except (sqlite3.Error, MemoryError):  # a damaged length may be of any size
         pass
-    # Python steps to the next row before it gives one, so the last good row was not given.
+    # Python steps to the next row before it yields one, so the last good row was not yielded.
     beyond = f"({', '.join(keys)}) {'<' if descending else '>'} ({', '.join('?' * len(keys))})"
     where, values = (f"WHERE {beyond}", rows[-1][: len(keys)]) if rows else ("", ())
     try:
@@ -187,7 +187,7 @@ def _scan(
 
 
 def _with_names(database: sqlite3.Connection, streams: Table) -> Table:
-    """Add the streams whose rows are damaged: an index has their names and numbers."""
+    """Add streams whose rows are damaged: an index has their names and numbers."""
     rows = dict(streams.rows)
     known = {row[1] for row in rows.values()}
     complete = streams.complete
@@ -196,7 +196,7 @@ def _with_names(database: sqlite3.Connection, streams: Table) -> Table:
             "SELECT number, name FROM streams INDEXED BY sqlite_autoindex_streams_1"
         ):
             if (number,) not in rows and name not in known and isinstance(name, str):
-                values = (number, name, -1)  # how far it was applied is not known
+                values = (number, name, -1)  # how far it was applied is unknown
                 rows[number,] = (*values, proof(values))
         complete = True
     except (sqlite3.Error, MemoryError):
@@ -205,7 +205,7 @@ def _with_names(database: sqlite3.Connection, streams: Table) -> Table:
 
 
 def _is_good(table: str, row: Row) -> bool:
-    """Tell whether a row is one of this table, as it was written."""
+    """Return whether a row is of this table and undamaged."""
     types = _TYPES[table]
     return (
         len(row) == len(types) + 1
@@ -216,7 +216,7 @@ def _is_good(table: str, row: Row) -> bool:
 
 
 def _add_from_pages(tables: Tables, pages: bytearray) -> None:
-    """Add the rows to which no tree leads any longer: each page is taken for a tree of its own."""
+    """Add rows that no tree leads to any more, by reading each page as a tree."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute(f"PRAGMA page_size = {PAGE}")
         database.executescript(_CELLS)
@@ -235,8 +235,8 @@ def _add_from_pages(tables: Tables, pages: bytearray) -> None:
 
 
 def _add(tables: Tables, row: Row) -> None:
-    """Add a row to the table that it is of, if it is of one and not there yet."""
-    while row and row[-1] is None:  # columns that it does not have
+    """Add a row to the table it belongs to, unless it is there."""
+    while row and row[-1] is None:  # columns that the row does not have
         row = row[:-1]
     for table, keys in KEYS.items():
         key = row[: len(keys)]
@@ -261,7 +261,7 @@ def _database_of(tables: Tables) -> bytes:
 
 
 def _summary(tables: Tables) -> str:
-    """Say how many rows of each table were kept and lost."""
+    """Describe how many rows of each table were kept and lost."""
     if not _number_of_rows(tables):
         return "nothing of it can be read, and sessions begin anew"
     kept = [f"{len(one.rows):,} of {table}" for table, one in tables.items() if one.rows]
@@ -276,7 +276,7 @@ def _summary(tables: Tables) -> str:
 
 
 def _sessions_missed(tables: Tables) -> int:
-    """Return how many sessions are lost of which something else is left."""
+    """Return how many lost sessions have left other rows."""
     owners = {row[0] for table in ("subscriptions", "incoming") for row in tables[table].rows.values()}
     owners |= {row[1] for row in tables["deliveries"].rows.values()}
     return len(owners - {client_id for (client_id,) in tables["sessions"].rows})

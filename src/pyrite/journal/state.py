@@ -1,9 +1,9 @@
-"""The broker's state beside the log: SQLite in WAL mode, written after the group of messages it goes with.
+"""The state in SQLite (WAL mode, synchronous = FULL).
 
-Sessions, subscriptions, steps of deliveries, retained messages, shared subscriptions, consumers and what they
-have not acknowledged, created topics, sinks, and which account a session or stored bytes count for. Up to
-which offset of each stream the state includes what messages did to it (retained messages, ids of QoS 2
-messages) is noted with it (`applied`); what came later is found in the log when the broker starts.
+It holds sessions, subscriptions, delivery steps, retained messages, shared groups, consumers with their
+pending messages, created topics, sinks, and accounts. For each stream it holds the offset up to which it
+includes the effects of messages (`applied`): retained messages and ids of QoS 2 messages. Later effects are
+found in the log at the start.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ DROP_SINK = "DELETE FROM sinks WHERE name = ?"
 SAVE_ACCOUNT = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)"
 DROP_ACCOUNT = "DELETE FROM accounts WHERE kind = ? AND name = ?"
 
-_TOGETHER = (128, 16, 1)
-"""How many rows are changed by one statement: few numbers, so that the statements are prepared already."""
+_ROWS_PER_STATEMENT = (128, 16, 1)
+"""How many rows one statement changes: few different numbers, so that statements stay prepared."""
 
 
 class Kept(NamedTuple):
-    """Everything that the state holds, as it was written."""
+    """Everything that the state holds."""
 
     sessions: list[tuple[Any, ...]]
     subscriptions: list[tuple[str, bytes, dict[str, Any]]]
@@ -71,19 +71,20 @@ class Kept(NamedTuple):
     topics: list[bytes]
     sinks: list[tuple[str, dict[str, Any]]]
     accounts: list[tuple[str, str, str]]
-    """Which account a session counts for, and what an account has stored in the log (restoring.py)."""
+    """Kind, name and value: the account of a session, or the stored bytes of an account (restoring.py)."""
 
 
 class State:
-    """The database. What SQLite cannot read is salvaged; if it cannot work at the moment, that is an error.
+    """The database. If it is damaged, it is salvaged; if it is locked or unwritable, opening it fails.
 
-    Opened in the thread that starts the broker, then used by the one that writes."""
+    Opened in the thread that starts the broker, then used by the committing thread.
+    """
 
     def __init__(self, path: Path, files: Files | None = None) -> None:
         self._path = path
         self._files = files or Files()
         self.damages: list[str] = []
-        """What was found wrong with the database."""
+        """The damage that was found, in words."""
         log = read_log(path)
         with _usable(path):
             reason = _fault(path)
@@ -94,10 +95,10 @@ class State:
                 self.damages.append(f"{name}: damaged; the last changes of sessions may be lost")
             self._database = _open(path, self._files)
         self._cursor = self._database.cursor()
-        """The one that changes are made with: a connection remembers hundreds that are gone."""
+        """Reused, because a connection keeps references to hundreds of past cursors."""
 
     def _rows(self, table: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows that prove themselves; the others are reported, and removed."""
+        """Yield the rows whose checksum is right; report and remove the others."""
         with _usable(self._path):
             rows = self._database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
         good = [row for row in rows if is_proven(table, row)]
@@ -110,7 +111,7 @@ class State:
         yield from (values_of(table, row) for row in good)
 
     def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
-        """Keep only these rows of a table."""
+        """Replace all rows of a table."""
         places = ", ".join("?" * len(rows[0])) if rows else ""
         try:
             self._database.execute("BEGIN IMMEDIATE")
@@ -118,14 +119,13 @@ class State:
             if rows:
                 self._database.executemany(f"INSERT INTO {table} VALUES ({places})", rows)  # noqa: S608
             self._files.commit(self._path, self._cursor)
-        except (sqlite3.Error, OSError):  # then they are found again the next time
+        except (sqlite3.Error, OSError):  # then they are found again at the next start
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
 
     def streams(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return the number of each stream, given once and for all, and up to where it was applied.
-
-        That is -1 if it cannot be known, as the row is damaged.
+        """Return the permanent number of each stream, and up to where it was applied; -1 if that row is
+        damaged.
         """
         with _usable(self._path):
             return self._streams(names)
@@ -135,7 +135,7 @@ class State:
         before = len(self.damages)
         known = {name: (number, applied) for number, name, applied in self._rows("streams")}
         unknown = -1 if len(self.damages) > before else 0
-        for number, name in raw:  # a stream whose row is damaged may still have its number
+        for number, name in raw:  # the number of a damaged row may still be right
             if name in names and name not in known:
                 known[name] = (number, -1)
                 self.commit([(SAVE_STREAM, (number, name, -1))])
@@ -149,7 +149,7 @@ class State:
         return known
 
     def load(self) -> Kept:
-        """Return everything there is."""
+        """Return everything."""
         return Kept(
             list(self._rows("sessions")),
             [(client, of, json.loads(options)) for client, of, options in self._rows("subscriptions")],
@@ -165,7 +165,7 @@ class State:
         )
 
     def commit(self, changes: Sequence[Change]) -> None:
-        """Make changes, all or none, and return when they are safe."""
+        """Commit changes in one transaction, and return when they are durable."""
         self._cursor.execute("BEGIN IMMEDIATE")
         try:
             at = 0
@@ -186,31 +186,31 @@ class State:
             raise
 
     def finds(self, change: Change) -> bool:
-        """Tell whether there are rows that a change would delete."""
+        """Return whether there are rows that a deletion would delete."""
         statement, values = change
         question = statement.replace("DELETE", "SELECT 1", 1) + " LIMIT 1"
         return self._database.execute(question, values).fetchone() is not None
 
     def _execute(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
-        """Make changes of one kind."""
+        """Execute one statement for many rows."""
         at = 0
-        for size in _TOGETHER:
+        for size in _ROWS_PER_STATEMENT:
             while len(rows) - at >= size:
                 together = chain.from_iterable(rows[at : at + size])
                 self._cursor.execute(_for_many(statement, size), tuple(together))
                 at += size
 
     def close(self) -> None:
-        """Close the database, its changes all in one file."""
+        """Checkpoint and close the database."""
         self._database.close()
 
 
 @cache
 def _for_many(statement: str, number: int) -> str:
-    """Return what does to so many rows what a statement does to one.
+    """Return a statement that does for `number` rows what `statement` does for one.
 
-    SQLite lets go of the interpreter's lock at every statement, and with a busy event loop it takes long to
-    have it again.
+    SQLite releases the interpreter lock at every statement, and beside a busy event loop reacquiring it takes
+    long.
     """
     if number == 1:
         return statement
@@ -229,9 +229,9 @@ _REMEDIES = {
 
 
 def _fault(path: Path) -> str | None:
-    """Return what is wrong with a database, if anything is.
+    """Return what is wrong with the structure of a database; None if nothing is.
 
-    It is opened to be read only: so nothing changes, and its write-ahead log stays.
+    It is opened read-only, so nothing changes and the write-ahead log stays.
     """
     if not path.exists():
         return None
@@ -248,7 +248,7 @@ def _fault(path: Path) -> str | None:
 
 
 def _open(path: Path, files: Files) -> sqlite3.Connection:
-    files.close(files.open(path))  # it and the files beside it get its mode
+    files.close(files.open(path))  # SQLite gives the files beside it the same mode
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         database.text_factory = text
@@ -257,7 +257,7 @@ def _open(path: Path, files: Files) -> sqlite3.Connection:
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA cell_size_check = ON")
         database.executescript(SCHEMA)
-        # So that the next commit begins the write-ahead log anew, and nothing of before is left in it.
+        # Makes the next commit restart the write-ahead log, so that it holds nothing older.
         database.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except sqlite3.Error:
         database.close()
@@ -267,7 +267,7 @@ def _open(path: Path, files: Files) -> sqlite3.Connection:
 
 @contextmanager
 def _usable(path: Path) -> Iterator[None]:
-    """Say what to do if a database cannot be used at the moment."""
+    """Raise FolderError, with a remedy, if the database cannot be used at present."""
     try:
         yield
     except sqlite3.Error as error:

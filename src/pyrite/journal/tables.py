@@ -1,4 +1,4 @@
-"""The tables of the state: what they look like, what proves their rows, and what is wrong with a database."""
+"""The tables of the state: their schema, the checksum of each row, and checks of a database."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS pending (name TEXT NOT NULL, block BLOB NOT NULL, bit
 CREATE TABLE IF NOT EXISTS accounts (kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
     proof INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
-# SQLite does not notice a changed byte in a value: every row ends with a checksum of the others.
+# SQLite does not notice a changed byte in a value, so every row ends with a checksum of its other values.
 
 KEYS = {
     "streams": ("number",),
@@ -54,20 +54,20 @@ KEYS = {
     "pending": ("name", "block"),
     "accounts": ("kind", "name"),
 }
-"""The tables, each with its primary key, which its first columns are."""
+"""The primary key of each table, which is its first columns."""
 
 PAGE = 4096
 """Bytes of a page: SQLite's default."""
 HEADER = 100
 _MODES = slice(18, 20)
-"""Of the header: whether there may be a write-ahead log, for writers and readers."""
+"""Header bytes that say whether there may be a write-ahead log."""
 _FIXED = (slice(20, 24), slice(44, 92))
-"""Of the header: what is the same in every state. SQLite takes some of it on trust, and the rest ignores."""
+"""Header bytes that are the same in every state. SQLite trusts or ignores them."""
 _MASTER = "SELECT type, name, tbl_name, sql FROM sqlite_master"
 
 
 def text(data: bytes) -> str:
-    """Read a text, however damaged it is: that it is will show."""
+    """Decode a text that may be damaged; its checksum will show that."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -78,21 +78,21 @@ def proof(values: Sequence[Any]) -> int:
         data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
         digest.update(type(value).__name__.encode() + len(data).to_bytes(8, "little"))
         digest.update(data)
-    return digest.intdigest() >> 1  # SQLite's integers have a sign
+    return digest.intdigest() >> 1  # SQLite's integers are signed
 
 
 def values_of(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what of a row its checksum is of."""
+    """Return the values of a row that its checksum covers."""
     return row[1:-1] if table == "deliveries" else row[:-1]
 
 
 def is_proven(table: str, row: tuple[Any, ...]) -> bool:
-    """Tell whether a row is as it was written."""
+    """Return whether a row is as it was written."""
     return bool(proof(values_of(table, row)) == row[-1])
 
 
 def new_database() -> sqlite3.Connection:
-    """Return a state in memory that holds nothing yet."""
+    """Return an empty state in memory."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.text_factory = text
     database.execute(f"PRAGMA page_size = {PAGE}")
@@ -102,7 +102,7 @@ def new_database() -> sqlite3.Connection:
 
 @cache
 def _whole() -> tuple[bytes, frozenset[tuple[Any, ...]]]:
-    """Return the header and the schema as they should be."""
+    """Return the header and the schema of an undamaged state."""
     database = new_database()
     try:
         return database.serialize()[:HEADER], frozenset(database.execute(_MASTER))
@@ -111,9 +111,9 @@ def _whole() -> tuple[bytes, frozenset[tuple[Any, ...]]]:
 
 
 def fault(header: bytes, database: sqlite3.Connection) -> str | None:
-    """Return the first thing that is wrong with the structure of a database, if anything is.
+    """Return the first fault in the structure of a database; None if there is none.
 
-    That an index lacks rows counts: rows that are to be deleted are found through it.
+    Rows missing in an index count, because deletions find rows through it.
     """
     whole, schema = _whole()
     database.execute("PRAGMA cell_size_check = ON")
@@ -121,7 +121,7 @@ def fault(header: bytes, database: sqlite3.Connection) -> str | None:
         if found != "ok":
             return " ".join(str(found).split())[:200]
     for one in database.execute(_MASTER):
-        if one not in schema:  # one that is not there yet is made
+        if one not in schema:  # a missing table is created later
             return f"its schema is damaged: {str(one[1])[:100]!r}"
     right = header[_MODES] in (b"\1\1", b"\2\2") and all(header[one] == whole[one] for one in _FIXED)
     if header and not right:  # a new file is empty
@@ -130,7 +130,7 @@ def fault(header: bytes, database: sqlite3.Connection) -> str | None:
 
 
 def damaged_rows(database: sqlite3.Connection) -> Iterator[str]:
-    """Say which rows do not prove themselves: SQLite's own check does not look at values."""
+    """Yield a description of each row with a wrong checksum: SQLite's own check ignores values."""
     known = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     for table in KEYS:
         if table in known:

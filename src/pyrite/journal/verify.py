@@ -1,6 +1,6 @@
-"""Checking every byte of a data folder, streams and state, and telling exactly what is damaged.
+"""Checks every byte of a data folder, streams and state, and reports exactly what is damaged.
 
-A broker may write to the folder meanwhile: this only reads, and a write in progress is no damage.
+A broker may write to the folder meanwhile: this only reads, and a write in progress is not damage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SQLite's write-ahead log, read without SQLite: that would change files, and says nothing of damage.
+"""Reads SQLite's write-ahead log without SQLite, which would change files and does not report damage.
 
-A frame counts when its checksum, which goes on from that of the frame before, is right; frames take effect
-with the one that ends their transaction. At the first frame that does not count SQLite stops reading.
+A frame is valid if its checksum, which continues that of the previous frame, is right. Frames take effect
+with the one that ends their transaction. SQLite stops at the first invalid frame.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ FRAME_HEADER = 24
 
 
 class WriteAheadLog(NamedTuple):
-    """What a write-ahead log adds to its database."""
+    """The changes that a write-ahead log makes to its database."""
 
     pages: dict[int, bytes]
-    """Pages as they were committed last, by number, from 1 on."""
+    """The last committed version of each page, by number from 1."""
     size: int
-    """Pages of the database after the last commit; 0 if there is none."""
+    """Number of pages of the database after the last commit; 0 if there is none."""
     damaged_at: int
-    """Where it is damaged, so that commits are lost; -1 if nowhere."""
+    """The byte at which damage begins that loses commits; -1 if there is none."""
 
 
 _NOTHING = WriteAheadLog({}, 0, -1)
 
 
 def log_of(path: Path) -> Path:
-    """Return where the write-ahead log of a database is."""
+    """Return the path of a database's write-ahead log."""
     return path.with_name(path.name + "-wal")
 
 
 def read_log(path: Path) -> WriteAheadLog:
-    """Read the write-ahead log of a database."""
+    """Read a database's write-ahead log."""
     try:
         raw = log_of(path).read_bytes()
     except FileNotFoundError:
@@ -62,14 +62,14 @@ def read_log(path: Path) -> WriteAheadLog:
 
 
 def _has_commit(raw: bytes, at: int, size: int) -> bool:
-    """Tell whether frames from a place on, which do not count, were part of something that was committed.
+    """Return whether the invalid frames from a byte on include a committed transaction.
 
-    If not, they are what an error or a crash left behind, and no one was told that it is safe.
+    If not, an error or a crash left them behind, and nothing in them was acknowledged.
     """
     while at + size <= len(raw):
         head = raw[at : at + FRAME_HEADER]
         if head[8:12] != raw[16:20] and head[12:16] != raw[20:24]:
-            return False  # of an earlier round of the file
+            return False  # from before the log was last restarted
         if _ends_transaction(head):
             return True
         at += size
@@ -81,7 +81,7 @@ def _ends_transaction(head: bytes) -> bool:
 
 
 def read_database(path: Path) -> tuple[bytearray, WriteAheadLog]:
-    """Return a database that no one writes to, with what its write-ahead log adds; and that."""
+    """Return a database that is not in use, with its write-ahead log applied; and the log."""
     image = bytearray(path.read_bytes())
     log = read_log(path)
     if log.size:
@@ -94,7 +94,7 @@ def read_database(path: Path) -> tuple[bytearray, WriteAheadLog]:
 
 
 def _checksum(magic: int, data: bytes, before: bytes) -> bytes:
-    """Compute SQLite's checksum of a part of a write-ahead log, which goes on from the part before."""
+    """Return SQLite's checksum of a part of a write-ahead log, continuing that of the previous part."""
     count = len(data) // 4
     words = unpack(f"{'>' if magic & 1 else '<'}{count}I", data)
     first, second = unpack(">2I", before)

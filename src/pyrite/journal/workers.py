@@ -1,4 +1,4 @@
-"""Who does what takes time: a thread of its own beside the event loop, or the caller himself."""
+"""Workers for blocking calls: a thread, or inline for tools and tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ logger = logging.getLogger(__name__)
 
 
 def raised(error: Exception) -> Any:
-    """Stand for the result of a job that handles its own errors: there is none."""
+    """The `failed` of a job that handles its own errors."""
     raise error
 
 
 def attempt(job: Callable[[], Result], failed: Callable[[Exception], Result]) -> Result:
-    """Do a job; if it raises, which it should not, the result is what `failed` makes of it."""
+    """Run a job; if it raises, which it should not, return what `failed` makes of the error."""
     try:
         return job()
     except Exception as error:
@@ -31,7 +31,7 @@ def attempt(job: Callable[[], Result], failed: Callable[[Exception], Result]) ->
 
 
 class Worker:
-    """Does a job at once, in the thread that asks: for tools, and for tests that want to see every step."""
+    """Runs each job at once, in the calling thread: for tools, and for tests that look at every step."""
 
     def run(
         self,
@@ -40,18 +40,18 @@ class Worker:
         failed: Callable[[Exception], Result] = raised,
         asker: Asker = NO_ONE,
     ) -> None:
-        """Do a job; `then` is told the result, in the thread that asked.
+        """Run a job and call `then` with the result, in the calling thread.
 
-        If the job raises, that is what `failed` makes of the error: who waits for a job is always told.
+        If the job raises, the result is what `failed` makes of the error: `then` is always called.
         """
         then(attempt(job, failed))
 
     def stop(self) -> None:
-        """Finish what was asked for, and do no more."""
+        """Finish the jobs that were requested, and accept no more."""
 
 
 class ThreadWorker(Worker):
-    """Does one job after the other in a thread."""
+    """Runs jobs in a thread, in order."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class ThreadWorker(Worker):
         goodbye: float | None = None,
     ) -> None:
         self._goodbye = goodbye
-        """Seconds that the thread has to end, if it is not waited for however long it takes."""
+        """Seconds that `stop` waits for the thread; None to wait until it ends."""
         self._post = post
-        """Has something called in the event loop's thread."""
+        """Calls something in the event loop's thread."""
         self._prepare = prepare
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -76,7 +76,7 @@ class ThreadWorker(Worker):
         failed: Callable[[Exception], Result] = raised,
         asker: Asker = NO_ONE,
     ) -> None:
-        """Do a job when those before it are done; `then` is told the result, in the event loop's thread."""
+        """Run a job after those before it, and call `then` with the result in the event loop's thread."""
 
         def work() -> None:
             result = attempt(job, failed)
@@ -88,7 +88,7 @@ class ThreadWorker(Worker):
         self._jobs.put(work)
 
     def _next(self) -> Callable[[], None] | None:
-        """Wait for the next job, and return it; None at the end."""
+        """Wait for the next job and return it; None at the end."""
         return self._jobs.get()
 
     def _work(self) -> None:
@@ -102,18 +102,18 @@ class ThreadWorker(Worker):
                 work()
             except Exception:
                 logger.exception("internal error in the log")
-            del work  # and with it what the job was about, which may be much
+            del work  # it may hold much memory
 
     def stop(self, seconds: float | None = None) -> None:
-        """Finish what was asked for, and end the thread; after some seconds it is left to itself."""
+        """Finish the jobs that were requested and end the thread, waiting at most some seconds."""
         self._jobs.put(None)
         self._thread.join(self._goodbye if seconds is None else seconds)
 
 
 class FairThreadWorker(ThreadWorker):
-    """Does jobs in a thread, in turns over users and their clients: none waits for all that another asked.
+    """Runs jobs in a thread, in turns over users and their clients, so that none waits for another's backlog.
 
-    Jobs must be short. At the end those that wait are discarded: what they would find is wanted no more.
+    Jobs must be short. Jobs that wait at the end are discarded: nobody needs their results any more.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class FairThreadWorker(ThreadWorker):
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of waiting jobs."""
         return len(self._waiting)
 
     def _put(self, work: Callable[[], None], asker: Asker) -> None:
@@ -142,7 +142,7 @@ class FairThreadWorker(ThreadWorker):
             return None if self._stopped else self._waiting.get()
 
     def stop(self, seconds: float | None = None) -> None:
-        """Discard what waits, and end the thread; after some seconds it is left to itself."""
+        """Discard waiting jobs and end the thread, waiting at most some seconds."""
         with self._changed:
             self._stopped = True
             self._waiting.clear()

@@ -1,1 +1,1 @@
-"""What every process of Pyrite needs: logging, TLS sockets, listening addresses, a fair queue."""
+"""Shared by all processes: log output, accept loop, TLS, listening sockets, a fair queue."""

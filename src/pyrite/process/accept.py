@@ -12,24 +12,24 @@ from collections.abc import Callable, Sequence
 logger = logging.getLogger(__name__)
 
 ACCEPTS_PER_TURN = 512
-"""Connections accepted before those that are open have their turn."""
+"""Maximum connections accepted before open ones get a turn."""
 HANDSHAKES_PER_TURN = 64
-"""The same where each begins with a TLS handshake, or needs a transport of asyncio's."""
+"""The same for connections with a TLS handshake or an asyncio transport."""
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Errors of accept() when the process or the system has no descriptors left, or no memory."""
+"""Errors of accept() if descriptors or memory are exhausted."""
 PAUSE = 1.0
 """Seconds without accepting after such an error."""
 NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
-"""OpenSSL's reason for a client without the certificate that is required."""
+"""OpenSSL's error for a client without the required certificate."""
 
 Refused = Callable[[str, bool, str], object]
-"""Is told the address of a refused client, whether its certificate is the reason, and the reason."""
+"""Called with the address of a refused client, True if its certificate is the reason, and the reason."""
 
 
 class Acceptor:
     """Accepts the connections of listening sockets; pauses while the process is out of descriptors.
 
-    `accepted` gets each connection, a non-blocking socket, and its peer's address as accept() returns it.
+    `accepted` is called with each connection, a non-blocking socket, and the address of its peer.
     """
 
     def __init__(
@@ -81,11 +81,10 @@ def address_of(peer: object) -> str:
 class StreamListener:
     """Listening sockets whose connections each get an asyncio protocol, after a TLS handshake with `context`.
 
-    asyncio's own servers report neither refused certificates, nor can they replace a certificate.
+    asyncio's own servers do not report refused certificates, and cannot replace certificates.
 
-    A client has `handshake_time` seconds for its handshake, and at the end `closing_time` to take what it was
-    sent last. `has_room` tells whether one more connection is possible besides the open ones and so many
-    handshakes.
+    A client has `handshake_time` seconds for its handshake and, at the end, `closing_time` seconds to receive
+    the last bytes. `has_room(handshakes)` returns True if one more connection is possible.
     """
 
     def __init__(
@@ -110,10 +109,7 @@ class StreamListener:
         self._acceptor = Acceptor(sockets, self._accepted, HANDSHAKES_PER_TURN)
 
     def renew(self, context: ssl.SSLContext, trust_changed: bool) -> None:
-        """Use other certificates for new connections.
-
-        If other certificates of clients are trusted than before, handshakes under way are aborted.
-        """
+        """Use other certificates for new connections; if `trust_changed`, abort unfinished handshakes."""
         self._context = context
         if trust_changed:
             self._abort_handshakes()
@@ -138,7 +134,7 @@ class StreamListener:
         task.add_done_callback(self._handshakes.discard)
 
     async def _connect(self, connection: socket.socket, address: str) -> None:
-        """Give a connection its protocol, after the handshake if there is one."""
+        """Complete the TLS handshake, if any, and connect the protocol."""
         try:
             if self._context is None:
                 await self._loop.connect_accepted_socket(self._protocol, connection)
@@ -155,13 +151,13 @@ class StreamListener:
             self._refused(address, True, f"its certificate was refused: {error.verify_message}")
         except ssl.SSLError as error:
             if error.reason == NO_CERTIFICATE:
-                self._refused(address, True, "it showed no certificate")
+                self._refused(address, True, "no certificate")
             else:
                 self._refused(address, False, f"TLS: {error.reason or error}")
-        except ConnectionAbortedError:  # what uvloop raises after handshake_time
+        except ConnectionAbortedError:  # raised by uvloop after handshake_time
             self._refused(address, False, "TLS: the handshake took too long")
         except (OSError, asyncio.CancelledError):
-            pass  # the client has left, or other certificates are trusted now
+            pass  # the client disconnected, or the authorities changed
         except Exception:
             logger.exception("internal error")
         connection.close()

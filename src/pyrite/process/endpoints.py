@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host."""
+    """Return True if only this machine can reach a host."""
     if host == "localhost":
         return True
     try:
@@ -18,9 +18,9 @@ def is_loopback(host: str) -> bool:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL as browsers write an Origin: without the scheme's default port.
+    """Return scheme, host and port of a URL like an Origin header, without a default port.
 
-    ValueError if it is not an HTTP URL.
+    Raise ValueError if it is not an HTTP URL.
     """
     parts = urlsplit(url)
     default = {"http": 80, "https": 443}.get(parts.scheme)
@@ -31,7 +31,7 @@ def origin_of(url: str) -> str:
 
 
 def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Open listening TCP sockets for every address of `host`, all at one port."""
+    """Open listening TCP sockets on all addresses of `host`, with the same port."""
     found: list[socket.socket] = []
     try:
         for family, kind, protocol, _, where in socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""A queue that takes turns: over users, and over the clients of each user."""
+"""A queue that is fair to users, and to the clients of each user."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ T = TypeVar("T")
 
 
 class Asker(NamedTuple):
-    """For whom something is done: a user, or the address of a client without a name; and the client."""
+    """The origin of a work item: a user (or the address of a client without one), and a client."""
 
     user: str = ""
     client: str = ""
 
 
 NO_ONE = Asker()
-"""For whom the broker's own work is done."""
+"""The origin of the broker's own work."""
 
 
 class FairQueue(Generic[T]):
-    """Items in the order in which they are to be handled: however many one user queues, others wait for one.
+    """Items, returned round-robin over users and their clients: a user waits for one item of each other user.
 
-    Not safe for threads: its owner has the lock.
+    Not thread-safe; the caller holds a lock.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class FairQueue(Generic[T]):
         return self._length
 
     def put(self, asker: Asker, item: T) -> None:
-        """Add an item to those of a client."""
+        """Add an item of a client."""
         clients = self._users.get(asker.user)
         if clients is None:
             clients = self._users[asker.user] = OrderedDict()
@@ -44,7 +44,7 @@ class FairQueue(Generic[T]):
         self._length += 1
 
     def get(self) -> T:
-        """Take the next item: the first of the client whose turn it is, of the user whose turn it is."""
+        """Remove and return the next item."""
         user, clients = self._users.popitem(last=False)
         client, items = clients.popitem(last=False)
         item = items.popleft()
@@ -56,6 +56,5 @@ class FairQueue(Generic[T]):
         return item
 
     def clear(self) -> None:
-        """Discard all items."""
         self._users.clear()
         self._length = 0

@@ -1,8 +1,8 @@
-"""The broker's log on standard error: lines for people, or one JSON object a line for programs.
+"""Log output on standard error: text lines, or one JSON object per line.
 
-Lines are written by a thread of their own, from a queue that is bounded: a standard error that no one reads
-never holds up the broker. What there was no room for is counted, and said when there is. Nothing in a line
-can end it, or begin another: what clients have said is escaped, and cut if it is long.
+A thread writes the lines from a bounded queue, so that a blocked standard error never blocks the broker.
+Lines that do not fit are counted and reported later. Texts from clients are escaped and truncated, so that
+they cannot forge lines.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ PARTS: dict[str, tuple[str, ...]] = {
     "log": ("pyrite.storage", "pyrite.journal", "pyrite.sinks"),
     "server": ("pyrite", "asyncio"),
 }
-"""The parts of the broker whose level may be set, and the loggers of each; `server` has all others."""
+"""The parts of the broker with a level of their own, and their loggers; `server` has all other loggers."""
 
 MAX_LINES = 10_000
-"""Lines that may wait to be written."""
+"""Maximum lines waiting to be written."""
 MAX_TEXT = 256
-"""Characters of a text that a client may have chosen; what is beyond them is cut."""
-LAST_WORDS = 1.0
-"""Seconds that the lines which still wait have to be written, when the broker ends."""
+"""Maximum characters of a text that a client may have chosen."""
+FLUSH_TIME = 1.0
+"""Seconds to write the remaining lines when the process ends."""
 
 
 @dataclass(slots=True)
 class LogOptions:
-    """Each is a key of the same name in the [logging] table of pyrite.toml."""
+    """The [logging] table of pyrite.toml."""
 
     format: str = "text"
     """text: key=value for people; json: one JSON object a line."""
     connection_lines: int = 100
-    """Lines about connections that are written in a second at most; then one says how many were left out."""
+    """Maximum lines per second about connections; another line counts the omitted ones."""
 
 
 def parse_levels(text: str) -> dict[str, str]:
-    """Read what may be said of levels: `info`, `access=debug,log=info`, or `warning,http=debug`.
+    """Parse levels such as `info`, `access=debug,log=info`, or `warning,http=debug`.
 
-    Return the level of each part that is named; "" stands for all others. ValueError if it cannot be read.
+    Return the level of each named part, and of all others as "". Raise ValueError if the text is invalid.
     """
     levels: dict[str, str] = {}
     for one in text.split(","):
         part, equals, level = (word.strip() for word in one.rpartition("="))
         if equals and part not in PARTS:
-            raise ValueError(f"there is no part {part!r}; expected one of {', '.join(PARTS)}")
+            raise ValueError(f"unknown part {part!r}; expected one of {', '.join(PARTS)}")
         if level not in LEVELS:
             raise ValueError(
-                f"expected one of {', '.join(LEVELS)}; or such for parts, as in access=debug,log=info"
+                f"expected one of {', '.join(LEVELS)}; or levels of parts, as in access=debug,log=info"
             )
         if part in levels:
             raise ValueError("expected one level for each part")
@@ -87,14 +87,14 @@ def _cut(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape what is not printable, such as the ends of lines and what terminals obey."""
+    """Escape characters that are not printable, such as line ends and terminal controls."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _value(value: object) -> str:
-    """Write a value of a field: in quotes, unless it is a plain word."""
+    """Return a field's value as text, in quotes unless it is a plain word."""
     if not isinstance(value, str):
         return str(value)
     text = _cut(value)
@@ -109,7 +109,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object] | None:
-    """Return the fields of an event; None for a line that is a sentence."""
+    """Return the fields of an event; None for other log records."""
     found = getattr(record, "fields", None)
     if found is None:
         return None
@@ -117,10 +117,10 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object] | None:
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people: time, level, part; then a sentence, or an event with key=value."""
+    """Text lines: time, level, part, message, and the fields of an event as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record as one line; those of a traceback follow it, each indented."""
+        """Return a record as one line, followed by an indented traceback if there is one."""
         line = f"{_time(record)} {record.levelname} {part_of(record.name)}: {_plain(record.getMessage())}"
         fields = _fields(record)
         if fields:
@@ -132,10 +132,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, part, event, and its fields; `message` for a sentence."""
+    """JSON lines: time, level, part, event and its fields; `message` for records without fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record as one line."""
         line: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -153,18 +152,18 @@ class JsonFormatter(logging.Formatter):
 
 
 class LogHandler(logging.Handler):
-    """Has lines written to a descriptor by a thread, and never waits for it."""
+    """Writes lines to a descriptor in a thread, and never blocks the caller."""
 
     def __init__(self, descriptor: int, most: int = MAX_LINES) -> None:
         super().__init__()
         self._descriptor = descriptor
         self._lines: Queue[str | None] = Queue(most)
-        self._lost = self._said = 0
+        self._lost = self._reported = 0
         self._thread = threading.Thread(target=self._write_all, name="pyrite-logs", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a record written, or count it as lost if too many wait."""
+        """Queue a record, or count it as lost if the queue is full."""
         try:
             self._lines.put_nowait(self.format(record))
         except Full:
@@ -176,14 +175,14 @@ class LogHandler(logging.Handler):
         while (line := self._lines.get()) is not None:
             lines = [line]
             lost = self._lost
-            if lost > self._said:
-                lines.append(self.format(self._confession(lost - self._said)))
-                self._said = lost
+            if lost > self._reported:
+                lines.append(self.format(self._lost_record(lost - self._reported)))
+                self._reported = lost
             self._write("\n".join(lines) + "\n")
 
-    def _confession(self, lost: int) -> logging.LogRecord:
+    def _lost_record(self, lost: int) -> logging.LogRecord:
         record = logging.LogRecord("pyrite", logging.WARNING, __file__, 0, "lines lost", None, None)
-        record.fields = {"lines": lost, "reason": "standard error did not take them in time"}
+        record.fields = {"lines": lost, "reason": "standard error was blocked"}
         return record
 
     def _write(self, text: str) -> None:
@@ -192,25 +191,25 @@ class LogHandler(logging.Handler):
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
-            pass  # no one is there to be told
+            pass  # standard error is closed
 
     def close(self) -> None:
-        """Write what waits, as far as it is taken in time."""
+        """Write the queued lines, for at most FLUSH_TIME."""
         try:
-            self._lines.put(None, timeout=LAST_WORDS)
-            self._thread.join(LAST_WORDS)
+            self._lines.put(None, timeout=FLUSH_TIME)
+            self._thread.join(FLUSH_TIME)
         except Full:
             pass
         super().close()
 
 
 def start_logging(levels: Mapping[str, str], form: str) -> LogHandler:
-    """Have all that is logged in this process written to standard error; to be closed at the end."""
+    """Write this process's log to standard error; return the handler for `stop_logging`."""
     handler = LogHandler(STANDARD_ERROR)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
-    logging.captureWarnings(True)  # Python's own, which would be written beside the log
+    logging.captureWarnings(True)  # otherwise, Python writes warnings past the log
     usual = levels.get("", "info")
     root.setLevel(usual.upper())
     for part, names in PARTS.items():
@@ -220,7 +219,7 @@ def start_logging(levels: Mapping[str, str], form: str) -> LogHandler:
 
 
 def stop_logging(handler: LogHandler) -> None:
-    """Write the last lines."""
+    """Write the remaining lines, and stop."""
     logging.captureWarnings(False)
     logging.getLogger().removeHandler(handler)
     handler.close()

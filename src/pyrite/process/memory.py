@@ -17,28 +17,26 @@ BURST_CPU_SECONDS = 1.0
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
-def give_back_memory() -> None:
-    """Return unused memory to the system. This takes milliseconds, in which other threads may wait for
-    memory.
-    """
+def release_memory() -> None:
+    """Return unused memory to the system. This takes milliseconds, during which allocations may block."""
     pa.default_memory_pool().release_unused()
     if _trim is not None:
         _trim(0)
 
 
-def give_back_after_rushes() -> None:
+def release_memory_after_bursts() -> None:
     """Start a thread that returns unused memory after each burst of many or large answers."""
     threading.Thread(target=_watch, name="memory", daemon=True).start()
 
 
 def _watch() -> None:
-    rushed, used = False, time.process_time()
+    in_burst, used = False, time.process_time()
     while True:
         time.sleep(CHECK_INTERVAL)
         before, used = used, time.process_time()
         if used - before > BURST_CPU_SECONDS:
-            rushed = True
-        elif rushed:
-            rushed = False
+            in_burst = True
+        elif in_burst:
+            in_burst = False
             gc.collect()
-            give_back_memory()
+            release_memory()

@@ -1,4 +1,4 @@
-"""Arrow without pandas: for processes that have no use for it."""
+"""Keeps Arrow from importing pandas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class _NoPandas:
-    """Finds no pandas, wherever it is."""
+    """An import hook that does not find pandas."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
         if name == "pandas":
@@ -16,14 +16,14 @@ class _NoPandas:
 
 
 def keep_pandas_out() -> None:
-    """Have Arrow look for pandas now, and not find it; it does so once, with the first array that it makes.
+    """Make Arrow try to import pandas now, and fail.
 
-    Where pandas is installed that takes as long as all the rest of a broker's start, and the broker would do
-    it in its event loop. Who imports pandas by name still gets it. With the first array that it makes of one
-    of numpy's it imports numpy.ma, which takes 14 ms: that is done here, too.
+    Arrow imports pandas once, with the first array it creates. This takes as long as the rest of a broker's
+    start, and would happen in the event loop. An explicit `import pandas` still works. Arrow also imports
+    numpy.ma with the first numpy array, which takes 14 ms; that is done here, too.
 
-    numpy, which comes with Arrow, gets one thread for its linear algebra: there is none here, and the others
-    would spin for a while, a third of the processor's time at the start.
+    numpy gets one thread for linear algebra, which Pyrite does not use: more threads would busy-wait and
+    take a third of the CPU time of the start.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     blocking = _NoPandas()

@@ -1,4 +1,4 @@
-"""Text from others on a terminal: control characters are shown, and change nothing there."""
+"""Escapes control characters in text from clients, before it is printed on a terminal."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import sys
 from unicodedata import category
 
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Control characters (C0, DEL, C1), format characters (also those that turn the direction of text around),
-surrogates, and separators of lines."""
+"""Control characters (C0, DEL, C1), format characters (such as those that change the text direction),
+surrogates, and line separators."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with its control and format characters written as in JSON (`\\u001b`), but for `keep`."""
+    """Escape control and format characters as in JSON (`\\u001b`), except those in `keep`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join([_shown(one) if category(one) in _UNSAFE and one not in keep else one for one in text])
 
 
 def printable_bytes(data: bytes) -> bytes:
-    """The same for bytes: line ends and tabs stay, a byte that is not UTF-8 is written as `\\xff`."""
+    """The same for bytes; line ends and tabs stay, invalid UTF-8 becomes `\\xff`."""
     return printable(data.decode("utf-8", "backslashreplace"), keep="\n\t").encode()
 
 
 def on_terminal() -> bool:
-    """Tell whether standard output is a terminal: what goes to a file or another program stays as it is."""
+    """Return True if standard output is a terminal; output to files and programs is not escaped."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 

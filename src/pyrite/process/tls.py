@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class TlsSettings(Struct):
-    """What a TLS listener needs of the [tls] table."""
+    """The settings of the [tls] table that a child process needs."""
 
     certificate: str
     key: str
@@ -24,10 +24,10 @@ class TlsSettings(Struct):
 
 
 def new_context(minimum_version: str, certificate: str, key: str) -> ssl.SSLContext:
-    """Make the TLS context of a listener; with "1.3" for that version alone, else from 1.2 on.
+    """Return the TLS context of a listener, for TLS 1.3 only or for 1.2 and later.
 
-    Raise OSError or ValueError if the files are not a certificate and its key; an empty `key` means that the
-    key is in the certificate's file.
+    Raise OSError or ValueError if the files are not a certificate and its key. With an empty `key`, the
+    certificate's file contains the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
@@ -36,17 +36,17 @@ def new_context(minimum_version: str, certificate: str, key: str) -> ssl.SSLCont
 
 
 def _no_pass_phrase() -> str:
-    raise ValueError("the key has a pass phrase, and there is no one to ask for it")
+    raise ValueError("the key has a pass phrase, which is not supported")
 
 
 def trust_clients(context: ssl.SSLContext, authorities: str, required: bool) -> None:
-    """Accept client certificates signed by these authorities; OSError if the file has none."""
+    """Accept client certificates signed by these authorities; raise OSError if the file has none."""
     context.load_verify_locations(authorities)
     context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
 
 
 def context_of(tls: TlsSettings) -> ssl.SSLContext:
-    """Make the TLS context of a child process's listener."""
+    """Return the TLS context of a child process's listener."""
     context = new_context(tls.minimum_version, tls.certificate, tls.key)
     if tls.client_ca:
         trust_clients(context, tls.client_ca, tls.require_client_certificate)
@@ -54,9 +54,9 @@ def context_of(tls: TlsSettings) -> ssl.SSLContext:
 
 
 def context_or_exit(tls: TlsSettings) -> ssl.SSLContext:
-    """Make a TLS context of new certificates. If they cannot be read, end this process: it is started again.
+    """Return a TLS context with new certificates; if they cannot be read, exit, to be restarted.
 
-    The broker could read them a moment ago, and the previous ones must not stay in force.
+    The broker has just read the same files, and the old certificates must not stay in use.
     """
     try:
         return context_of(tls)
@@ -67,9 +67,9 @@ def context_or_exit(tls: TlsSettings) -> ssl.SSLContext:
 
 
 def certificate_user(transport: asyncio.BaseTransport, where: str) -> str | None:
-    """Return the user name in a client's certificate, from its "subject" or "san".
+    """Return the user name in the "subject" or "san" of a client's certificate.
 
-    None if the client has shown no certificate, or user names are not taken from certificates.
+    None if the client has no certificate, or `where` is empty.
     """
     shown = transport.get_extra_info("peercert") or {}
     names: list[str] = []

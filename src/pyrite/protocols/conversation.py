@@ -77,7 +77,7 @@ class Conversation(Receiver):
                 then(verdict)
             elif self.state is not CLOSED:
                 self.add_work(self._identified(then, verdict, self.broker.admission.version))
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
 
         self.broker.admission.decide(self.credentials, decided)
         at_once = False
@@ -160,7 +160,7 @@ class Conversation(Receiver):
             if self.state is not CLOSED:
                 self.flush()
             if self.interrupted:
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
 
         self.broker.journal.after(safe)
         if waits:
@@ -246,7 +246,7 @@ class Conversation(Receiver):
         session = self.session
         if session is not None:
             self.session = None
-            self.broker.close_session(session, self, send_will)
+            self.broker.sessions.close(session, self, send_will)
 
     def due(self) -> None:
         """Handle the connection's timer."""

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyrite.broker.core import TURN
 from pyrite.broker.link import Link, Transport
+from pyrite.broker.timers import TURN
 from pyrite.protocols.states import CLOSED, WAITING, State
 
 if TYPE_CHECKING:
@@ -77,25 +77,25 @@ class Receiver(Link):
         """Read no more from the client before its next turn."""
         if not self.interrupted and self.state is not CLOSED:
             self.hold()
-            self.broker.interrupted(self)
+            self.broker.turns.add(self)
 
     def receive_later(self, data: bytes) -> None:
         """Handle one read from the client in a later turn."""
         self.hold()
-        self.broker.interrupted(self)
+        self.broker.turns.add(self)
         self.feed(data)
 
     def interrupt(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` in a later turn."""
         self.keep(data, at, 0)
         self.hold()
-        self.broker.interrupted(self)
+        self.broker.turns.add(self)
 
     def wait_for_room(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` when the journal has room again."""
         self.keep(data, at, 0)
         self.hold()
-        self.broker.choke(self)
+        self.broker.turns.wait_for_journal(self)
 
     def wait_for_fan_outs(self, data: bytes, at: int) -> None:
         """Handle the rest of `data` when fewer deliveries are pending."""

@@ -1,4 +1,4 @@
-"""The access rules in force: an access plug-in, the access list, or none."""
+"""Loads the access plug-in or the access list of the configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_access(config: Config) -> Access:
-    """Make the access plug-in that is configured, or one of the access list."""
+    """Return the configured access plug-in, or a guard of the access list."""
     name = config.mqtt.authenticator
     if not name:
         return _guard(config.access)
@@ -27,7 +27,7 @@ def load_access(config: Config) -> Access:
     expected = "expected package.module:factory, where factory() returns a pyrite.broker.access.Access"
     try:
         access = getattr(importlib.import_module(module), factory)() if colon else None
-    except (Exception, SystemExit) as error:  # whatever a plug-in may do
+    except (Exception, SystemExit) as error:  # a plug-in may raise anything
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"{where}: {text}; {expected}") from error
     if not isinstance(access, Access):
@@ -36,16 +36,16 @@ def load_access(config: Config) -> Access:
 
 
 def _guard(options: AccessOptions) -> Access:
-    """Make the access list's guard; without an access list, everyone may do everything."""
+    """Return the guard of the access list; without an access list, everything is allowed."""
     if not options.in_use:
         return Access()
-    from pyrite.access.guard import Guard  # with argon2, which is slow to import
+    from pyrite.access.guard import Guard  # argon2 is slow to import
 
     return Guard(*read_access_list(options))
 
 
 def read_access_list(options: AccessOptions) -> AccessList:
-    """Read users, keys and rules; ConfigError if they cannot be read."""
+    """Read users, keys and rules; raise ConfigError if one is invalid."""
     from pyrite.access.loading import read_list
 
     try:
@@ -55,7 +55,7 @@ def read_access_list(options: AccessOptions) -> AccessList:
 
 
 def replace_access(broker: Broker, config: Config, found: AccessList | None) -> None:
-    """Put another access list in force."""
+    """Use another access list."""
     from pyrite.access.guard import Guard
 
     before = broker.access
@@ -63,6 +63,8 @@ def replace_access(broker: Broker, config: Config, found: AccessList | None) -> 
         if found is not None:
             before.replace(*found)
         else:
-            logger.error("the access list was removed: the last one stays in force until a restart")
+            logger.error(
+                "the access list was removed from the configuration; it stays in force until a restart"
+            )
     elif found is not None and not config.mqtt.authenticator:
         broker.access = Guard(*found)

@@ -1,4 +1,4 @@
-"""The certificates in the settings, and whether they have changed."""
+"""Loads the configured certificates, and detects changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrite.server.config import Config, ConfigError, Tls
 
 
 def tls_context(config: Config) -> ssl.SSLContext:
-    """Make the TLS context of a listener; ConfigError if its files cannot be used."""
+    """Return the TLS context of listeners; raise ConfigError if a file cannot be used."""
     tls = config.tls
     try:
         context = new_context(tls.minimum_version, tls.certificate, tls.key)
@@ -33,16 +33,16 @@ def tls_context(config: Config) -> ssl.SSLContext:
 
 
 class Certificates(NamedTuple):
-    """What identifies the certificates in use, to tell whether they have changed."""
+    """Digests of the certificates in use, to detect changes."""
 
     own: tuple[str, str, str, bytes, bytes]
-    """The broker's own, and how it is used."""
+    """The broker's certificate and its settings."""
     trusted: tuple[bytes, bool, str]
-    """The authorities for those of clients, and how they are used."""
+    """The authorities of client certificates and their settings."""
 
 
 def read_certificates(config: Config) -> Certificates | None:
-    """Return the certificates of the settings; None if no listener has TLS."""
+    """Return the digests of the configured certificates; None if no listener uses TLS."""
     if not any(one.tls for one in config.listeners()):
         return None
     tls: Tls = config.tls

@@ -1,8 +1,8 @@
-"""Child processes: each serves one listener, so that its work takes nothing from the broker's event loop.
+"""Child processes: each serves one listener outside of the broker's event loop.
 
-A child is `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker (pyrite/ipc). It gets
-its settings, answers `Ready` or `Failed`, and then makes requests. A child ends when its socket is closed,
-and is started again when it dies.
+A child is started as `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker
+(pyrite/ipc). It receives its settings, answers `Ready` or `Failed`, and then sends requests. A child ends
+when its socket is closed, and is restarted when it dies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from pyrite.broker.access import NOT_AUTHORIZED, Credentials
-from pyrite.broker.core import TURN, Broker
+from pyrite.broker.core import Broker
+from pyrite.broker.timers import TURN
 from pyrite.ipc.channel import READ_AHEAD
 from pyrite.ipc.messages import (
     Cancel,
@@ -39,30 +40,30 @@ from pyrite.server.listeners import Listener
 from pyrite.server.reads import Reads
 
 START_TIMEOUT = 60.0
-"""Seconds in which a child must be ready."""
+"""Seconds within which a child must be ready."""
 RESTART_DELAY = 1.0
-"""Seconds after which a child that died is started again."""
+"""Seconds before a child that died is restarted."""
 STOP_TIMEOUT = 3.0
-"""Seconds that a child has to end."""
+"""Seconds for a child to end before it is killed."""
 
 
 class ChildContext(NamedTuple):
-    """What the child processes of a broker share."""
+    """Shared by the child processes of a broker."""
 
     config: Config
     broker: Broker
     reads: Reads
     work: Callable[[Callable[[], object]], object]
-    """Calls something, and flushes what the broker has to send after it."""
+    """Calls a function, then flushes what the broker has to send."""
 
 
 class Child:
-    """One listener that a process of its own serves."""
+    """A listener that a child process serves."""
 
     name = ""
-    """Of the process, in messages for people."""
+    """The name of the process in errors."""
     module = ""
-    """The module that it runs."""
+    """The module of the process."""
 
     def __init__(self, context: ChildContext, listener: Listener) -> None:
         self.config, self.broker, self.reads, self._work = context
@@ -73,38 +74,38 @@ class Child:
         self._ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def settings(self) -> Struct:
-        """Return what the process needs to start."""
+        """Return the settings of the process."""
         raise NotImplementedError
 
     def handlers(self) -> Mapping[type[Request[Any]], Handler]:
-        """Return the handlers of its requests."""
+        """Return the handlers of the process's requests."""
         raise NotImplementedError
 
     def cancel(self, number: int) -> None:
-        """Forget a request whose answer is no longer wanted."""
+        """Cancel a request whose answer is no longer needed."""
         self.reads.end(self, number)
 
     def forget_callers(self) -> None:
-        """Check again who makes requests: users or rules may have changed."""
+        """Authenticate callers again, because users or rules may have changed."""
         raise NotImplementedError
 
     def gone(self) -> None:
-        """Forget all requests: the process has ended."""
+        """Cancel all requests, because the process has ended."""
         self.reads.end_all(self)
 
     async def start(self) -> Listener:
-        """Start the process, and return where it listens; OSError if it cannot."""
+        """Start the process, and return its listener with the actual port; raise OSError on failure."""
         self._server = RequestServer(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
         self._task = asyncio.get_running_loop().create_task(self._run(self._server))
         try:
             port = await asyncio.wait_for(asyncio.shield(self._ready), START_TIMEOUT)
         except TimeoutError:
-            raise OSError(0, f"the {self.name} process does not start") from None
+            raise OSError(0, f"the {self.name} process did not start in time") from None
         self.listener = self.listener.at_port(port)
         return self.listener
 
     def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
-        """Put new users and rules in force, and certificates, also of clients if `trust_changed`."""
+        """Use new users, rules and certificates; if `trust_changed`, also new authorities for clients."""
         self.forget_callers()
         if self._server is None:
             return
@@ -113,13 +114,12 @@ class Child:
             self._server.tell(NewCertificates(tls_settings(self.config.tls), trust_changed))
 
     async def stop(self) -> None:
-        """End the process."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, server: RequestServer) -> None:
-        """Keep a process running."""
+        """Run the process, and restart it when it ends."""
         ready = self._ready
         while True:
             try:
@@ -129,10 +129,10 @@ class Child:
             except (ValueError, asyncio.IncompleteReadError):
                 self._logger.exception("unexpected message from the %s process", self.name)
             if not ready.done():
-                ready.set_exception(OSError(0, f"the {self.name} process ended at once"))
+                ready.set_exception(OSError(0, f"the {self.name} process ended during its start"))
             if ready.exception() is not None:
                 return
-            self._logger.error("the %s process has ended; it is started again", self.name)
+            self._logger.error("the %s process has ended and is restarted", self.name)
             await asyncio.sleep(RESTART_DELAY)
 
     async def _run_once(self, server: RequestServer) -> None:
@@ -156,7 +156,7 @@ class Child:
             await _end(process)
 
     def _hear(self, notice: Notice) -> None:
-        """Handle what the process says unasked."""
+        """Handle a message that is not a request."""
         match notice:
             case RefusedConnection(address, by_certificate, reason):
                 code = NOT_AUTHORIZED if by_certificate else 0
@@ -166,7 +166,7 @@ class Child:
             case EndRead(number):
                 self.reads.end(self, number)
             case _ if self._ready.done():
-                pass  # it was started again
+                pass  # a restarted process
             case Ready(port):
                 self._ready.set_result(port)
             case Failed(reason):
@@ -174,12 +174,12 @@ class Child:
 
 
 def log_settings(config: Config) -> LogSettings:
-    """Return what a child needs to write its log as the broker does."""
+    """Return the log output settings of a child."""
     return LogSettings(config.log_level, config.logging.format)
 
 
 def tls_settings(tls: Tls) -> TlsSettings:
-    """Return what a child needs of the [tls] table."""
+    """Return the TLS settings of a child."""
     return TlsSettings(
         tls.certificate,
         tls.key or tls.certificate,
@@ -191,7 +191,7 @@ def tls_settings(tls: Tls) -> TlsSettings:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Wait until a process has ended; it ends by itself when its socket is closed."""
+    """Wait until a process has ended, which closing its socket causes; kill it after a timeout."""
     try:
         await asyncio.wait_for(process.wait(), STOP_TIMEOUT)
     except TimeoutError:

@@ -1,6 +1,6 @@
-"""Configuration: what pyrite.toml and the command line may set, its defaults, and its errors.
+"""The configuration in pyrite.toml and on the command line: settings, defaults, validation.
 
-Every error names the key, its value, what was expected, and the file.
+Every error names the file, the key, its value, and what is expected.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ DEFAULT_LISTENERS = (
 )
 TLS_VERSIONS = ("1.2", "1.3")
 NEVER_CAPTURED = ("$SYS", "$share", "$pyrite")
-"""First levels of topics that no stream captures: the broker's own, and no topics at all."""
+"""First levels of topics that no stream captures."""
 
 
 class ConfigError(PyriteError):
-    """The configuration cannot be used; the message says which key is wrong, how, and in which file."""
+    """The configuration is invalid."""
 
 
 @dataclass(slots=True)
@@ -52,17 +52,17 @@ class Tls:
     """The [tls] table: for mqtts://, wss://, flights:// and https:// listeners."""
 
     certificate: str = ""
-    """PEM file with the server's certificate, and those that lead to its root."""
+    """PEM file with the server's certificate, and any intermediate certificates."""
     key: str = ""
-    """PEM file with the certificate's private key; may be left out if the certificate's file has it."""
+    """PEM file with the private key; not needed if the certificate's file contains the key."""
     client_ca: str = ""
-    """PEM file with the authorities whose client certificates are accepted."""
+    """PEM file with the authorities of client certificates."""
     require_client_certificate: bool = False
-    """Whether clients must show a certificate of one of those."""
+    """Refuse clients without a certificate of one of these authorities."""
     certificate_user: str = ""
-    """Where in a client's certificate the name of the user is: subject (its common name), san, or nowhere."""
+    """The part of a client certificate with the user name: subject (common name), san, or empty for none."""
     minimum_version: str = "1.2"
-    """The oldest version of TLS that is spoken: 1.2 or 1.3."""
+    """The minimum TLS version: 1.2 or 1.3."""
 
 
 @dataclass(slots=True)
@@ -70,23 +70,22 @@ class HttpOptions:
     """The [http] table: for http:// and https:// listeners."""
 
     public_url: str = ""
-    """Where browsers find the dashboard, if a proxy stands between: https://host/path."""
+    """The URL of the dashboard behind a proxy: https://host/path."""
 
 
 @dataclass(slots=True)
 class Config:
-    """Everything that can be set."""
+    """All settings."""
 
     listen: list[str] = field(default_factory=lambda: list(DEFAULT_LISTENERS))
-    """Where to listen: mqtt://host:port, mqtts://, ws://host:port/path, wss://, line://, udp://, flight://,
+    """URLs to listen on: mqtt://host:port, mqtts://, ws://host:port/path, wss://, line://, udp://, flight://,
     flights://, http://, https://, unix://."""
     data: str = "pyrite-data"
-    """The folder for everything that lasts."""
+    """The folder for the log and the state."""
     ephemeral: bool = False
     """Keep nothing on disk."""
     log_level: str = "info"
-    """How much is logged, to standard error: debug, info, warning or error; also by part, as in
-    info,access=debug."""
+    """Level of the log output: debug, info, warning or error; also by part, as in info,access=debug."""
     logging: LogOptions = field(default_factory=LogOptions)
     tls: Tls = field(default_factory=Tls)
     http: HttpOptions = field(default_factory=HttpOptions)
@@ -97,24 +96,22 @@ class Config:
     quotas: QuotaOptions = field(default_factory=QuotaOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
     stream: list[StreamOptions] = field(default_factory=lambda: [StreamOptions()])
-    """Which messages are kept, where and for how long; the stream `default` takes what no other does."""
+    """The streams of the log; the stream `default` captures what no other stream captures."""
     source: str = field(default=DEFAULTS, metadata={"internal": True})
-    """Where these settings are from, for errors to say; not itself a setting."""
-
+    """The file of the settings, for errors; not a setting itself."""
     said: frozenset[str] = field(default=frozenset(), metadata={"internal": True})
-    """Keys that the command line has set."""
+    """Keys set on the command line; not a setting itself."""
 
     def source_of(self, key: str) -> str:
-        """Return where a setting is from."""
+        """Return the origin of a setting, for errors."""
         return "the command line" if key in self.said else self.source
 
     def listeners(self) -> list[Listener]:
-        """Return the listeners, parsed; of the defaults, only those that there is something for."""
+        """Return the parsed listeners; without a log, those of Flight are omitted."""
         parsed = [parse_listener(url) for url in self.listen]
         return [one for one in parsed if not one.flight] if self.ephemeral else parsed
 
 
-# Key: what is accepted, and how to say it.
 _RANGES: dict[str, tuple[float, float]] = {
     "limits.max_packet_size": (64, 268_435_460),
     "limits.before_login": (1_024, 268_435_460),
@@ -146,16 +143,16 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "stream.compression": COMPRESSIONS,
 }
 UNLIMITED = "unlimited"
-"""The value of a quota that sets no limit."""
+"""The value of a quota without limit."""
 _SECRET = re.compile("pass|secret|token|credential", re.IGNORECASE)
 _USER_INFORMATION = re.compile("//.*@")
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def load(path: Path | None, override: Callable[[Config], Iterable[str]] | None = None) -> Config:
-    """Read a configuration file, or take the defaults if there is none, and check that it goes together.
+    """Read and check a configuration file, or return the defaults without one.
 
-    `override` is what the command line has to say: it changes settings, and returns their keys.
+    `override` applies the command line: it changes settings, and returns their keys.
     """
     config = Config() if path is None else _read(path)
     if override is not None:
@@ -179,7 +176,7 @@ def _read(path: Path) -> Config:
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError if the settings do not go together."""
+    """Raise ConfigError for invalid values and combinations."""
     source = config.source
     try:
         parse_levels(config.log_level)
@@ -196,11 +193,11 @@ def check(config: Config) -> None:
     _check_listeners(config, config.source_of("listen"))
     _check_topics(config.topics, source)
     _check_rules(config.access.rule, source)
-    for key, how in (("users", "; pyrite passwd makes one"), ("jwt_keys", "")):
+    for key, how in (("users", "; create one with pyrite passwd"), ("jwt_keys", "")):
         file = getattr(config.access, key)
         if file and not Path(file).is_file():
             shown = _shown(f"access.{key}", file)
-            raise ConfigError(f"{source}: access.{key} = {shown}: expected a file that exists{how}")
+            raise ConfigError(f"{source}: access.{key} = {shown}: expected an existing file{how}")
     _check_streams(config.stream, source)
     _check_tls(config.tls, source)
 
@@ -215,36 +212,36 @@ def _check_listeners(config: Config, source: str) -> None:
             raise ConfigError(f"{source}: listen = {_shown('listen', url)}: {error}") from None
         if listener.flight and config.ephemeral and config.listen != [*DEFAULT_LISTENERS]:
             raise ConfigError(
-                f"{source}: listen = {url!r}: there is no log to read when nothing is kept on disk"
+                f"{source}: listen = {url!r}: without a log on disk, there is nothing to read over Flight"
             )
         public = bool(config.http.public_url) and (listener.http or listener.websocket)
         hidden = listener.local and not public
-        if not (hidden or config.access.anonymous or _can_be_someone(config, listener)):
+        if not (hidden or config.access.anonymous or _can_authenticate(config, listener)):
             raise ConfigError(
-                f"{source}: listen = {url!r}: other machines could reach it, and there are no users. Make "
-                "some with 'pyrite passwd FILE NAME', and name the file in access.users; or let everyone "
-                "in with --allow-anonymous (access.anonymous = true)"
+                f"{source}: listen = {url!r}: other machines can connect, but there are no users. Create "
+                "them with 'pyrite passwd FILE NAME' and set access.users to the file, or allow anonymous "
+                "clients with --allow-anonymous (access.anonymous = true)"
             )
         if listener.tls and not config.tls.certificate:
             raise ConfigError(
-                f"{source}: listen = {url!r}: expected tls.certificate (and tls.key) to be set for it, "
+                f"{source}: listen = {url!r}: requires tls.certificate (and tls.key), "
                 'as in [tls] certificate = "server.pem"'
             )
 
 
-def _can_be_someone(config: Config, listener: Listener) -> bool:
-    """Tell whether there is any way to show who one is, where a listener is."""
+def _can_authenticate(config: Config, listener: Listener) -> bool:
+    """Return True if some client could authenticate on a listener."""
     access, tls = config.access, config.tls
     if access.jwt_keys or config.mqtt.authenticator:
         return True
-    # A certificate is needed where it is required; or where there are rules, which give nothing to no one.
+    # A certificate is needed if it is required, or if there are rules, which grant nothing without a name.
     needed = tls.require_client_certificate or (access.in_use and not listener.flight)
     named = tls.certificate_user == "san" if listener.flight else bool(tls.certificate_user)
     if listener.tls and named and needed:
         return True
     if not access.users:
         return False
-    from pyrite.access.users import read_users  # with argon2, which most need not wait for
+    from pyrite.access.users import read_users  # argon2 is slow to import
 
     try:
         return bool(read_users(Path(access.users)))
@@ -256,12 +253,12 @@ def _check_tls(tls: Tls, source: str) -> None:
     for key in ("certificate", "key", "client_ca"):
         file = getattr(tls, key)
         if file and not Path(file).is_file():
-            raise ConfigError(f"{source}: tls.{key} = {file!r}: expected a file that exists")
+            raise ConfigError(f"{source}: tls.{key} = {file!r}: expected an existing file")
     for key in ("require_client_certificate", "certificate_user"):
         value = getattr(tls, key)
         if value and not tls.client_ca:
             shown = json.dumps(value)
-            raise ConfigError(f"{source}: tls.{key} = {shown}: expected tls.client_ca to be set with it")
+            raise ConfigError(f"{source}: tls.{key} = {shown}: requires tls.client_ca")
 
 
 def _check_topics(topics: TopicOptions, source: str) -> None:
@@ -282,7 +279,7 @@ def _check_rules(rules: list[Rule], source: str) -> None:
     for number, rule in enumerate(rules, 1):
         where = f"{source}: [[access.rule]] {number}"
         if not rule.users and not rule.groups:
-            raise ConfigError(f"{where}: expected users or groups that it is for")
+            raise ConfigError(f"{where}: expected users or groups")
         for action in ACTIONS:
             for topic in getattr(rule, action):
                 try:
@@ -299,7 +296,7 @@ def _check_streams(streams: list[StreamOptions], source: str) -> None:
         if not STREAM_NAME.fullmatch(stream.name):
             raise ConfigError(f"{where}: expected up to 64 letters, digits, - and _")
         if stream.name in names:
-            raise ConfigError(f"{where}: expected another name for each stream")
+            raise ConfigError(f"{where}: duplicate stream name")
         names.add(stream.name)
         if not stream.topics:
             raise ConfigError(f"{where}: stream.topics = []: expected at least one topic filter")
@@ -314,8 +311,8 @@ def _check_streams(streams: list[StreamOptions], source: str) -> None:
         before = [next((name for one, name in taken if covers(one, mine)), None) for mine in filters]
         if stream.name != DEFAULT and None not in before:
             raise ConfigError(
-                f"{where}: stream.topics = {stream.topics!r}: expected something that stream {before[0]!r}, "
-                "which comes first, does not capture already; put the stream before it"
+                f"{where}: stream.topics = {stream.topics!r}: the earlier stream {before[0]!r} captures "
+                "all of them; put this stream before it"
             )
         taken += [(one, stream.name) for one in filters]
 
@@ -349,7 +346,7 @@ def _fill_quotas(kind: str, values: Any, source: str) -> dict[str, Quota]:
 
 
 def _quota(key: str, value: Any, source: str) -> float:
-    """Read the value of a quota."""
+    """Return the value of a quota."""
     if value == UNLIMITED:
         return inf
     least_said, least = ("more than 0", 0.001) if key.endswith("_rate") else ("at least 0", 0)
@@ -361,7 +358,7 @@ def _quota(key: str, value: Any, source: str) -> float:
 
 
 def _fill_streams(values: Any, source: str) -> list[StreamOptions]:
-    """Read the [[stream]] tables; the default stream comes last, wherever its table is, or without one."""
+    """Read the [[stream]] tables; the default stream is always there, and comes last."""
     values = _tables("stream", values, source)
     streams = []
     for table in values:
@@ -426,7 +423,7 @@ def _checked(key: str, value: Any, kind: Any, source: str) -> Any:
 
 
 def _shown(key: str, value: Any) -> str:
-    """Return a wrong value as an error may show it: not if it may be a secret."""
+    """Return a value as text for an error, unless it may be a secret."""
     if key != "access.users" and (
         (key.startswith("access.") and not key.startswith("access.rule")) or _SECRET.search(key)
     ):
@@ -459,7 +456,7 @@ def _dump(table: Any, prefix: str, lines: list[str]) -> None:
         elif isinstance(value, list) and value and is_dataclass(value[0]):
             tables.extend((f"[[{prefix}{one.name}]]", table) for table in value)
         else:
-            # JSON's scalars and lists are TOML's too, but for two kinds of escapes.
+            # JSON's scalars and lists are valid TOML, except for two kinds of escapes.
             text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
             lines.append(f"{one.name} = {text}")
     for name, value in tables:

@@ -1,4 +1,4 @@
-"""The connections of MQTT and line clients over streams: how many there are, and from which addresses."""
+"""The open stream connections of MQTT and line clients, counted by address."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Connections:
         self._most = most
         self._make = make
         self._refused = refused
-        """Is told the address of a connection that is one too many."""
+        """Called with the address of a connection beyond a limit."""
         self._per_address: dict[str, int] = {}
         self.all: set[Conversation] = set()
 
     def has_room(self, more: int = 0) -> bool:
-        """Return whether one more connection is possible besides the open ones, and `more` to come."""
+        """Return True if one more connection is possible besides the open ones and `more` others."""
         return len(self.all) + more < self._most
 
     def admit(self, address: str) -> str | None:
-        """Count one more connection from an address; return the address, or None if it is one too many."""
+        """Count a connection from an address; return the address, or None if a limit is exceeded."""
         per_address = self._limits.max_connections_per_address
         here = self._per_address.get(address, 0)
         if not self.has_room() or here >= per_address:
@@ -53,13 +53,13 @@ class Connections:
         return sys.intern(address)
 
     def open(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
-        """Make the connection of a client of a listener, after `admit`."""
+        """Create the connection of a client, after `admit`."""
         connection = self._make(listener, transport, address, peer)
         self.all.add(connection)
         return connection
 
     def close(self, connection: Conversation, descriptor: int) -> None:
-        """Forget a connection; `descriptor` is that of its socket while that is open, else -1."""
+        """Remove a connection; `descriptor` is its socket, or -1 if that is already closed."""
         self.all.discard(connection)
         address = connection.credentials.address
         connection.tell_disconnected(traffic(descriptor) if connection.came_at is not None else None)

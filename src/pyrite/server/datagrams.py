@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUFFER = 4 * 1024 * 1024
-"""Bytes of datagrams that the kernel is asked to keep while the broker is busy."""
+"""Receive buffer of the socket, in bytes."""
 
 
 class DatagramSocket:
@@ -38,8 +38,8 @@ class DatagramSocket:
         try:
             while self._receive() and monotonic() < began + TURN:
                 pass
-            server.broker.flush()
-        except Exception:  # whatever it is, it must not take the socket down
+            server.broker.output.flush()
+        except Exception:  # the socket must stay open
             logger.exception("internal error")
         finally:
             server.sleep()
@@ -66,13 +66,12 @@ class DatagramSocket:
             logger.debug("UDP: %s", error)
 
     def close(self) -> None:
-        """Close the socket."""
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
 
 
 def bind_datagrams(host: str, port: int) -> socket.socket:
-    """Open a UDP socket."""
+    """Return a UDP socket bound to an address."""
     family, kind, protocol, _, where = socket.getaddrinfo(
         host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
     )[0]

@@ -1,4 +1,4 @@
-"""Files with secrets that others on the machine could read."""
+"""Warnings about secret files that other users of the machine can read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_of_exposed_files(config: Config) -> None:
-    """Log a warning for each file with keys or passwords that everyone on the machine can get at."""
+    """Log a warning for each file with keys or passwords that everyone on the machine can read."""
     secrets = {
         "tls.key" if config.tls.key else "tls.certificate": config.tls.key or config.tls.certificate,
         "access.users": config.access.users,
@@ -22,6 +22,8 @@ def warn_of_exposed_files(config: Config) -> None:
         try:
             exposed = bool(name) and Path(name).stat().st_mode & OTHERS
         except OSError:
-            continue  # whoever reads it says what is wrong
+            continue  # reported when the file is read
         if exposed:
-            logger.warning("%s = %r: everyone on this machine can read it; chmod o= closes it", key, name)
+            logger.warning(
+                "%s = %r: everyone on this machine can read the file; protect it with chmod o=", key, name
+            )

@@ -44,7 +44,7 @@ class FlightProcess(Child):
         )
 
     def settings(self) -> FlightSettings:
-        """Return what the process needs to start."""
+        """Return the settings of the process."""
         config, limits = self.config, self.config.limits
         return FlightSettings(
             data=str(config.data),
@@ -57,16 +57,16 @@ class FlightProcess(Child):
         )
 
     def handlers(self) -> Mapping[type[Request[Any]], Handler]:
-        """Return the handlers of its requests."""
+        """Return the handlers of the process's requests."""
         return self._handlers
 
     def forget_callers(self) -> None:
-        """Check again who makes requests: users or rules may have changed."""
+        """Authenticate callers again, because users or rules may have changed."""
         self._gate.identity.forget()
 
 
 class AccessRequests:
-    """Answers who may call, and read what."""
+    """Answers requests to authenticate, and to read."""
 
     def __init__(self, broker: Broker, gate: Gate) -> None:
         self._broker = broker
@@ -74,7 +74,7 @@ class AccessRequests:
 
     @answers(Authenticate)
     def authenticate(self, _: Credentials, request: Authenticate, call: Call[LetIn]) -> None:
-        """Let a client in, if the access plug-in does."""
+        """Authenticate a client."""
         given = call.caller
         assert isinstance(given, Given)
 
@@ -88,115 +88,113 @@ class AccessRequests:
         self._gate.identity.admit(credentials_of(given), decided)
 
     @answers(CheckRights)
-    def check_rights(self, who: Credentials, request: CheckRights, call: Call[None]) -> None:
-        """Refuse a caller that has none of these rights on any topic."""
-        access, rights = self._broker.access, request.rights
-        if access.checks_topics and not any(access.may_within(right, who, "#") for right in rights):
-            raise Problem(403, f"not authorized: {' or '.join(rights)}")
+    def check_rights(self, caller: Credentials, request: CheckRights, call: Call[None]) -> None:
+        """Refuse a caller without any of these rights on any topic."""
+        refusal = self._broker.policy.refuse_everywhere(caller, request.rights)
+        if refusal is not None:
+            raise Problem(403, refusal.text)
         call.reply(None)
 
     @answers(NameStreams)
-    def name_streams(self, who: Credentials, request: NameStreams, call: Call[list[str]]) -> None:
-        """Return the streams from which the caller may read something."""
-        access = self._broker.access
+    def name_streams(self, caller: Credentials, request: NameStreams, call: Call[list[str]]) -> None:
+        """Return the streams that the caller may read, at least in part."""
+        policy = self._broker.policy
         call.reply(
             [
                 stream.name
                 for stream in self._broker.journal.streams
-                if not access.checks_topics
-                or any(access.may_within("pull", who, topic.decode()) for topic in stream.filters)
+                if any(policy.refuse_everywhere(caller, ["pull"], one) is None for one in stream.filters)
             ]
         )
 
     @answers(BeginRead)
-    def begin_read(self, who: Credentials, request: BeginRead, call: Call[None]) -> None:
-        """Begin a read, which counts for the caller's quota."""
-        self.check_read(who, CheckRead(request.topics), call)
+    def begin_read(self, caller: Credentials, request: BeginRead, call: Call[None]) -> None:
+        """Check and begin a read, which the gate counts for the caller's quota."""
+        self.check_read(caller, CheckRead(request.topics), call)
 
     @answers(CheckRead)
-    def check_read(self, who: Credentials, request: CheckRead, call: Call[None]) -> None:
+    def check_read(self, caller: Credentials, request: CheckRead, call: Call[None]) -> None:
         """Refuse a caller that may not read these topics."""
-        access = self._broker.access
         for topic in request.topics:
-            if access.checks_topics and not access.may_pull(who, topic):
-                raise Problem(403, f"not authorized for {topic!r}")
+            refusal = self._broker.policy.refuse_pull(caller, topic.encode())
+            if refusal is not None:
+                raise Problem(403, refusal.text)
         call.reply(None)
 
 
 class SinkRequests:
-    """Answers requests for sinks. A sink belongs to the user who first committed to it."""
+    """Answers requests about sinks. A sink belongs to the first user to commit to it."""
 
     def __init__(self, broker: Broker, sinks: Sinks) -> None:
         self._broker = broker
         self._sinks = sinks
 
     @answers(StagePart)
-    def stage(self, who: Credentials, request: StagePart, call: Call[str]) -> None:
+    def stage(self, caller: Credentials, request: StagePart, call: Call[str]) -> None:
         """Begin to stage a part; return the name of its file."""
-        user = self._user(who)
-        if request.topic is not None and not self._may_publish(who, request.topic):
-            raise Problem(403, f"topic {request.topic!r}: not authorized")
+        user = self._user(caller)
+        if request.topic is not None:
+            refusal = self._broker.policy.refuse_publish(caller, request.topic.encode())
+            if refusal is not None:
+                raise Problem(403 if refusal.is_unauthorized else 400, refusal.text)
         if request.topic is None or self._sinks.owner(request.sink) is not None:
-            self._check_owner(who, request.sink)
+            self._check_owner(caller, request.sink)
         part = _file_name(user, request.part)
         self._sinks.stage(request.sink, part, user, _replies(call, part))
 
     @answers(CheckRoom)
-    def check_room(self, who: Credentials, request: CheckRoom, call: Call[None]) -> None:
-        """Refuse to stage more than there is room for."""
-        self._check_owner(who, request.sink)
-        self._sinks.room(request.sink, self._user(who), _replies(call, None))
+    def check_room(self, caller: Credentials, request: CheckRoom, call: Call[None]) -> None:
+        """Refuse if there is no room to stage more."""
+        self._check_owner(caller, request.sink)
+        self._sinks.room(request.sink, self._user(caller), _replies(call, None))
 
     @answers(CommitSink)
-    def commit(self, who: Credentials, request: CommitSink, call: Call[bool]) -> None:
-        """Publish the staged parts of a sink; return whether it was done now, and not before."""
+    def commit(self, caller: Credentials, request: CommitSink, call: Call[bool]) -> None:
+        """Publish the staged parts of a sink; answer False if the batch was committed before."""
 
         def done(committed: bool, wrong: str) -> None:
             _replies(call, committed)(wrong)
 
-        self._check_owner(who, request.sink)
-        user = self._user(who)
+        self._check_owner(caller, request.sink)
+        user = self._user(caller)
         parts = [_file_name(user, part) for part in request.parts]
-        may_publish = partial(self._may_publish, who)
-        self._sinks.commit(request.sink, request.batch, parts, may_publish, done, user)
+        refuse = partial(self._broker.policy.refuse_publish, caller)
+        self._sinks.commit(request.sink, request.batch, parts, refuse, done, user)
 
     @answers(AbortSink)
-    def abort(self, who: Credentials, request: AbortSink, call: Call[None]) -> None:
-        """Discard staged parts; without names of parts the sink, also that of another user for an admin."""
-        sink, user, done = request.sink, self._user(who), _replies(call, None)
+    def abort(self, caller: Credentials, request: AbortSink, call: Call[None]) -> None:
+        """Discard staged parts or, without names, the sink; admins may discard any user's sink."""
+        sink, user, done = request.sink, self._user(caller), _replies(call, None)
         owner = self._sinks.owner(sink)
         if user is not None and owner is None and not self._sinks.has_staged(sink, user):
-            call.reply(None)  # there is nothing to discard
+            call.reply(None)  # nothing to discard
             return
-        if request.parts is None and owner not in (None, user) and self._broker.access.may_admin(who, "#"):
+        is_others = owner not in (None, user)
+        if request.parts is None and is_others and self._broker.policy.refuse_admin(caller) is None:
             self._sinks.delete(sink, done)
             return
-        self._check_owner(who, sink)
+        self._check_owner(caller, sink)
         parts = None if request.parts is None else [_file_name(user, part) for part in request.parts]
         self._sinks.abort(sink, parts, done, user)
 
-    def _user(self, who: Credentials) -> str | None:
-        """Return the name by which the caller's sinks are kept apart; None where names prove nothing."""
-        return (who.username or "") if self._broker.access.checks_topics else None
+    def _user(self, caller: Credentials) -> str | None:
+        """Return the name that owns the caller's sinks; None without access rules."""
+        return (caller.username or "") if self._broker.access.checks_topics else None
 
-    def _check_owner(self, who: Credentials, sink: str) -> None:
-        """Refuse a sink of another user, or one for which the caller has staged nothing."""
-        user = self._user(who)
+    def _check_owner(self, caller: Credentials, sink: str) -> None:
+        """Refuse a sink of another user, and one for which the caller has staged nothing."""
+        user = self._user(caller)
         owner = self._sinks.owner(sink)
         if user is None or owner == user:
             return
         if owner is not None:
-            raise Problem(403, f"sink {sink!r} is another user's: choose another name")
+            raise Problem(403, f"sink {sink!r} belongs to another user: choose another name")
         if not self._sinks.has_staged(sink, user):
             raise Problem(400, f"nothing was staged for sink {sink!r}")
 
-    def _may_publish(self, who: Credentials, topic: str) -> bool:
-        access = self._broker.access
-        return not access.checks_topics or access.may_publish(who, topic)
-
 
 def _replies(call: Call[Any], answer: object) -> Callable[[str], None]:
-    """Return what answers a call when the sinks are done: with a text for what is wrong, if anything is."""
+    """Return a function that answers a call, or refuses it with an error text."""
 
     def done(wrong: str) -> None:
         if wrong:
@@ -208,7 +206,7 @@ def _replies(call: Call[Any], answer: object) -> Callable[[str], None]:
 
 
 def _file_name(user: str | None, part: str) -> str:
-    """Return the name of a part's file, so that no user overwrites a part of another."""
+    """Return the file name of a part, with a prefix for each user."""
     if user is None:
         return part
     return f"{hashlib.blake2b(user.encode(), digest_size=8).hexdigest()}-{part}"

@@ -1,4 +1,4 @@
-"""Between the requests of a child process and their handlers: log-in, and the quota on concurrent reads."""
+"""Checks before the handlers of a child process's requests: log-in, and the quota of concurrent reads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ R = TypeVar("R", bound=Request[Any])
 S = TypeVar("S")
 
 _STATUS = {SERVER_BUSY: 503, CONNECTION_RATE_EXCEEDED: 429, UNSPECIFIED: 500}
-"""HTTP statuses of refused log-ins; 401 for all others."""
+"""HTTP statuses of refused log-ins; 401 for other reasons."""
 READ_RETRY = 1.0
-"""Seconds after which a read that the quota refused may be tried again."""
+"""Seconds after which a client may retry a read that the quota refused."""
 _NOBODY = Credentials("", None, None, "")
 
 Method = Callable[[S, Credentials, R, Call[Any]], object]
@@ -34,9 +34,9 @@ Bound = Callable[[Credentials, Any, Call[Any]], object]
 
 
 def answers(*kinds: type[R]) -> Callable[[Method[S, R]], Method[S, R]]:
-    """Mark a method as the handler of some kinds of requests.
+    """Mark a method as the handler of these kinds of requests.
 
-    It gets the caller, the request and the call, and answers through the call or raises Problem.
+    It is called with the caller, the request and the call; it answers through the call, or raises Problem.
     """
 
     def mark(method: Method[S, R]) -> Method[S, R]:
@@ -47,23 +47,23 @@ def answers(*kinds: type[R]) -> Callable[[Method[S, R]], Method[S, R]]:
 
 
 def marked(subject: object) -> Iterator[tuple[type[Request[Any]], Bound]]:
-    """Yield the methods of an object that are marked as handlers, each with the kind of its requests."""
+    """Yield the methods of an object that are marked as handlers, with the kinds of their requests."""
     for name in dir(type(subject)):
         for kind in getattr(getattr(type(subject), name), "answers", ()):
             yield kind, getattr(subject, name)
 
 
 class Gate:
-    """Checks who makes the requests of one child process, before their handlers are called."""
+    """Authenticates the callers of one child process, and counts their reads."""
 
     def __init__(self, broker: Broker, reads: Reads, process: object) -> None:
         self.identity = Identity(broker)
         self._reads = reads
         self._process = process
-        """By which the reads of the process are known."""
+        """Identifies the process in `Reads`."""
 
     def handlers(self, *subjects: object) -> dict[type[Request[Any]], Handler]:
-        """Return the handlers of these objects, each behind the checks that its kind of request needs."""
+        """Return the handlers of these objects, wrapped in the checks that their requests need."""
         return {
             kind: self._guarded(kind.log_in, self._counted(handle) if kind.is_read else handle)
             for subject in subjects
@@ -75,47 +75,48 @@ class Gate:
             return lambda call: handle(_NOBODY, call.request, call)
 
         def handler(call: Call[Any]) -> None:
-            caller = call.caller
-            if isinstance(caller, Admitted):
-                who = Credentials("", caller.username, None, caller.address, groups=frozenset(caller.groups))
-                handle(who, call.request, call)
+            shown = call.caller
+            if isinstance(shown, Admitted):
+                groups = frozenset(shown.groups)
+                caller = Credentials("", shown.username, None, shown.address, groups=groups, is_accepted=True)
+                handle(caller, call.request, call)
                 return
-            assert caller is not None
-            given = credentials_of(caller)
+            assert shown is not None
+            given = credentials_of(shown)
 
             def decided(verdict: Accept | Refuse) -> None:
                 if isinstance(verdict, Refuse) and not (given.silent and log_in is LogIn.OPTIONAL):
                     call.refuse(refused_log_in(verdict))
                     return
-                who = Credentials("", None, None, given.address, given.certificate)
+                caller = Credentials("", None, None, given.address, given.certificate)
                 if isinstance(verdict, Accept):
-                    who.become(verdict)
-                call.attempt(lambda: handle(who, call.request, call))
+                    caller.become(verdict)
+                call.attempt(lambda: handle(caller, call.request, call))
 
             self.identity.admit(given, decided)
 
         return handler
 
     def _counted(self, handle: Bound) -> Bound:
-        """Count a read for its user's quota; the child tells when it has ended."""
+        """Count a read for its user's quota until the child reports its end."""
 
-        def counted(who: Credentials, request: Request[Any], call: Call[Any]) -> None:
-            refusal = self._reads.begin(self._process, call.number, who)
+        def counted(caller: Credentials, request: Request[Any], call: Call[Any]) -> None:
+            refusal = self._reads.begin(self._process, call.number, caller)
             if refusal:
                 raise Problem(429, refusal, READ_RETRY)
             call.refused = lambda: self._reads.end(self._process, call.number)
-            handle(who, request, call)
+            handle(caller, request, call)
 
         return counted
 
 
 def credentials_of(given: Given) -> Credentials:
-    """Return what a client has shown of who it is, as the broker has it."""
+    """Convert the credentials of a client."""
     password = None if given.password is None else given.password.encode()
     return Credentials("", given.username, password, given.address, given.certificate)
 
 
 def refused_log_in(verdict: Refuse) -> Problem:
-    """Return the refusal of a log-in."""
+    """Return the Problem for a refused log-in."""
     status = _STATUS.get(verdict.code, 401)
     return Problem(status, verdict.reason or "not authorized", verdict.seconds)

@@ -34,7 +34,7 @@ class HttpProcess(Child):
         self._api = Api(self.broker, metrics, self._gate, listening, later, listener.tls)
 
     def settings(self) -> HttpSettings:
-        """Return what the process needs to start."""
+        """Return the settings of the process."""
         config, limits = self.config, self.config.limits
         return HttpSettings(
             data=None if config.ephemeral else str(config.data),
@@ -51,20 +51,20 @@ class HttpProcess(Child):
         )
 
     def handlers(self) -> Mapping[type[Request[Any]], Handler]:
-        """Return the handlers of its requests."""
+        """Return the handlers of the process's requests."""
         return self._api.handlers
 
     def cancel(self, number: int) -> None:
-        """Forget a request whose answer is no longer wanted."""
+        """Cancel a request whose answer is no longer needed."""
         self._api.pulls.cancel(number)
         super().cancel(number)
 
     def gone(self) -> None:
-        """Forget all requests: the process has ended."""
+        """Cancel all requests, because the process has ended."""
         self._api.pulls.cancel_all()
         super().gone()
 
     def forget_callers(self) -> None:
-        """Check again who makes requests: users or rules may have changed."""
+        """Authenticate callers again, because users or rules may have changed."""
         self._gate.identity.forget()
         self._api.about.reloads += 1

@@ -1,4 +1,4 @@
-"""Log-ins over HTTP and Flight: every request carries one, and few of them are checked."""
+"""Authenticates requests over HTTP and Flight, with a cache: every request carries credentials."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pyrite.broker.access import Accept, Credentials, Refuse
 from pyrite.broker.core import Broker
 from pyrite.protocols.events import tell_refused
 
-REMEMBERED = 10.0
-"""Seconds for which an accepted log-in is not checked again: checking passwords is slow on purpose."""
-MAX_REMEMBERED = 1_000
+CACHE_TIME = 10.0
+"""Seconds for which accepted credentials are not checked again: password hashing is slow on purpose."""
+MAX_CACHED = 1_000
 
 Then = Callable[[Accept | Refuse], None]
 
 
 class Identity:
-    """Decides who may log in, with the access plug-in, and remembers it for some seconds."""
+    """Authenticates callers with the access plug-in, and caches the result."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._secret = secrets.token_bytes(32)
         self._known: dict[bytes, tuple[float, Accept]] = {}
-        """Accepted log-ins, and until when, by a keyed hash of what was given and of the address."""
+        """Accepted credentials and their expiry, by a keyed hash of the credentials and the address."""
         self._waiting: dict[bytes, list[Then]] = {}
-        """Requests with the same log-in as one that is being checked."""
+        """Callbacks of requests whose credentials are being checked, by the same hash."""
 
     def forget(self) -> None:
-        """Check every log-in again: users may have changed."""
+        """Empty the cache, because users may have changed."""
         self._known.clear()
 
     def admit(self, given: Credentials, then: Then) -> None:
-        """Decide on a log-in; `then` is told the verdict, at once or later."""
+        """Authenticate a caller, and call `then` with the verdict, now or later."""
         key = self._key(given)
         until, accept = self._known.get(key, (0.0, None))
         if accept is not None and until > self._broker.now:
@@ -44,17 +44,17 @@ class Identity:
             self._waiting[key] = [then]
             try:
                 self._broker.admission.decide(given, lambda verdict: self._decided(key, given, verdict))
-            except BaseException:  # a plug-in may do anything
+            except BaseException:  # a plug-in may raise anything
                 self._waiting.pop(key, None)
                 raise
 
     def _decided(self, key: bytes, given: Credentials, verdict: Accept | Refuse) -> None:
         if isinstance(verdict, Accept):
-            if len(self._known) >= MAX_REMEMBERED:
+            if len(self._known) >= MAX_CACHED:
                 self._known.clear()
-            seconds = REMEMBERED if verdict.seconds is None else min(REMEMBERED, verdict.seconds)
+            seconds = CACHE_TIME if verdict.seconds is None else min(CACHE_TIME, verdict.seconds)
             self._known[key] = (self._broker.now + seconds, verdict)
-        elif not given.silent:  # a browser's first request is without a name, each time
+        elif not given.silent:  # the first request of a browser has no credentials
             tell_refused(self._broker, given, verdict.code, verdict.reason or "not authorized")
         for then in self._waiting.pop(key, ()):
             then(verdict)

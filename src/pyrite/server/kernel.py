@@ -1,4 +1,4 @@
-"""What the broker asks of the operating system for its process: exact timers, small pages, descriptors."""
+"""Settings of the broker's process in the kernel: exact timers, small pages, file descriptors."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import resource
 import sys
 
 RESERVED_DESCRIPTORS = 200
-"""Descriptors that connections leave to the log, the listeners and the child processes."""
+"""Descriptors reserved for the log, listeners and child processes."""
 
 _SET_TIMER_SLACK = 29
 _SET_THP_DISABLE = 41
 
 
 def sharpen_timers() -> None:
-    """Make the kernel wake this thread on time; by default it is up to 50 µs late."""
+    """Make the kernel wake this thread on time; by default, timers may be 50 µs late."""
     nanoseconds = 1_000
     _control(_SET_TIMER_SLACK, nanoseconds)
 
 
 def keep_pages_small() -> None:
-    """Have memory mapped in small pages, though libraries may ask for large ones.
+    """Disable huge pages, even if libraries request them.
 
-    A large page is zeroed as a whole when it is first used. On a virtual machine whose host had to find the
-    memory, that blocked the event loop for 5 ms.
+    The kernel zeroes a huge page at its first use. On a virtual machine whose host had to find the memory,
+    this blocked the event loop for 5 ms.
     """
     _control(_SET_THP_DISABLE, 1)
 
 
 def _control(option: int, value: int) -> None:
-    """Call prctl; a kernel that does not know the option changes nothing."""
+    """Call prctl; kernels ignore unknown options."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def raise_descriptor_limit() -> None:
-    """Allow as many descriptors as the system lets this process have."""
+    """Raise the limit of file descriptors to its maximum."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def possible_connections(wanted: int) -> int:
-    """Return how many connections are possible, so that descriptors are left for the log."""
+    """Return the number of connections that leaves descriptors for the log, at most `wanted`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

@@ -1,4 +1,4 @@
-"""Where the broker listens: URLs of listeners, and what they say."""
+"""URLs of listeners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address to listen on, and what is spoken there."""
+    """An address to listen on, and its protocol."""
 
     scheme: str
     host: str
@@ -37,31 +37,31 @@ class Listener:
 
     @property
     def tls(self) -> bool:
-        """Whether it is encrypted."""
+        """True for TLS."""
         return self.scheme in ("mqtts", "wss", "flights", "https")
 
     @property
     def websocket(self) -> bool:
-        """Whether MQTT is spoken inside WebSocket there."""
+        """True for MQTT over WebSocket."""
         return self.scheme in ("ws", "wss")
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach the listener."""
         return self.scheme == "unix" or is_loopback(self.host)
 
     @property
     def flight(self) -> bool:
-        """Whether the log is read there, with Arrow Flight."""
+        """True for Arrow Flight."""
         return self.scheme in ("flight", "flights")
 
     @property
     def http(self) -> bool:
-        """Whether the HTTP API and the dashboard are there."""
+        """True for the HTTP API and dashboard."""
         return self.scheme in ("http", "https")
 
     def at_port(self, port: int) -> Listener:
-        """Return the same listener at the port it was really given."""
+        """Return the same listener with the actual port."""
         return replace(self, port=port)
 
     def __str__(self) -> str:
@@ -72,12 +72,12 @@ class Listener:
 
 
 def parse_listener(url: str) -> Listener:
-    """Parse a listener's URL; raise ValueError with what was expected if it is none."""
+    """Parse a listener's URL; raise ValueError, which says what is expected, if it is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # whose text may hold what comes before an @
-        raise ValueError(f"it cannot be read; {_EXPECTED}") from None
+    except ValueError:  # its text may contain a password
+        raise ValueError(f"invalid URL; {_EXPECTED}") from None
     if parts.scheme == "unix":
         if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
             raise ValueError("expected unix:///path/of/the/socket")

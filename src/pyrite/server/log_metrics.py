@@ -1,4 +1,4 @@
-"""Metrics of the log that the broker does not count: how long commits take, and how large streams are."""
+"""Metrics of the log: duration of commits, and sizes of streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from pyrite.broker.figures import Figures
 from pyrite.broker.journal import Stream
-from pyrite.journal.disk import Group
+from pyrite.journal.group import Group
 from pyrite.journal.workers import ThreadWorker, raised
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.storage.stream import chosen
@@ -20,18 +20,18 @@ from pyrite.storage.stream import chosen
 Result = TypeVar("Result")
 
 SETTLED = 50_000_000
-"""Nanoseconds after which the next change of a folder surely has another modification time."""
+"""Nanoseconds after which the next change of a folder certainly has another modification time."""
 
 
 class CommitWorker(ThreadWorker):
-    """The thread that writes the log, with metrics of its commits."""
+    """The thread that writes the log, and measures its commits."""
 
     def __init__(self, name: str, post: Callable[[Callable[[], object]], object]) -> None:
         super().__init__(name, post)
         self.figures: Figures | None = None
-        """Where commits are counted, as soon as the broker exists."""
+        """The broker's counters, once the broker exists."""
         self.ends: dict[Stream, int] = {}
-        """The end of what has been written of each stream."""
+        """The next offset of each stream after the last commit."""
 
     def run(
         self,
@@ -40,7 +40,7 @@ class CommitWorker(ThreadWorker):
         failed: Callable[[Exception], Result] = raised,
         asker: Asker = NO_ONE,
     ) -> None:
-        """Do a job, as any worker; if it is a commit, count it."""
+        """Run a job like any worker, and count it if it is a commit."""
         began = time.monotonic()
 
         def told(result: Result) -> None:
@@ -73,21 +73,21 @@ class StreamSize(NamedTuple):
 
 
 class Sizes:
-    """How large streams are on disk, measured in another thread."""
+    """Sizes of streams on disk, measured in another thread."""
 
     def __init__(
         self, folders: Mapping[str, Path], work: Callable[[Callable[[], object]], object] | None = None
     ) -> None:
         self._folders = {name: _Folder(path) for name, path in folders.items()}
         self._work = work
-        """Calls something in the event loop, and flushes what the broker has to send after it."""
+        """Calls a function in the event loop, then flushes what the broker has to send."""
         self.known: dict[str, StreamSize] = {}
-        """The sizes by stream, when they were last measured."""
+        """The last measured sizes, by stream."""
         self._waiting: list[Callable[[Mapping[str, StreamSize]], object]] = []
         self._is_measuring = False
 
     def measure(self, then: Callable[[Mapping[str, StreamSize]], object]) -> None:
-        """Measure all streams; `then` is told their sizes. In the event loop's thread."""
+        """Measure all streams, and call `then` with the sizes. Called in the event loop's thread."""
         if not self._folders:
             then(self.known)
             return
@@ -118,12 +118,12 @@ class Sizes:
             try:
                 sizes[name] = folder.measure()
             except OSError:
-                pass  # a segment was dropped meanwhile: the next time
+                pass  # a segment was just removed; measured the next time
         return sizes
 
 
 class _Folder:
-    """A stream's folder. Parquet never changes: while no name comes or goes, few files are examined."""
+    """A stream's folder. Parquet files never change, so they are measured only when the folder changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -133,7 +133,7 @@ class _Folder:
         self._growing: list[str] = []
 
     def measure(self) -> StreamSize:
-        """Return the bytes of all files, and the number of segments."""
+        """Return the total size of the files, and the number of segments."""
         changed = self._path.stat().st_mtime_ns
         if changed != self._changed:
             self._sealed_bytes, self._growing = 0, []

@@ -28,7 +28,7 @@ With more, an object in a cycle of references stays if it outlives YOUNG_INTERVA
 
 
 def resident() -> int | None:
-    """Return the bytes of memory that the process has; None where the system does not tell."""
+    """Return the resident memory of the process in bytes; None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -67,7 +67,7 @@ class Memory:
         blocks = sys.getallocatedblocks()
         self._most_blocks = max(self._most_blocks, blocks)
         if broker.is_quiet and self._most_blocks - blocks > BURST:
-            broker.subscriptions.forget_oldest(but=0)
+            broker.subscriptions.cache.forget_oldest(but=0)
             sys._clear_type_cache()  # it holds attribute names that C made of text, thousands of them
             if sys.getallocatedblocks() - self._blocks_at_start <= MAX_SEARCHED:
                 gc.collect()

@@ -1,17 +1,16 @@
 """All metrics of the broker, in one table.
 
-$SYS, Prometheus, the API and `pyrite top` take names, units and values from it; the dashboard reads $SYS and
-the API. A new metric is a new row. docs/operations.md has the same rows.
+$SYS, Prometheus, the API and `pyrite top` use its names, units and values; the dashboard reads $SYS and the
+API. A new metric is a new row. docs/operations.md has the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyrite import __version__
-from pyrite.broker.figures import Figures
 from pyrite.broker.journal import Stream
 from pyrite.ipc.api.metrics import COUNTER, GAUGE, Sample, Value
 from pyrite.server.metrics import Metrics
@@ -23,39 +22,48 @@ Number = int | float
 
 
 def whole(value: Number) -> str:
-    """Write a whole number for $SYS."""
+    """Format a whole number for $SYS."""
     return str(int(value))
 
 
 def milliseconds(value: Number) -> str:
-    """Write seconds as milliseconds for $SYS."""
+    """Format seconds as milliseconds for $SYS."""
     return f"{value * 1e3:.2f}"
 
 
 def seconds(value: Number) -> str:
-    """Write whole seconds for $SYS, as mosquitto does."""
+    """Format whole seconds for $SYS, like mosquitto."""
     return f"{int(value)} seconds"
 
 
-class Metric(NamedTuple):
+@dataclass(frozen=True)
+class Metric:
     """One metric."""
 
     name: str
-    """Its name in Prometheus, without `pyrite_`; empty for one that only $SYS has."""
-    kind: str
+    """The name in Prometheus, without `pyrite_`; empty for a metric of $SYS only."""
     unit: str
+    source: str | Callable[[Metrics], Number | None]
+    """A counter of Figures, by name, or a function."""
     help: str
-    read: Callable[[Metrics], Number | None]
-    topics: list[str] = []
-    """Its topics under $SYS/broker/; the first is its own, others are names that mosquitto's users know."""
+    topics: Sequence[str] = ()
+    """The topics under $SYS/broker/; the first is Pyrite's own, others are mosquitto's names."""
     form: Callable[[Number], str] = whole
-    """How $SYS writes it."""
+    """Formats the value for $SYS."""
     needs_log: bool = False
-    """Whether $SYS has it only with a log."""
+    """True if $SYS has the metric only with a log."""
 
-    def sample(self, values: list[Value]) -> Sample:
-        """Return the metric with its values."""
-        return Sample(self.name, self.kind, self.unit, self.help, self.topics, values)
+    @property
+    def kind(self) -> str:
+        return COUNTER if self.name.endswith("_total") else GAUGE
+
+    def read(self, now: Metrics) -> Number | None:
+        """Return the current value, or None if there is none."""
+        source = self.source
+        if isinstance(source, str):
+            value: Number = getattr(now.figures, source)
+            return value
+        return source(now)
 
 
 class StreamMetric(NamedTuple):
@@ -66,367 +74,107 @@ class StreamMetric(NamedTuple):
     help: str
     read: Callable[[Metrics, Stream], int | None]
     topic: str
-    """Its topic under $SYS/broker/log/streams/NAME/; empty if $SYS does not have it."""
+    """The topic under $SYS/broker/log/streams/NAME/; empty for none."""
 
     @property
     def topics(self) -> list[str]:
-        """Its topic under $SYS/broker/."""
+        """The topic under $SYS/broker/."""
         return [f"log/streams/NAME/{self.topic}"] if self.topic else []
 
 
 INFO_NAME, INFO_HELP = "info", "Always 1; the label `version` is the broker's version."
 
 
-def _figure(name: str) -> Callable[[Metrics], Number]:
-    """Return what reads one of the broker's counters."""
-    read: Callable[[Figures], Number] = attrgetter(name)
-    return lambda now: read(now.figures)
-
-
+# fmt: off
 METRICS = (
-    Metric(
-        "received_bytes_total",
-        COUNTER,
-        BYTES,
-        "Bytes received from clients.",
-        _figure("bytes_received"),
-        ["bytes/received"],
-    ),
-    Metric(
-        "sent_bytes_total", COUNTER, BYTES, "Bytes sent to clients.", _figure("bytes_sent"), ["bytes/sent"]
-    ),
-    Metric(
-        "sessions",
-        GAUGE,
-        OTHER,
-        "Sessions, connected or not.",
-        lambda now: len(now.broker.sessions),
-        ["clients/total"],
-    ),
-    Metric(
-        "connections",
-        GAUGE,
-        OTHER,
-        "Connected clients.",
-        _figure("connections"),
-        ["clients/connected", "clients/active"],
-    ),
-    Metric(
-        "",
-        GAUGE,
-        OTHER,
-        "Sessions whose client is away.",
-        lambda now: now.disconnected,
-        ["clients/disconnected", "clients/inactive"],
-    ),
-    Metric(
-        "sessions_maximum",
-        GAUGE,
-        OTHER,
-        "The most sessions at one time.",
-        _figure("clients_maximum"),
-        ["clients/maximum"],
-    ),
-    Metric(
-        "sessions_expired_total",
-        COUNTER,
-        OTHER,
-        "Sessions that expired.",
-        _figure("clients_expired"),
-        ["clients/expired"],
-    ),
-    Metric(
-        "connections_accepted_total", COUNTER, OTHER, "Accepted connections.", _figure("connections_accepted")
-    ),
-    Metric(
-        "connections_refused_total",
-        COUNTER,
-        OTHER,
-        "Refused connections.",
-        _figure("connections_refused"),
-        ["clients/refused"],
-    ),
-    Metric(
-        "sessions_behind",
-        GAUGE,
-        OTHER,
-        "Connected clients that are sent messages from the log, as they were away or are slow.",
-        _figure("sessions_behind"),
-        ["clients/behind"],
-    ),
-    Metric(
-        "packets_received_total",
-        COUNTER,
-        OTHER,
-        "Packets received, other than PUBLISH.",
-        _figure("packets_received"),
-    ),
-    Metric(
-        "packets_sent_total", COUNTER, OTHER, "Packets sent, other than PUBLISH.", _figure("packets_sent")
-    ),
-    Metric(
-        "",
-        COUNTER,
-        OTHER,
-        "Packets received, of all kinds.",
-        lambda now: now.figures.packets_received + now.figures.publish_received,
-        ["messages/received"],
-    ),
-    Metric(
-        "",
-        COUNTER,
-        OTHER,
-        "Packets sent, of all kinds.",
-        lambda now: now.figures.packets_sent + now.figures.publish_sent,
-        ["messages/sent"],
-    ),
-    Metric(
-        "messages_queued",
-        GAUGE,
-        MESSAGES,
-        "Messages that wait in memory for sessions.",
-        _figure("messages_stored"),
-    ),
-    Metric(
-        "",
-        GAUGE,
-        MESSAGES,
-        "Messages that wait in memory for sessions, and retained messages.",
-        lambda now: now.stored,
-        ["messages/stored", "store/messages/count"],
-    ),
-    Metric(
-        "publish_received_total",
-        COUNTER,
-        MESSAGES,
-        "Messages received.",
-        _figure("publish_received"),
-        ["publish/messages/received"],
-    ),
-    Metric(
-        "publish_sent_total",
-        COUNTER,
-        MESSAGES,
-        "Messages sent.",
-        _figure("publish_sent"),
-        ["publish/messages/sent"],
-    ),
-    Metric(
-        "messages_dropped_total",
-        COUNTER,
-        MESSAGES,
-        "Messages not delivered: no room for a slow client, too large for it, or not allowed.",
-        _figure("messages_dropped"),
-        ["publish/messages/dropped"],
-    ),
-    Metric(
-        "publish_received_bytes_total",
-        COUNTER,
-        BYTES,
-        "Bytes of messages received.",
-        _figure("publish_bytes_received"),
-        ["publish/bytes/received"],
-    ),
-    Metric(
-        "publish_sent_bytes_total",
-        COUNTER,
-        BYTES,
-        "Bytes of messages sent.",
-        _figure("publish_bytes_sent"),
-        ["publish/bytes/sent"],
-    ),
-    Metric(
-        "retained_messages",
-        GAUGE,
-        MESSAGES,
-        "Retained messages, those of $SYS included.",
-        lambda now: len(now.broker.retained),
-        ["retained messages/count"],
-    ),
-    Metric(
-        "retained_bytes",
-        GAUGE,
-        BYTES,
-        "Bytes of retained messages, without those of $SYS.",
-        lambda now: now.broker.retained.bytes,
-        ["retained messages/bytes"],
-    ),
-    Metric(
-        "retained_refused_total",
-        COUNTER,
-        MESSAGES,
-        "Messages that were not retained, as there were too many.",
-        _figure("retained_refused"),
-    ),
-    Metric(
-        "quota_refused_total",
-        COUNTER,
-        OTHER,
-        "Connections, subscriptions, consumers, messages and reads that a user's quota refused.",
-        _figure("quota_refused"),
-        ["quotas/refused"],
-    ),
-    Metric(
-        "publishers_throttled_total",
-        COUNTER,
-        OTHER,
-        "Times that a publisher was paused by its user's rate quota.",
-        _figure("publishers_throttled"),
-        ["quotas/throttled"],
-    ),
-    Metric(
-        "subscriptions",
-        GAUGE,
-        OTHER,
-        "Subscriptions, without shared ones.",
-        lambda now: now.broker.subscriptions.count,
-        ["subscriptions/count"],
-    ),
-    Metric(
-        "shared_subscriptions",
-        GAUGE,
-        OTHER,
-        "Shared subscriptions.",
-        lambda now: now.broker.subscriptions.shared_count,
-        ["shared_subscriptions/count"],
-    ),
-    Metric(
-        "created_topics",
-        GAUGE,
-        OTHER,
-        "Topics that were created.",
-        lambda now: len(now.broker.catalog.created),
-    ),
-    Metric(
-        "consumers",
-        GAUGE,
-        OTHER,
-        "Named consumers of pull.",
-        lambda now: len(now.broker.consumers),
-        ["consumers/count"],
-        needs_log=True,
-    ),
-    Metric(
-        "consumers_pending_messages",
-        GAUGE,
-        MESSAGES,
-        "Messages that were pulled and not acknowledged.",
-        lambda now: now.pending,
-        ["consumers/pending"],
-        needs_log=True,
-    ),
-    Metric(
-        "log_written_messages_total",
-        COUNTER,
-        MESSAGES,
-        "Messages written to the log.",
-        _figure("log_messages"),
-        ["log/messages/written"],
-        needs_log=True,
-    ),
-    Metric(
-        "log_written_bytes_total",
-        COUNTER,
-        BYTES,
-        "Bytes of messages written to the log, as they came.",
-        _figure("log_bytes"),
-        ["log/bytes/written"],
-        needs_log=True,
-    ),
-    Metric(
-        "log_commits_total",
-        COUNTER,
-        OTHER,
-        "Commits: groups of messages written and synced together.",
-        _figure("log_commits"),
-        ["log/commits/count"],
-        needs_log=True,
-    ),
-    Metric(
-        "log_commit_median_seconds",
-        GAUGE,
-        SECONDS,
-        "The median time of a commit, in the last interval of $SYS.",
-        lambda now: now.commit_median,
-        ["log/commits/median"],
-        milliseconds,
-    ),
-    Metric(
-        "log_commit_longest_seconds",
-        GAUGE,
-        SECONDS,
-        "The longest time of a commit, in the last interval of $SYS.",
-        lambda now: now.commit_longest,
-        ["log/commits/longest"],
-        milliseconds,
-    ),
-    Metric(
-        "log_lost_messages_total",
-        COUNTER,
-        MESSAGES,
-        "QoS 0 messages that the log could not keep, as the disk failed.",
-        _figure("log_lost"),
-        ["log/lost"],
-        needs_log=True,
-    ),
-    Metric(
-        "log_damaged_places",
-        GAUGE,
-        OTHER,
-        "Damaged places found in the log.",
-        lambda now: now.broker.journal.damages_found,
-        ["log/damaged"],
-        needs_log=True,
-    ),
-    Metric(
-        "log_failing",
-        GAUGE,
-        OTHER,
-        "1 while the log cannot be written, 0 otherwise.",
-        lambda now: int(now.broker.journal.fault is not None),
-    ),
-    Metric(
-        "loop_longest_block_seconds",
-        GAUGE,
-        SECONDS,
-        "The longest time that the event loop was busy with one thing, since the start.",
-        _figure("longest_block"),
-        ["loop/longest block"],
-        milliseconds,
-    ),
-    Metric(
-        "loop_longest_log_block_seconds",
-        GAUGE,
-        SECONDS,
-        "The same, for work on the log.",
-        _figure("longest_log_block"),
-        ["loop/longest block by the log"],
-        milliseconds,
-    ),
-    Metric(
-        "uptime_seconds",
-        GAUGE,
-        SECONDS,
-        "Seconds since the broker started.",
-        lambda now: now.uptime,
-        ["uptime"],
-        seconds,
-    ),
-    Metric(
-        "process_cpu_seconds_total",
-        COUNTER,
-        SECONDS,
-        "CPU time of the broker's process.",
-        lambda now: now.cpu_time,
-    ),
-    Metric(
-        "process_resident_memory_bytes",
-        GAUGE,
-        BYTES,
-        "Memory of the broker's process.",
-        lambda now: now.memory,
-    ),
+    Metric("received_bytes_total", BYTES, "bytes_received",
+           "Bytes received from clients.", ["bytes/received"]),
+    Metric("sent_bytes_total", BYTES, "bytes_sent", "Bytes sent to clients.", ["bytes/sent"]),
+    Metric("sessions", OTHER, lambda now: len(now.broker.sessions.by_id),
+           "Sessions, connected or not.", ["clients/total"]),
+    Metric("connections", OTHER, "connections",
+           "Connected clients.", ["clients/connected", "clients/active"]),
+    Metric("", OTHER, lambda now: now.disconnected,
+           "Sessions whose client is away.", ["clients/disconnected", "clients/inactive"]),
+    Metric("sessions_maximum", OTHER, "clients_maximum",
+           "The most sessions at one time.", ["clients/maximum"]),
+    Metric("sessions_expired_total", OTHER, "clients_expired", "Sessions that expired.", ["clients/expired"]),
+    Metric("connections_accepted_total", OTHER, "connections_accepted", "Accepted connections."),
+    Metric("connections_refused_total", OTHER, "connections_refused",
+           "Refused connections.", ["clients/refused"]),
+    Metric("sessions_behind", OTHER, "sessions_behind",
+           "Connected clients that are sent messages from the log, as they were away or are slow.",
+           ["clients/behind"]),
+    Metric("packets_received_total", OTHER, "packets_received", "Packets received, other than PUBLISH."),
+    Metric("packets_sent_total", OTHER, "packets_sent", "Packets sent, other than PUBLISH."),
+    Metric("", OTHER, lambda now: now.figures.packets_received + now.figures.publish_received,
+           "Packets received, of all kinds.", ["messages/received"]),
+    Metric("", OTHER, lambda now: now.figures.packets_sent + now.figures.publish_sent,
+           "Packets sent, of all kinds.", ["messages/sent"]),
+    Metric("messages_queued", MESSAGES, "messages_stored", "Messages that wait in memory for sessions."),
+    Metric("", MESSAGES, lambda now: now.stored,
+           "Messages that wait in memory for sessions, and retained messages.",
+           ["messages/stored", "store/messages/count"]),
+    Metric("publish_received_total", MESSAGES, "publish_received",
+           "Messages received.", ["publish/messages/received"]),
+    Metric("publish_sent_total", MESSAGES, "publish_sent", "Messages sent.", ["publish/messages/sent"]),
+    Metric("messages_dropped_total", MESSAGES, "messages_dropped",
+           "Messages not delivered: no room for a slow client, too large for it, or not allowed.",
+           ["publish/messages/dropped"]),
+    Metric("publish_received_bytes_total", BYTES, "publish_bytes_received",
+           "Bytes of messages received.", ["publish/bytes/received"]),
+    Metric("publish_sent_bytes_total", BYTES, "publish_bytes_sent",
+           "Bytes of messages sent.", ["publish/bytes/sent"]),
+    Metric("retained_messages", MESSAGES, lambda now: len(now.broker.retained),
+           "Retained messages, those of $SYS included.", ["retained messages/count"]),
+    Metric("retained_bytes", BYTES, lambda now: now.broker.retained.bytes,
+           "Bytes of retained messages, without those of $SYS.", ["retained messages/bytes"]),
+    Metric("retained_refused_total", MESSAGES, "retained_refused",
+           "Messages that were not retained, as there were too many."),
+    Metric("quota_refused_total", OTHER, "quota_refused",
+           "Connections, subscriptions, consumers, messages and reads that a user's quota refused.",
+           ["quotas/refused"]),
+    Metric("publishers_throttled_total", OTHER, "publishers_throttled",
+           "Times that a publisher was paused by its user's rate quota.", ["quotas/throttled"]),
+    Metric("subscriptions", OTHER, lambda now: now.broker.subscriptions.count,
+           "Subscriptions, without shared ones.", ["subscriptions/count"]),
+    Metric("shared_subscriptions", OTHER, lambda now: now.broker.subscriptions.shared_count,
+           "Shared subscriptions.", ["shared_subscriptions/count"]),
+    Metric("created_topics", OTHER, lambda now: len(now.broker.catalog.created), "Topics that were created."),
+    Metric("consumers", OTHER, lambda now: len(now.broker.consumers),
+           "Named consumers of pull.", ["consumers/count"], needs_log=True),
+    Metric("consumers_pending_messages", MESSAGES, lambda now: now.pending,
+           "Messages that were pulled and not acknowledged.", ["consumers/pending"], needs_log=True),
+    Metric("log_written_messages_total", MESSAGES, "log_messages",
+           "Messages written to the log.", ["log/messages/written"], needs_log=True),
+    Metric("log_written_bytes_total", BYTES, "log_bytes",
+           "Bytes of messages written to the log, as they came.", ["log/bytes/written"], needs_log=True),
+    Metric("log_commits_total", OTHER, "log_commits",
+           "Commits: groups of messages written and synced together.", ["log/commits/count"], needs_log=True),
+    Metric("log_commit_median_seconds", SECONDS, lambda now: now.commit_median,
+           "The median time of a commit, in the last interval of $SYS.",
+           ["log/commits/median"], form=milliseconds),
+    Metric("log_commit_longest_seconds", SECONDS, lambda now: now.commit_longest,
+           "The longest time of a commit, in the last interval of $SYS.",
+           ["log/commits/longest"], form=milliseconds),
+    Metric("log_lost_messages_total", MESSAGES, "log_lost",
+           "QoS 0 messages that the log could not keep, as the disk failed.", ["log/lost"], needs_log=True),
+    Metric("log_damaged_places", OTHER, lambda now: now.broker.journal.damages_found,
+           "Damaged places found in the log.", ["log/damaged"], needs_log=True),
+    Metric("log_failing", OTHER, lambda now: int(now.broker.journal.fault is not None),
+           "1 while the log cannot be written, 0 otherwise."),
+    Metric("loop_longest_block_seconds", SECONDS, "longest_block",
+           "The longest time that the event loop was busy with one thing, since the start.",
+           ["loop/longest block"], form=milliseconds),
+    Metric("loop_longest_log_block_seconds", SECONDS, "longest_log_block",
+           "The same, for work on the log.", ["loop/longest block by the log"], form=milliseconds),
+    Metric("uptime_seconds", SECONDS, lambda now: now.uptime,
+           "Seconds since the broker started.", ["uptime"], form=seconds),
+    Metric("process_cpu_seconds_total", SECONDS, lambda now: now.cpu_time,
+           "CPU time of the broker's process."),
+    Metric("process_resident_memory_bytes", BYTES, lambda now: now.memory, "Memory of the broker's process."),
 )
+# fmt: on
 
 
 def _bytes_on_disk(now: Metrics, stream: Stream) -> int | None:
@@ -465,7 +213,8 @@ def samples(metrics: Metrics) -> Iterator[Sample]:
     for metric in METRICS:
         value = metric.read(metrics) if metric.name else None
         if value is not None:
-            yield metric.sample([Value(value)])
+            topics = list(metric.topics)
+            yield Sample(metric.name, metric.kind, metric.unit, metric.help, topics, [Value(value)])
     streams = metrics.broker.journal.streams
     for one in STREAM_METRICS:
         values = [(stream.name, one.read(metrics, stream)) for stream in streams]

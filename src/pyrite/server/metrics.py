@@ -1,4 +1,4 @@
-"""The numbers behind the broker's metrics (metric_table.py)."""
+"""The values of the broker's metrics, which metric_table.py reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrite.server.memory import resident
 
 
 class Metrics:
-    """The numbers of one broker, as the rows of the table read them."""
+    """The values of one broker's metrics."""
 
     def __init__(self, broker: Broker, sizes: Sizes | None = None) -> None:
         self.broker = broker
@@ -21,7 +21,7 @@ class Metrics:
         self._started = broker.now
         self.commit_median: float | None = None
         self.commit_longest: float | None = None
-        """Seconds that commits took between the last two calls of `sample_commits`."""
+        """Seconds of commits between the last two calls of `sample_commits`."""
 
     @property
     def uptime(self) -> float:
@@ -30,21 +30,21 @@ class Metrics:
 
     @property
     def disconnected(self) -> int:
-        """Sessions whose client is away."""
-        return len(self.broker.sessions) - self.figures.connections
+        """Sessions of disconnected clients."""
+        return len(self.broker.sessions.by_id) - self.figures.connections
 
     @property
     def stored(self) -> int:
-        """Messages that wait in memory for sessions, and retained ones."""
+        """Messages waiting in memory for sessions, and retained messages."""
         return self.figures.messages_stored + len(self.broker.retained)
 
     @property
     def pending(self) -> int:
-        """Messages that were pulled and not acknowledged."""
+        """Messages fetched by consumers and not acknowledged."""
         return sum(len(one.pending) for one in self.broker.consumers.values())
 
     def sample_commits(self) -> None:
-        """Begin another interval of the times of commits."""
+        """Summarize the commits since the last call."""
         times = list(self.figures.commit_times)
         self.figures.commit_times.clear()
         if self.broker.journal.lasting:

@@ -1,4 +1,4 @@
-"""What systemd is told of a broker that it has started (sd_notify): that it is ready, and that it stops."""
+"""Notifies systemd that the broker is ready or stopping (sd_notify)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ STOPPING = "STOPPING=1"
 
 
 def notify(state: str) -> None:
-    """Tell the service manager, if there is one that wants to know."""
+    """Send a state to the service manager, if there is one."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return
-    if where.startswith("@"):  # a name that is in no file system
+    if where.startswith("@"):  # an abstract socket
         where = "\0" + where[1:]
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as teller:
-            teller.settimeout(1.0)
-            teller.sendto(state.encode(), where)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier:
+            notifier.settimeout(1.0)
+            notifier.sendto(state.encode(), where)
     except OSError as error:
-        logger.warning("the service manager could not be told %s: %s", state, error)
+        logger.warning("cannot notify the service manager of %s: %s", state, error)

@@ -1,4 +1,4 @@
-"""Opening the broker's listeners, each by its scheme, and closing them."""
+"""Opens and closes the broker's listeners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyrite.server.server import Server
 
 BACKLOG = 8_192
-"""Connections that may wait to be accepted; with asyncio's 100, 9,000 clients take 20 s to connect."""
+"""Maximum connections waiting to be accepted; with asyncio's 100, 9,000 clients take 20 s to connect."""
 
 
 class Listeners:
@@ -50,11 +50,11 @@ class Listeners:
             server.config, server.broker, Reads(server.broker.quotas), server.at_work
         )
         self.open: list[Listener] = []
-        """Where the broker listens, once all listeners are open."""
+        """The listeners with their actual ports, once all are open."""
 
     async def start(self) -> list[Listener]:
-        """Open all listeners and return them, with their actual ports; an error names its listener."""
-        # Together, as each child process takes its time to start; the first error is raised.
+        """Open all listeners and return them with their actual ports; an error names the listener."""
+        # At the same time, because child processes start slowly. The first error is raised.
         opened = await asyncio.gather(
             *(self._open_named(listener) for listener in self._config.listeners()), return_exceptions=True
         )
@@ -72,7 +72,7 @@ class Listeners:
             self._poller.stop_listening()
 
     def close(self) -> None:
-        """Close what is left; all connections are closed by now."""
+        """Close the poller and remove socket files. All connections must be closed."""
         if self._poller is not None:
             self._poller.close()
         for path in self._socket_files:
@@ -138,12 +138,10 @@ class Listeners:
 
 
 def _remove_stale_socket(path: Path, source: str) -> None:
-    """Remove the socket of a broker that is gone; one in use, or another file, stays."""
+    """Remove the socket of a broker that has ended; raise ConfigError for a socket in use or another file."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
-            raise ConfigError(
-                f"{source}: listen = 'unix://{path}': expected a socket or nothing there, found a file"
-            )
+            raise ConfigError(f"{source}: listen = 'unix://{path}': expected a socket or no file")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

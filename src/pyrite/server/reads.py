@@ -1,4 +1,4 @@
-"""Count the reads of the log and the waiting pulls of each user over HTTP and Flight."""
+"""Counts the reads of the log and the waiting pulls of each user over HTTP and Flight."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pyrite.broker.quotas import Quotas
 
 
 class Reads:
-    """Reads under way, counted for the account of each user over all processes."""
+    """Open reads, counted by user over all child processes."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
         self._accounts: dict[tuple[object, int], Account] = {}
-        """Account of each read, by the process that reads and the number of its question."""
+        """The account of each read, by child process and number of the request."""
 
-    def begin(self, process: object, number: int, who: Credentials) -> str:
-        """Count one more read and return "", or return why the user's quota refuses it."""
-        account = self._quotas.account_of(who)
+    def begin(self, process: object, number: int, caller: Credentials) -> str:
+        """Count a read; return an error text if the user's quota refuses it, otherwise ""."""
+        account = self._quotas.account_of(caller)
         refusal = self._quotas.refusal(account, "concurrent_reads")
         if not refusal:
             account.concurrent_reads += 1

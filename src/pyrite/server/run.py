@@ -1,4 +1,4 @@
-"""A broker's process, from its start to SIGTERM."""
+"""The broker's process: start, signals, shutdown."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SWITCH_INTERVAL = 0.000_1
 async def serve(
     config: Config, say: Callable[[str], None], reread: Callable[[], Config] | None = None
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; `say` is told where it listens, and that it is ready.
+    """Run a broker until SIGTERM or SIGINT; call `say` with its listeners and when it is ready.
 
-    At SIGHUP, `reread` returns the settings as they are then.
+    At SIGHUP, `reread` returns the current settings.
     """
     raise_descriptor_limit()
     keep_pages_small()
@@ -55,17 +55,17 @@ async def serve(
         await stopped.wait()
     finally:
         notify(STOPPING)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a stopping broker has nothing to reload
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a stopping broker does not reload
         await server.stop()
-        for number in (signal.SIGTERM, signal.SIGINT):  # the stop is over: another signal changes nothing
+        for number in (signal.SIGTERM, signal.SIGINT):  # stopped: ignore further signals
             signal.signal(number, signal.SIG_IGN)
 
 
 def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:
     """Make the event loop call `call` at each signal `number`.
 
-    Not `loop.add_signal_handler`: removing its handler restores the default action for a moment, and a SIGHUP
-    in that moment kills the process.
+    `loop.add_signal_handler` will not do: removing its handler briefly restores the default action, and a
+    SIGHUP would kill the process.
     """
     loop = asyncio.get_running_loop()
 

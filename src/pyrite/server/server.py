@@ -1,4 +1,4 @@
-"""The server: a broker, its listeners and its clock, from start to clean end."""
+"""The server: a broker with its listeners and timers, from start to clean shutdown."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.1
 """Seconds between two calls of the broker's `tick`."""
-GOODBYE = 1.0
-"""Seconds that clients have to take the last they are sent, when the broker stops."""
+SHUTDOWN_TIME = 1.0
+"""Seconds for clients to receive the last bytes when the broker stops."""
 
 
 class Server:
-    """One broker with its listeners. Made and used within a running event loop."""
+    """One broker with its listeners. Created and used within a running event loop."""
 
     def __init__(self, config: Config, reread: Callable[[], Config] | None = None) -> None:
         self.config = config
         self._reread = reread or (lambda: config)
-        """Returns the settings as they are now: some can change while the broker runs."""
+        """Returns the current settings, some of which can change while the broker runs."""
         self._loop = asyncio.get_running_loop()
         access = load_access(config)
         warn_of_exposed_files(config)
@@ -70,7 +70,7 @@ class Server:
         self.broker.quotas.max_connections = most_connections
         self.broker.tick(self._loop.time())
         self.awake = False
-        """Whether the code that runs now will flush the broker at its end."""
+        """True while code runs that will flush the broker at its end."""
         self._turn_comes = False
         self.memory = Memory()
         self.round = Round()
@@ -94,16 +94,16 @@ class Server:
                 config.stream,
                 writing=self._committing,
                 committing=ThreadWorker("pyrite-state", post),
-                reading=FairThreadWorker("pyrite-read", post, GOODBYE),
-                staging=ThreadWorker("pyrite-sinks", post, goodbye=GOODBYE),
+                reading=FairThreadWorker("pyrite-read", post, SHUTDOWN_TIME),
+                staging=ThreadWorker("pyrite-sinks", post, goodbye=SHUTDOWN_TIME),
                 upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
                 later=self.later,
             )
-        except OSError as error:  # that of a write does not name the file
+        except OSError as error:  # the error of a write does not name the file
             raise OSError(error.errno, error.strerror, error.filename or config.data) from None
 
     def _measure_log(self) -> Sizes:
-        """Count commits from now on; return what measures streams."""
+        """Start to count commits; return the object that measures streams."""
         if self.journal is None:
             return Sizes({})
         self._committing.figures = self.broker.figures
@@ -114,30 +114,30 @@ class Server:
     # Work in the event loop
 
     def _post(self, call: Callable[[], object]) -> None:
-        """Call something in the event loop's thread; from any other."""
+        """Call a function in the event loop; from any thread."""
         try:
             self._loop.call_soon_threadsafe(self.at_work, call)
         except RuntimeError:
-            pass  # the loop is closed, and so nobody waits any longer
+            pass  # the loop is closed
 
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call something after some seconds."""
+        """Call a function after some seconds."""
         return self._loop.call_later(seconds, self.at_work, call)
 
     def _check_log_in(self, job: Callable[[], Any], then: Callable[[Any], object]) -> None:
-        """Check a log-in in another thread: checking passwords is slow on purpose."""
+        """Check credentials in another thread: password hashing is slow on purpose."""
         if self._access_worker is None:
             self._access_worker = ThreadWorker("pyrite-access", self._post)
         self._access_worker.run(job, then)
 
     def at_work(self, call: Callable[[], object]) -> None:
-        """Call something, and flush what the broker has to send after it."""
+        """Call a function, then flush what the broker has to send."""
         began = time.monotonic()
         self.awake = True
         try:
             call()
-            self.broker.flush()
-        except Exception:  # whatever it is, it must not end what others wait for
+            self.broker.output.flush()
+        except Exception:  # other work must continue
             logger.exception("internal error")
         finally:
             self.sleep()
@@ -152,22 +152,22 @@ class Server:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Give turns to work that was interrupted, and flush."""
+        """Give interrupted work a turn, and flush."""
         self._turn_comes = False
         self.awake = True
         try:
-            self.broker.take_turns()
-            self.broker.flush()
+            self.broker.turns.take()
+            self.broker.output.flush()
         finally:
             self.sleep()
 
     def sleep(self) -> None:
-        """Note that the broker was flushed; work that was interrupted goes on in the next turn."""
+        """Record that the broker was flushed; schedule a turn for interrupted work."""
         self.awake = False
         now = time.monotonic()
         if now > self.memory.due_at:
             self.memory.collect_young(now)
-        if self.broker.has_interrupted:
+        if self.broker.turns.has_work:
             self._wake()
 
     def _tick(self) -> None:
@@ -177,14 +177,14 @@ class Server:
         events.settle()
 
     def read_later(self, connection: Conversation) -> None:
-        """Read no more from a client until others had their turn."""
+        """Pause reading from a client until others had their turn."""
         connection.transport.pause_reading()
         self._loop.call_soon(connection.resume_reading)
 
     # Start and stop
 
     async def start(self) -> list[Listener]:
-        """Open all listeners and return them, with their actual ports."""
+        """Open all listeners and return them with their actual ports."""
         try:
             listening = await self.listeners.start()
         except BaseException:
@@ -196,14 +196,14 @@ class Server:
         return listening
 
     def found(self) -> list[str]:
-        """Describe what was found in the data folder, a line for each stream."""
+        """Describe the data folder, one line per stream and per damage."""
         if self.journal is None:
             return []
-        lines = [f"stream {one.name}: {writer.opened}" for one, writer in self.journal.writers.items()]
+        lines = [f"stream {one.name}: {writer.opened}" for one, writer in self.journal.log.writers.items()]
         return [*lines, *(f"damaged: {damage}" for damage in self.journal.damages)]
 
     async def stop(self) -> None:
-        """Stop accepting, tell the clients, send what is still to be sent, close."""
+        """Stop accepting, disconnect clients, send pending output, and close."""
         listeners, connections = self.listeners, self.connections.all
         listeners.stop_accepting()
         for connection in list(connections):
@@ -212,7 +212,7 @@ class Server:
         for endpoint in listeners.datagrams:
             endpoint.datagrams.ended(Reason.SERVER_SHUTTING_DOWN)
             endpoint.close()
-        end = self._loop.time() + GOODBYE
+        end = self._loop.time() + SHUTDOWN_TIME
         while connections and self._loop.time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for connection in list(connections):
@@ -222,33 +222,33 @@ class Server:
             self._timer.cancel()
         listeners.close()
         if self._access_worker is not None:
-            # A plug-in may never return, and nobody waits for its answer any longer.
-            await self._loop.run_in_executor(None, self._access_worker.stop, GOODBYE)
+            # A plug-in may never return, so do not wait for it.
+            await self._loop.run_in_executor(None, self._access_worker.stop, SHUTDOWN_TIME)
         if self.journal is not None:
             await self._loop.run_in_executor(None, self.journal.close)
 
-    # What other servers override
+    # Overridden by other servers
 
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
-        """Make the connection of a client of a listener."""
+        """Return the connection for a client of a listener."""
         if listener.scheme == "line":
             return LineConnection(self.broker, self.config.line, transport, address, peer)
         return Connection(self.broker, self.config.mqtt, transport, address)
 
     def connection_refused(self, address: str) -> None:
-        """Note a connection that is one too many."""
+        """Called for a connection beyond a limit."""
 
-    # Settings that change
+    # Reload
 
     def reload(self) -> None:
-        """Read users, rules, certificates and quotas again; if one of them is wrong, all stay as they are."""
+        """Reload users, rules, certificates and quotas; if one is invalid, keep all of them."""
         try:
             config = self._reread()
             found = read_access_list(config.access) if config.access.in_use else None
             certificates = read_certificates(config)
             context = tls_context(config) if certificates is not None else None
         except ConfigError as error:
-            logger.error("the settings were not read again: %s", error)
+            logger.error("the settings were not reloaded: %s", error)
             return
         before, self._certificates = self._certificates, certificates
         certificates_changed = certificates != before
@@ -264,12 +264,12 @@ class Server:
         self._review(trust_changed)
         for process in self.listeners.children:
             process.renew(certificates_changed, trust_changed)
-        logger.warning("users, rules, certificates and quotas were read again")
+        logger.warning("users, rules, certificates and quotas were reloaded")
 
     def _review(self, trust_changed: bool) -> None:
-        """Disconnect clients that would not be let in any more, and end subscriptions no longer allowed.
+        """Disconnect clients whose credentials are no longer valid, and end forbidden subscriptions.
 
-        If other certificates of clients are trusted than before, clients over TLS have to connect again.
+        If `trust_changed`, disconnect all clients over TLS.
         """
         self.broker.access_changed()
         over_udp = [one for endpoint in self.listeners.datagrams for one in endpoint.datagrams.connections()]
@@ -281,11 +281,11 @@ class Server:
                 if not stays:
                     connection.ended(Reason.NOT_AUTHORIZED)
                 continue
-            if stays and self.broker.is_welcome(connection.credentials):
+            if stays and self.broker.policy.is_welcome(connection.credentials):
                 try:
-                    self.broker.prune(session, connection.credentials)
+                    self.broker.subscribing.prune(session, connection.credentials)
                     continue
-                except Exception:  # a plug-in may do anything
+                except Exception:  # a plug-in may raise anything
                     logger.exception("internal error in the access plug-in")
-            session.will = None  # its author has no rights any more
+            session.will = None  # the client has no rights any more
             connection.ended(Reason.NOT_AUTHORIZED)

@@ -1,11 +1,11 @@
-"""MQTT straight over TCP and Unix sockets: a poller of our own, nested in the event loop. HOT.
+"""MQTT over plain TCP and Unix sockets: our own poller, nested in the event loop. HOT.
 
-An asyncio transport costs 1,200 bytes a connection in uvloop, and a call through several layers for every
-read and write. Plain sockets need none of that: all of them sit in one epoll, which the event loop watches
-like a single descriptor. One wake-up brings everything that is ready; each socket is read once, so that
-no client can starve another; and then everything that is to be sent goes out, one write a client.
+An asyncio transport costs 1,200 bytes per connection in uvloop, and several calls for every read and write.
+Plain sockets avoid both: they share one epoll, which the event loop watches as a single descriptor. After a
+wake-up, each ready socket is read once, so that no client can starve another. Then all pending output is
+sent, with one write per client.
 
-TLS and WebSocket connections, and systems without epoll, go through asyncio's transports (streams.py).
+TLS and WebSocket connections, and systems without epoll, use asyncio's transports (streams.py).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 READ_SIZE = 256 * 1024
-"""Bytes read from one client at a time: also the most that a batch can be, unless one packet is larger."""
+"""Maximum bytes of one read, and of a batch, unless one packet is larger."""
 EVENTS = 128
-"""Sockets handled before what came of it is sent; the kernel lets those that had to wait go first then."""
+"""Maximum sockets handled before a flush; the kernel returns the remaining ones first next time."""
 WRITE_PIECES = 64
-"""Pieces of what waits for a slow client that are written in one go."""
+"""Maximum buffers per write to a slow client."""
 TURN = 0.001
-"""Seconds after which the event loop has its turn, even if more is ready."""
+"""Seconds after which the event loop gets a turn, even if more sockets are ready."""
 TRICKLE = 4 * 1024
 """Fewer bytes than this, with more there already, are a flood of single packets. Reading each as it comes
 costs a system call and a wake-up at either end, so it is given a moment to gather. A client that waits for an
@@ -52,13 +52,13 @@ packets singly at 230,000 a second takes 0.4 of a core with the nap, and a whole
 BREATH = 0.000_02
 """That moment where it is other clients: long enough that their packets share a write to the subscriber."""
 
-# Level-triggered; hang-ups and errors show when reading.
+# Level-triggered; reading reports hang-ups and errors.
 _READ = getattr(select, "EPOLLIN", 1)
 _WRITE = getattr(select, "EPOLLOUT", 4)
 
 
 class SocketTransport:
-    """One client's socket: writes at once what the kernel takes, and keeps the rest until it takes that."""
+    """One client's socket: writes immediately what the kernel accepts, and keeps the rest."""
 
     __slots__ = ("_closing", "_descriptor", "_paused", "_pending", "_poller", "_waiting", "connection")
 
@@ -73,7 +73,7 @@ class SocketTransport:
         self._paused = False
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send `data`, now or as soon as the client takes it."""
+        """Send `data`, now or as soon as the socket is writable."""
         if self._descriptor < 0 or self._closing:
             return
         pending = self._pending
@@ -94,24 +94,22 @@ class SocketTransport:
             self._watch()
 
     def _watch(self) -> None:
-        """Have the poller look for what this socket is waiting for."""
+        """Update the events that the poller waits for."""
         if self._descriptor >= 0:
             reading = 0 if self._paused else _READ
             writing = 0 if self._pending is None else _WRITE
             self._poller.epoll.modify(self._descriptor, reading | writing)
 
     def pause_reading(self) -> None:
-        """Read nothing from the client until further notice."""
         self._paused = True
         self._watch()
 
     def resume_reading(self) -> None:
-        """Read from the client again."""
         self._paused = False
         self._watch()
 
     def writable(self) -> None:
-        """Send more of what waits."""
+        """Send more pending output."""
         pending = self._pending
         if pending is None:
             return
@@ -140,14 +138,14 @@ class SocketTransport:
             self.connection.drained()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait for the client."""
+        """Return the bytes of pending output."""
         return self._waiting
 
     def close(self) -> None:
-        """Send what waits, then end; the client has a moment to read it (the connection aborts in the end).
+        """Send pending output, then shut down our half; the connection aborts later.
 
-        A socket that is closed with input unread is reset, and the client may lose what it was sent last;
-        so only our half is closed, until the client closes its own.
+        Closing a socket with unread input resets it, and the client may lose the last bytes. So our half is
+        shut down first, until the client closes its half.
         """
         if not self._closing and self._descriptor >= 0:
             self._closing = True
@@ -167,7 +165,7 @@ class SocketTransport:
             self.abort()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         descriptor = self._descriptor
         if descriptor >= 0:
             self._descriptor = -1
@@ -176,11 +174,11 @@ class SocketTransport:
             self._waiting = 0
             self._poller.forget(descriptor)
             self.connection.lost()
-            del self.connection  # which knows this one: no garbage is left for Python to look for
+            del self.connection  # break the reference cycle
 
 
 class Poller:
-    """All plain sockets of a server: those that listen, and those of clients."""
+    """All plain sockets of a server: listening sockets, and those of clients."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -189,15 +187,15 @@ class Poller:
         self._acceptors: list[Acceptor] = []
         self._transports: dict[int, SocketTransport] = {}
         self._rounds = 0
-        """How many times more was ready, each time, when all that was ready had been handled."""
+        """Consecutive rounds after which more sockets were ready."""
         self._lost: list[SocketTransport] = []
         self._buffer = bytearray(READ_SIZE)
         self._buffers = [self._buffer]
         self._view = memoryview(self._buffer)
         self._small_buffers = [self._view[: max(1, server.config.limits.before_login)]]
-        """For clients that have not logged in."""
+        """The buffer for clients before log-in."""
         self._left: list[tuple[int, int]] = []
-        """What was found ready, and is handled first in the next round: this one took long enough."""
+        """Ready sockets that are left for the next round because this one took too long."""
         self._loop.add_reader(self.epoll.fileno(), self._ready)
         sharpen_timers()
 
@@ -205,18 +203,18 @@ class Poller:
         """Accept the connections of a listener."""
         for listening in sockets:
             if listening.family != socket.AF_UNIX:
-                # Accepted sockets inherit it: what is written is sent at once, as it is batched already.
+                # Inherited by accepted sockets. Output is batched already, so it is sent immediately.
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._acceptors.append(Acceptor(sockets, partial(self._accepted, listener)))
 
     def stop_listening(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
 
     def close(self) -> None:
-        """End; all connections are closed by now."""
+        """Close the epoll. All connections must be closed."""
         self._loop.remove_reader(self.epoll.fileno())
         self.epoll.close()
 
@@ -224,12 +222,12 @@ class Poller:
         """Close a client's socket."""
         transport = self._transports.pop(descriptor)
         self._server.connections.close(transport.connection, descriptor)
-        os.close(descriptor)  # which takes it out of the epoll as well
+        os.close(descriptor)  # also removes it from the epoll
 
     def lost_soon(self, transport: SocketTransport) -> None:
-        """End a connection that turned out to be broken while something was sent to it.
+        """Close a connection that broke during a write.
 
-        Not at once: whoever is sending may be in the middle of going through the subscribers.
+        The caller may be iterating over subscribers, so the connection is closed later.
         """
         if not self._lost:
             self._loop.call_soon(self._end_lost)
@@ -241,10 +239,7 @@ class Poller:
             transport.abort()
 
     def _ready(self) -> None:
-        """Handle everything that is ready, then send all that came of it; and again, while there is more.
-
-        Not for long: the event loop has other things to do.
-        """
+        """Handle all ready sockets and flush; repeat while sockets are ready, for one turn."""
         server, poll = self._server, self.epoll.poll
         began = monotonic()
         until = began + TURN
@@ -254,7 +249,7 @@ class Poller:
             while ready:
                 self._left = []
                 is_flood = self._handle(ready, until)
-                server.broker.flush()
+                server.broker.output.flush()
                 self._rounds += 1
                 if monotonic() > until:
                     break
@@ -264,7 +259,7 @@ class Poller:
                     ready = poll(0, EVENTS)
             else:
                 self._rounds = 0
-        except Exception:  # whatever it is, it must not take the listeners down
+        except Exception:  # the listeners must stay open
             logger.exception("internal error")
         finally:
             server.sleep()
@@ -285,14 +280,14 @@ class Poller:
         for number, (descriptor, events) in enumerate(ready, 1):
             transport = transports.get(descriptor)
             if transport is None:
-                continue  # it was closed after it was found ready
+                continue  # closed in the meantime
             if events & _WRITE:
                 transport.writable()
                 if events == _WRITE or descriptor not in transports:
                     continue
             connection = transport.connection
             if connection.interrupted and events == _READ:
-                continue  # it waits for its turn since this was found
+                continue  # it waits for its turn
             try:
                 size = readv(descriptor, small if connection.session is None else buffers)
             except BlockingIOError:

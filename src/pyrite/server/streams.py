@@ -1,8 +1,9 @@
-"""Connections over asyncio's streams: TLS; and plain sockets, on systems without epoll."""
+"""Connections over asyncio transports: TLS, and plain sockets on systems without epoll."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -17,16 +18,20 @@ if TYPE_CHECKING:
     from pyrite.server.server import Server
 
 HIGH_WATER = 64 * 1024
-"""Bytes waiting for a client above which asyncio tells when they have gone down again."""
+"""Bytes of pending output above which asyncio reports when they were sent."""
 LARGE_READ = 64 * 1024
-"""Bytes after which others have their turn; uvloop would go on reading, up to 8 MiB from one client."""
+"""Bytes after which other clients get a turn; uvloop would read up to 8 MiB from one client."""
 MAX_HELD = 1024 * 1024
-"""Bytes that may come from a TLS client that has logged in, while it waits for its turn."""
+"""Maximum bytes received from a TLS client after log-in while it waits for its turn."""
 
 
 def is_encrypted(transport: Transport) -> bool:
-    """Tell whether a connection's transport is TLS."""
+    """Return True if a connection's transport is TLS."""
     return isinstance(transport, StreamProtocol) and transport.is_encrypted
+
+
+WRITTEN_AT_ONCE = 64 * 1024
+"""Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
 
 
 class Round:
@@ -53,14 +58,24 @@ class Round:
 
 
 class StreamProtocol(asyncio.Protocol):
-    """Joins one asyncio transport to one connection of a client, for which it is the transport.
+    """Connects an asyncio transport and a client's connection, whose transport it is.
 
     uvloop's TLS loses decrypted input if the client closes while reading is paused, so reading from a TLS
-    client is paused only where its input would grow without bound. If the client closes while its input waits
-    for a turn, the connection ends after that input is handled.
+    client is paused only if its input would grow without limit. If the client closes while its input waits
+    for a turn, the connection ends after that input was handled.
     """
 
-    __slots__ = ("_held", "_listener", "_lost", "_tls", "connection", "server", "transport")
+    __slots__ = (
+        "_closes",
+        "_held",
+        "_listener",
+        "_lost",
+        "_tls",
+        "_unsent",
+        "connection",
+        "server",
+        "transport",
+    )
 
     def __init__(self, server: Server, listener: Listener) -> None:
         self.server = server
@@ -70,17 +85,21 @@ class StreamProtocol(asyncio.Protocol):
         self._tls = False
         self._held = 0
         self._lost = False
-        """Whether the transport is gone, but input still waits for its turn."""
+        """True if the transport is closed, but input still waits for a turn."""
+        self._unsent: deque[memoryview] | None = None
+        """Output that is encrypted in later turns."""
+        self._closes = False
+        """Whether the transport is closed after that."""
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether it is TLS."""
+        """True for TLS."""
         return self._tls
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start a connection, if there is room for one more."""
+        """Open a connection, if there is room."""
         transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         address = self.server.connections.admit(address_of(peer))
@@ -111,7 +130,7 @@ class StreamProtocol(asyncio.Protocol):
         self.pace(len(data))
 
     def pace(self, size: int) -> None:
-        """See to it that others have their turn, after so many bytes."""
+        """Pause reading after so many bytes if other clients need a turn."""
         connection = self.connection
         if connection is None:
             return
@@ -125,25 +144,26 @@ class StreamProtocol(asyncio.Protocol):
 
     @property
     def _most_held(self) -> int:
-        """Bytes that may come from a TLS client while it waits for its turn."""
+        """Maximum bytes received from a TLS client while it waits for its turn."""
         known = self.connection is not None and self.connection.session is not None
         return MAX_HELD if known else self.server.config.limits.before_login
 
     def eof_received(self) -> bool:
-        """The client sends nothing more. TLS ends both ways then; otherwise the connection decides."""
+        """Handle the end of input; TLS closes both directions, otherwise the connection decides."""
         if self._tls or self.connection is None:
             return False
         self.connection.input_ended()
         return True
 
     def resume_writing(self) -> None:
-        """The client has taken most of what waited for it."""
+        """Continue sending: most pending output was sent."""
         if self.connection is not None:
             self.connection.drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection, as soon as its input is handled."""
+        """End the connection once its input was handled."""
         transport, self.transport = self.transport, None
+        self._unsent = None
         if self.connection is None:
             return
         if exc is None:
@@ -155,7 +175,7 @@ class StreamProtocol(asyncio.Protocol):
         self._end(-1 if endpoint is None else endpoint.fileno())
 
     def _input_waits(self) -> bool:
-        """Return whether input of a client that has logged in waits for a turn."""
+        """Return True if input of a client waits for a turn, after log-in."""
         connection = self.connection
         return connection is not None and connection.session is not None and connection.interrupted
 
@@ -166,23 +186,53 @@ class StreamProtocol(asyncio.Protocol):
             connection.lost()
 
     def _end_if_lost(self) -> None:
-        """End the connection, once its caller is done, if the transport is gone."""
+        """End the connection soon, if the transport is closed."""
         if self._lost:
             asyncio.get_running_loop().call_soon(self._end)
 
-    # What the MQTT connection calls
+    # Called by the connection
 
     def write(self, data: bytes | bytearray) -> None:
         """Send bytes."""
-        if self.transport is not None:
+        self._put(data)
+
+    def _put(self, data: bytes | bytearray) -> None:
+        """Hand bytes to the transport; if encrypting them takes long, in turns."""
+        if self.transport is None:
+            return
+        if self._unsent is not None:
+            self._unsent.append(memoryview(data))
+        elif self._tls and len(data) > WRITTEN_AT_ONCE:
+            view = memoryview(data)
+            self.transport.write(view[:WRITTEN_AT_ONCE])
+            self._unsent = deque((view[WRITTEN_AT_ONCE:],))
+            self.server.broker.turns.soon(self._put_more)
+        else:
             self.transport.write(data)
 
+    def _put_more(self) -> None:
+        until = monotonic() + TURN
+        unsent = self._unsent
+        while unsent and self.transport is not None:
+            if monotonic() > until:
+                self.server.broker.turns.soon(self._put_more)
+                return
+            data = unsent.popleft()
+            self.transport.write(data[:WRITTEN_AT_ONCE])
+            if len(data) > WRITTEN_AT_ONCE:
+                unsent.appendleft(data[WRITTEN_AT_ONCE:])
+        self._unsent = None
+        if self.transport is not None and self._closes:
+            self.transport.close()
+        elif self.connection is not None:
+            self.connection.drained()
+
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait for the client."""
-        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+        """Return the bytes of pending output."""
+        waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        return waiting + sum(map(len, self._unsent or ()))
 
     def pause_reading(self) -> None:
-        """Read nothing from the client until further notice."""
         self._held = 0
         if not self._tls:
             self._pause()
@@ -192,20 +242,24 @@ class StreamProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read from the client again."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
         if not self._input_waits():
             self._end_if_lost()
 
     def close(self) -> None:
-        """Close once everything is sent."""
-        if self.transport is not None:
-            self.transport.close()
+        """Close once pending output was sent."""
+        self._close_transport()
         self._end_if_lost()
 
+    def _close_transport(self) -> None:
+        if self._unsent is not None:
+            self._closes = True
+        elif self.transport is not None:
+            self.transport.close()
+
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         if self.transport is not None:
             self.transport.abort()
         self._end_if_lost()

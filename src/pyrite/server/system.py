@@ -1,4 +1,4 @@
-"""$SYS: the broker's metrics as retained messages, under the names that mosquitto's users know."""
+"""$SYS: the broker's metrics as retained messages, on the same topics as mosquitto's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _counter(topic: str) -> Metric:
 
 
 class System:
-    """Publishes the metrics every `interval` seconds; those that have not changed are not published again."""
+    """Publishes changed metrics every `interval` seconds."""
 
     def __init__(self, metrics: Metrics, interval: float, version: str) -> None:
         self.metrics = metrics
@@ -50,7 +50,7 @@ class System:
         self.due()
 
     def due(self) -> None:
-        """Publish the metrics, and again after the interval."""
+        """Publish the metrics, and schedule the next time."""
         self.metrics.sample_commits()
         for metric in METRICS:
             self._publish_metric(metric)
@@ -70,7 +70,7 @@ class System:
                 self._publish(topic, metric.form(value))
 
     def _publish_alarms(self) -> None:
-        """Publish at once what is wrong with the log."""
+        """Publish the log's alarms immediately."""
         for metric in METRICS:
             if metric.name in ("log_damaged_places", "log_lost_messages_total"):
                 self._publish_metric(metric)
@@ -88,7 +88,7 @@ class System:
     def _publish(self, name: str, value: str) -> None:
         if self._published.get(name) != value:
             self._published[name] = value
-            self.broker.publish(Batch((PREFIX + name).encode(), value.encode(), retain=True))
+            self.broker.publishing.publish(Batch((PREFIX + name).encode(), value.encode(), retain=True))
 
     def _load_averages(self) -> Iterator[tuple[str, str]]:
         """Yield moving averages of counters, per minute, over the last 1, 5 and 15 minutes."""

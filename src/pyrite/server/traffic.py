@@ -7,13 +7,13 @@ import struct
 import sys
 
 _BYTES_ACKED_AT = 120
-"""Where `struct tcp_info` has the bytes sent and acknowledged; those received follow them."""
+"""Offset of tcpi_bytes_acked in `struct tcp_info`; tcpi_bytes_received follows."""
 
 
 def traffic(descriptor: int) -> tuple[int, int] | None:
-    """Return the bytes received and sent over a socket; None where the kernel does not tell.
+    """Return the bytes received and sent over a socket; None if the kernel does not count them.
 
-    The kernel counts them anyway, so the hot path need not.
+    The kernel counts them anyway, so the hot path does not have to.
     """
     if sys.platform != "linux" or descriptor < 0:
         return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 FRAME_SLACK = 1024 * 1024
 FRAMES_TOGETHER = 1024
-"""Bytes of frames between two looks at the clock: the smallest frame has 6, and takes some 10 us."""
+"""Bytes of frames between two checks of the clock: the smallest frame has 6 bytes and takes 10 µs."""
 _QUIET = logging.getLogger("pyrite.websocket")
 _QUIET.setLevel(logging.ERROR)
 
@@ -41,7 +41,7 @@ def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprot
 
 
 def is_foreign(origin: str | None) -> bool:
-    """Tell whether a browser was sent here by a page that is not from this machine; others say no origin."""
+    """Return True for the Origin of a page on another machine. Only browsers send an Origin."""
     if origin is None:
         return False
     try:
@@ -52,7 +52,7 @@ def is_foreign(origin: str | None) -> bool:
 
 
 class WebSocketProtocol(StreamProtocol):
-    """Joins one asyncio transport to one MQTT connection through WebSocket frames."""
+    """Connects an asyncio transport and an MQTT connection through WebSocket frames."""
 
     __slots__ = ("_rest", "_unread", "_waits", "local", "path", "websocket")
 
@@ -66,17 +66,14 @@ class WebSocketProtocol(StreamProtocol):
             logger=_QUIET,
         )
         self._rest = b""
-        """What came and waits for the client's turn."""
+        """Received bytes that wait for the client's turn."""
         self._waits = False
         """Whether a turn was asked for: until then, frames are not taken apart."""
         self._unread = 0
-        """Bytes of a handshake that is not complete."""
+        """Bytes of an incomplete handshake."""
 
     def data_received(self, data: bytes) -> None:
-        """Take frames apart, a piece of what came at a time, and feed what is in them.
-
-        The pieces are small, as each of their bytes may be a frame; the rest waits for the client's turn.
-        """
+        """Parse frames in small pieces, for one turn; the rest waits for the next turn."""
         if self._waits or self.server.round.is_over():
             self._rest += data
             self._pause_if_full()
@@ -105,10 +102,10 @@ class WebSocketProtocol(StreamProtocol):
     def _ask_for_a_turn(self) -> None:
         if not self._waits and self.connection is not None:
             self._waits = True
-            self.server.broker.interrupted(self)
+            self.server.broker.turns.add(self)
 
     def go_on(self) -> None:
-        """Take the rest of what came apart, for another turn."""
+        """Parse the rest for another turn."""
         self._waits = False
         rest, self._rest = self._rest, b""
         self._take(rest)
@@ -116,19 +113,19 @@ class WebSocketProtocol(StreamProtocol):
             self.resume_reading()
 
     def _pause_if_full(self) -> None:
-        """Pause reading; of TLS only where the input would grow without bound."""
+        """Pause reading; with TLS, only if the input would grow without limit."""
         if not self._tls or len(self._rest) > self._most_held:
             self._pause()
 
     def _input_waits(self) -> bool:
-        """Return whether input of a client that has logged in waits for a turn."""
+        """Return True if input of a client waits for a turn, after log-in."""
         connection = self.connection
         return super()._input_waits() or (
             connection is not None and connection.session is not None and bool(self._rest)
         )
 
     def resume_reading(self) -> None:
-        """Read from the client again; close if its last frame, which ends the connection, has come."""
+        """Resume reading; close if the client's closing frame was received."""
         super().resume_reading()
         self._send()
 
@@ -156,7 +153,7 @@ class WebSocketProtocol(StreamProtocol):
                     websocket.fail(CloseCode.UNSUPPORTED_DATA, "MQTT travels in binary frames")
 
     def eof_received(self) -> bool:
-        """Close: nothing more comes. Input that waits for a turn is handled before the connection ends."""
+        """Close at the end of input, unless input waits for a turn."""
         if not self._input_waits():
             self.websocket.receive_eof()
             self._send()
@@ -169,13 +166,17 @@ class WebSocketProtocol(StreamProtocol):
             text = f"MQTT over WebSocket is at {self.path}"
             response = websocket.reject(HTTPStatus.NOT_FOUND, text + "\n")
         elif self._takes_certificates and not self._is_own_page(origin, request.headers.get("Host", "")):
-            # The browser shows the user's certificate for any page, and no one is asked.
-            response = websocket.reject(HTTPStatus.FORBIDDEN, "this listener is for the broker's own pages\n")
-            text = f"it is a page of {origin}, and this listener, with client certificates, is for own pages"
+            # Browsers present the user's certificate for any page, without asking.
+            response = websocket.reject(
+                HTTPStatus.FORBIDDEN, "this listener accepts the broker's own pages only\n"
+            )
+            text = f"a page of {origin}; with client certificates, only the broker's own pages are accepted"
         elif self.local and self._is_foreign(origin):
-            # Any page that someone on this machine looks at could be a client otherwise, without a log-in.
-            response = websocket.reject(HTTPStatus.FORBIDDEN, "this listener is for pages of this machine\n")
-            text = f"it is a page of {origin}, and this listener is for pages of this machine"
+            # Otherwise, any page open on this machine could connect without a log-in.
+            response = websocket.reject(
+                HTTPStatus.FORBIDDEN, "this listener accepts pages of this machine only\n"
+            )
+            text = f"a page of {origin}; only pages of this machine are accepted"
         else:
             response = websocket.accept(request)
             text = str(websocket.handshake_exc)
@@ -184,19 +185,19 @@ class WebSocketProtocol(StreamProtocol):
             self._refuse(text)
 
     def _refuse(self, reason: str) -> None:
-        """Note that no WebSocket comes of it."""
+        """Record the reason for refusing the handshake."""
         if self.connection is not None and not self.connection.why:
             self.connection.tell_refused(0, f"WebSocket: {reason}")
 
     @property
     def _takes_certificates(self) -> bool:
-        """Whether a browser may show its user's certificate here."""
+        """True if client certificates are accepted."""
         return self._listener.tls and bool(self.server.config.tls.client_ca)
 
     def _is_own_page(self, origin: str | None, host: str) -> bool:
-        """Tell whether a page comes from this listener, from the dashboard, or from `http.public_url`.
+        """Return True for a page of this host, the dashboard, or `http.public_url`.
 
-        `host` is the name and port that the client asked for. Only browsers send an origin.
+        `host` is the Host header. Only browsers send an Origin.
         """
         if origin is None:
             return True
@@ -209,41 +210,41 @@ class WebSocketProtocol(StreamProtocol):
             own.add(origin_of(f"https://{host}"))
             own.update(origin_of(f"https://{name}:{port}") for port in ports)
         except ValueError:
-            pass  # the Host is no name with a port
+            pass  # an invalid Host
         return origin in own
 
     def _is_foreign(self, origin: str | None) -> bool:
-        """Tell whether a browser was sent here by a page that is neither from this machine nor our own."""
+        """Return True for a page that is neither of this machine nor of `http.public_url`."""
         public_url = self.server.config.http.public_url
         return is_foreign(origin) and not (public_url and origin == origin_of(public_url))
 
     def _send(self) -> None:
-        """Send what the WebSocket protocol has to say, and close if it is done."""
+        """Send pending frames, and close after the closing handshake."""
         transport = self.transport
         if transport is None:
             return
         over = self.websocket.handshake_exc is not None
         for data in self.websocket.data_to_send():
             if data:
-                transport.write(data)
+                self._put(data)
             else:
                 over = True
         if (over or self.websocket.close_expected()) and not self._input_waits():
             if self.connection is not None:
                 self.connection.hung_up()
-            transport.close()
+            self._close_transport()
         limits = self.server.config.limits
-        if transport.get_write_buffer_size() > 2 * limits.max_waiting_bytes + limits.max_packet_size:
-            transport.abort()  # it does not read the answers to its pings
+        if self.get_write_buffer_size() > 2 * limits.max_waiting_bytes + limits.max_packet_size:
+            transport.abort()  # the client does not read the answers to its pings
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send bytes of MQTT as one frame."""
+        """Send MQTT bytes as one frame."""
         if self.websocket.state is State.OPEN:
             self.websocket.send_binary(bytes(data))
             self._send()
 
     def close(self) -> None:
-        """Say goodbye, and close."""
+        """Send a closing frame, and close."""
         if self.websocket.state is State.OPEN:
             self.websocket.send_close(CloseCode.NORMAL_CLOSURE)
             self._send()

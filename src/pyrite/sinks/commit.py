@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyrite.broker.core import SYSTEM, TURN
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, MixedBatch
+from pyrite.broker.policy import Refusal
+from pyrite.broker.timers import TURN
 from pyrite.journal.sink_state import PendingCommit, SinkState
 from pyrite.sinks.batches import batches_of
 from pyrite.storage.query import QueryError
@@ -30,13 +31,13 @@ from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account
-    from pyrite.broker.subscriptions import Route
+    from pyrite.broker.routes import Route
     from pyrite.sinks.sinks import Sinks
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MayPublish = Callable[[str], bool]
+RefusePublish = Callable[[bytes], Refusal | None]
 Answer = Callable[[bool, str], object]
 """Called with True if this call committed the batch (False if it was committed before), and an error text."""
 
@@ -56,7 +57,7 @@ class SinkCommit:
         state: SinkState,
         batch: int,
         parts: list[str],
-        may_publish: MayPublish,
+        refuse: RefusePublish,
         answer: Answer,
         user: str | None = None,
     ) -> None:
@@ -68,7 +69,7 @@ class SinkCommit:
         self._batch = batch
         self.parts = parts
         """The parts of this request; an earlier attempt may have saved other parts in `state.pending`."""
-        self._may_publish = may_publish
+        self._refuse = refuse
         self._answer = answer
         self._origin = f"{state.name}/{batch}"
         self._skip: dict[str, int] = {}
@@ -148,14 +149,14 @@ class SinkCommit:
                 return
         state = self.state
         if self._user is not None and state.owner not in (None, self._user):
-            self._end(False, f"sink {state.name!r} is another user's: choose another name")
+            self._end(False, f"sink {state.name!r} belongs to another user: choose another name")
             return
         if self._user is not None:
             state.owner = self._user
             state.staged.clear()
         since = {stream.name: stream.next_offset for stream in self._journal.streams}
         self.state.pending = PendingCommit(self._batch, self.parts, since)
-        self._journal.save_sink(self.state)
+        self._journal.state.save_sink(self.state)
         self._journal.after(lambda: self._attempt(self._publish))
 
     def _refusal(self, topic: str) -> str:
@@ -164,11 +165,8 @@ class SinkCommit:
             check_topic(name, self._broker.limits.max_topic_levels)
         except InvalidTopic as wrong:
             return str(wrong)
-        if name.startswith(SYSTEM):
-            return "only the broker publishes on $SYS"
-        if not self._may_publish(topic):
-            return "not authorized"
-        return self._broker.catalog.refusal(name)
+        refusal = self._refuse(name)
+        return "" if refusal is None else refusal.text
 
     # Finish an earlier attempt
 
@@ -238,7 +236,7 @@ class SinkCommit:
         until = broker.clock() + TURN
         while ready:
             if self._journal.full:
-                broker.choke(self)
+                broker.turns.wait_for_journal(self)
                 return
             if broker.fan_outs.is_full and broker.fan_outs.has_to_wait(
                 ready[0].parts()[0].topic, ready[0].count
@@ -250,7 +248,7 @@ class SinkCommit:
                 return
             self._publish_batch(ready.popleft())
             if ready and broker.clock() > until:
-                broker.interrupted(self)
+                broker.turns.add(self)
                 return
         self._run(self._next, self._came)
 
@@ -274,10 +272,10 @@ class SinkCommit:
         """Publish a batch, and charge it to the sink's owner if they have a rate quota."""
         meter = self._meter
         if meter is None:
-            self._broker.publish(batch, route, self._published)
+            self._broker.publishing.publish(batch, route, self._published)
         else:
             meter.charge(batch.count, len(batch.data))
-            self._broker.publish_for(meter, batch, route, self._published)
+            self._broker.publishing.publish_for(meter, batch, route, self._published)
 
     @property
     def _account(self) -> Account | None:
@@ -296,7 +294,7 @@ class SinkCommit:
             return
         state = self.state
         state.batch, state.used, state.pending = self._batch, self._journal.wall(), None
-        self._journal.save_sink(state)
+        self._journal.state.save_sink(state)
         self._journal.after(partial(self._end, True, ""))
 
     def _end(self, committed: bool, wrong: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.timers import NO_SLOT
 from pyrite.journal.sink_state import SinkState
-from pyrite.sinks.commit import Answer, MayPublish, SinkCommit, log_failure
+from pyrite.sinks.commit import Answer, RefusePublish, SinkCommit, log_failure
 from pyrite.sinks.staging import KEPT, Staging
 from pyrite.storage.query import QueryError
 
@@ -48,7 +48,7 @@ class Sinks:
             kept = FORGET_AFTER if state.batch >= 0 else KEPT
             if state.pending is None and state.used < now - kept:
                 del journal.sinks[state.name]
-                journal.drop_sink(state.name)
+                journal.state.drop_sink(state.name)
         for state in list(journal.sinks.values()):
             if state.pending is not None:
                 logger.warning(
@@ -97,7 +97,7 @@ class Sinks:
             return state, f"sink {sink!r}: {MAX_UNCOMMITTED} parts are staged and none is committed"
         state.staged[part] = user
         state.used = max(state.used, self.journal.wall())
-        self.journal.save_sink(state)
+        self.journal.state.save_sink(state)
         return state, ""
 
     def _forget_staged(self, state: SinkState, parts: Sequence[str]) -> None:
@@ -105,9 +105,9 @@ class Sinks:
             state.staged.pop(part, None)
         if not state.staged and state.owner is None and state.batch < 0 and state.pending is None:
             self.journal.sinks.pop(state.name, None)
-            self.journal.drop_sink(state.name)
+            self.journal.state.drop_sink(state.name)
         else:
-            self.journal.save_sink(state)
+            self.journal.state.save_sink(state)
 
     def delete(self, sink: str, told: Told) -> None:
         """Delete a sink: its owner, the number of its last batch, and its staged parts."""
@@ -118,7 +118,7 @@ class Sinks:
             told(f"sink {sink!r}: a commit is in progress")
         else:
             del self.journal.sinks[sink]
-            self.journal.drop_sink(sink)
+            self.journal.state.drop_sink(sink)
             self.remove(sink, None, lambda wrong: self.journal.after(lambda: told(wrong)))
 
     # Staging
@@ -225,7 +225,7 @@ class Sinks:
         sink: str,
         batch: int,
         parts: Sequence[str],
-        may_publish: MayPublish,
+        refuse: RefusePublish,
         answer: Answer,
         user: str | None = None,
     ) -> None:
@@ -241,12 +241,12 @@ class Sinks:
                 return
         if state.pending is not None and state.pending.batch != batch and not self._is_under_way(sink):
             self._finish(state, log_failure)  # promised earlier, so finished first
-        self._add(SinkCommit(self, state, batch, list(parts), may_publish, answer, user))
+        self._add(SinkCommit(self, state, batch, list(parts), refuse, answer, user))
 
     def _finish(self, state: SinkState, told: Told) -> None:
         """Finish a commit that was interrupted, after the commits in progress."""
         batch = -1 if state.pending is None else state.pending.batch
-        self._add(SinkCommit(self, state, batch, [], lambda _: True, lambda _, wrong: told(wrong)))
+        self._add(SinkCommit(self, state, batch, [], lambda _: None, lambda _, wrong: told(wrong)))
 
     def _is_under_way(self, sink: str) -> bool:
         return any(one.state.name == sink for one in self._commits)

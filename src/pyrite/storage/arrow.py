@@ -15,7 +15,6 @@ from pyrite.storage import frames
 from pyrite.storage.files import Files
 from pyrite.storage.frames import Damaged
 from pyrite.storage.index import (
-    INDEX_HEADER,
     NO_RECORDS,
     RECORD,
     Records,
@@ -23,12 +22,12 @@ from pyrite.storage.index import (
     end_of,
     index_of,
     prove,
-    proven,
     read_index,
     record_of,
     write_index,
 )
 from pyrite.storage.segment import BatchCache, Damage, Passed, cut
+from pyrite.storage.tail import Tail, TailReader, tail_of, tail_size
 from pyrite.storage.wanted import Topics
 
 CHECKED_TAIL = 8 * 1024 * 1024
@@ -57,15 +56,37 @@ class ArrowSegment:
         self.base = int(path.name[:20])
         self.over = False
         """True once a later segment exists: nothing more is written to this one."""
+        self._tail = TailReader(stream, tail_of(path), self.base)
         self._known = (-1, False)
-        self._records = NO_RECORDS
+        self._indexed = NO_RECORDS
 
     @property
     def index(self) -> Path:
         """The index file."""
         return index_of(self.path)
 
+    def tail(self) -> Tail:
+        """Return the newest messages, which are not in a record batch yet."""
+        return self._tail.load(whole=self.over)
+
+    def _look(self) -> tuple[Records, Tail]:
+        """Return the index and the tail, which begins at or before the end of the index."""
+        tail = self.tail()  # first: a fold moves messages from the tail to the segment
+        return self.indexed(), tail
+
     def records(self) -> Records:
+        """Return the index, with a record for the tail."""
+        indexed, tail = self._look()
+        end = end_of(indexed, self.base)
+        if tail.end <= end:
+            return indexed
+        one = np.zeros(1, RECORD)
+        earliest, latest = tail.times(end)
+        first = max(end, tail.base)
+        one[0] = (first, tail.end - first, earliest, latest, -1, tail.size, 0, 0, 0)
+        return np.concatenate([indexed, one])
+
+    def indexed(self) -> Records:
         """Return the index; made from the segment if the index file is damaged, missing or too short."""
         try:
             size = self.index.stat().st_size
@@ -76,8 +97,8 @@ class ArrowSegment:
             records, bad = read_index(self.index)
             if bad or not size or count_contiguous(records) < len(records) or self._has_more(records):
                 records = self._walked(records)
-            self._records, self._known = records, known
-        return self._records
+            self._indexed, self._known = records, known
+        return self._indexed
 
     def reach(self, offset: int) -> int:
         """Return the offset after the last message, when messages before `offset` are known to be committed.
@@ -85,8 +106,8 @@ class ArrowSegment:
         If the index ends before `offset`, it is made from the segment.
         """
         if self.end() < offset:
-            records = self._walked(self._records)
-            self._records = records[records["first"] < offset]  # later ones may be being written
+            records = self._walked(self._indexed)
+            self._indexed = records[records["first"] < offset]  # later ones may be being written
         return self.end()
 
     def _walked(self, known: Records) -> Records:
@@ -179,7 +200,7 @@ class ArrowSegment:
         self, offset: int, stop: int, columns: Sequence[str] | None = None, topics: Topics | None = None
     ) -> Iterator[pa.RecordBatch | Damage | Passed]:
         """Do the same, but skip record batches in which no message has one of the topics."""
-        records = self.records()
+        records, tail = self._look()
         at = max(0, int(np.searchsorted(records["first"], offset, "right")) - 1)
         with self.path.open("rb") as file:
             for one in records[at:]:
@@ -204,10 +225,12 @@ class ArrowSegment:
                 if columns is not None:
                     batch = batch.select(columns)
                 yield cut(batch, first, offset, stop)
+        yield from tail.read(max(offset, end_of(records, self.base)), stop, columns, topics)
 
     def end(self) -> int:
-        """Return the offset after the last message that the index has."""
-        return end_of(self.records(), self.base)
+        """Return the offset after the last message of the index and the tail."""
+        indexed, tail = self._look()
+        return max(end_of(indexed, self.base), tail.end)
 
 
 class Recovered(NamedTuple):
@@ -260,17 +283,8 @@ def unfinished(path: Path, end: int) -> int:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a segment, without the preallocated zeros of an Arrow segment."""
-    size = path.stat().st_size
-    if path.suffix != ".arrow":
-        return size
-    try:
-        with index_of(path).open("rb") as index:
-            index.seek(max(len(INDEX_HEADER), os.fstat(index.fileno()).st_size // 64 * 64 - 64))
-            last, _ = proven(INDEX_HEADER + index.read(64))
-    except FileNotFoundError:
-        return size
-    return min(size, int(last["position"][0] + last["length"][0])) if len(last) else size
+    """Return the bytes of a segment, including the part of its tail that is in use."""
+    return path.stat().st_size + (tail_size(path) if path.suffix == ".arrow" else 0)
 
 
 def is_sealed(path: Path) -> bool:

@@ -135,3 +135,12 @@ def write_safely(files: Files, path: Path, data: bytes) -> None:
     """Replace a file's contents atomically, and return when they are safe."""
     write_whole(files, path, [data])
     files.sync_folder(path.parent)
+
+
+def leads_to(path: Path, descriptor: int) -> bool:
+    """Return whether a name still leads to an open file."""
+    try:
+        found, own = path.stat(), os.fstat(descriptor)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)

@@ -18,9 +18,11 @@ from pyrite.storage.files import OTHERS, Files, write_safely
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "pyrite data, format 3\n"
-_OLDER = "pyrite data, format 2\n"
-"""Keeps what consumers have not acknowledged elsewhere in the state; it is moved when a broker starts."""
+FORMAT = "pyrite data, format 4\n"
+_OLDER = ("pyrite data, format 3\n", "pyrite data, format 2\n")
+"""Format 3 has no tails beside segments. Format 2 keeps pending messages of consumers elsewhere in the state;
+they are moved when a broker starts.
+"""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -36,7 +38,7 @@ def check_format(path: Path) -> bool:
         found = (path / "format").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return False
-    if found not in (FORMAT, _OLDER):
+    if found not in (FORMAT, *_OLDER):
         raise FolderError(
             f"{path}: unsupported format {found.strip()!r}; this version of Pyrite reads {FORMAT.strip()!r}"
         )

@@ -74,6 +74,32 @@ def plain(stored: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+def stored(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return messages with consecutive offsets (SCHEMA) as they are stored (STORED)."""
+    total = rows.num_rows
+    carried = rows.columns[8:]
+    if all(column.null_count == total for column in carried):
+        properties = pa.RunEndEncodedArray.from_arrays(
+            pa.array([total], pa.int32()), pa.nulls(1, pa.struct(PROPERTY_FIELDS))
+        )
+    else:
+        values = pa.StructArray.from_arrays(carried, fields=PROPERTY_FIELDS)
+        properties = pa.RunEndEncodedArray.from_arrays(pa.array(range(1, total + 1), pa.int32()), values)
+    first = pa.RunEndEncodedArray.from_arrays(pa.array([total], pa.int32()), rows.column(0)[:1])
+    columns = [
+        first,
+        rows.column(1),
+        pc.run_end_encode(rows.column(2)),
+        rows.column(3),
+        rows.column(4),
+        rows.column(5),
+        pc.run_end_encode(rows.column(6)),
+        rows.column(7),
+        properties,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=STORED)
+
+
 def null_column(number: int, total: int) -> pa.Array:
     """Return column `number` of SCHEMA, all null: most messages have no properties."""
     if total > MAX_SHARED_ROWS:

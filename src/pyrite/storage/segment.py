@@ -15,6 +15,10 @@ MAX_CACHE_BYTES = 64 * 1024 * 1024
 """Bytes of decoded batches that a reader keeps, besides the one that it reads."""
 
 
+DAMAGED = ".damaged"
+"""Suffix of a file that is kept because a part of it could not be read."""
+
+
 class Damage(NamedTuple):
     """A damaged place, as exactly as it can be told."""
 

@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pyrite.storage.arrow import recover
+from pyrite.storage.arrow import ArrowSegment, recover
 from pyrite.storage.files import Files
 from pyrite.storage.frames import Encoded
-from pyrite.storage.index import end_of
 from pyrite.storage.options import StreamOptions
 from pyrite.storage.segment import Damage
-from pyrite.storage.segment_writer import PREALLOCATION, SegmentWriter, removed
+from pyrite.storage.segment_writer import SegmentWriter, removed
 from pyrite.storage.stream import StreamReader
+from pyrite.storage.tail import TAIL_BYTES, Row
 from pyrite.storage.tiering import tidy
 
+PROBE = bytes(TAIL_BYTES)
+"""Written to see whether the disk has room again: once for a tail, and for what was refused."""
 MAX_PROBE = 64 * 1024 * 1024
-"""Bytes that are written, at most, to see whether the disk has room again."""
+"""Bytes that are written for what was refused."""
 
 
 class Opened(NamedTuple):
@@ -80,31 +82,55 @@ class StreamWriter:
             return Opened(0, 0, 0, 0, 0, damages)
         last = segments[-1]
         dropped, end = 0, -1
-        if last.path.suffix == ".arrow":
+        if isinstance(last, ArrowSegment):
             found = recover(self._files, self._folder.name, last.path)
             dropped = found.dropped
             damages += found.damages
-            end = end_of(found.records, last.base)
-            if not found.sealed:
-                self._segment = SegmentWriter(self._files, self._folder, last.base, found.records)
+            if found.sealed:
+                last.over = True
+                end = last.end()
+            else:
+                segment = self._segment = SegmentWriter(self._files, self._folder, last.base, found.records)
+                damages += segment.damages
+                end = segment.next_offset
+                if segment.damages:
+                    self.seal()  # offsets of damaged messages must not be used again
+                    self.begin(end)
         else:
             end = last.end()
         size = sum(segment.path.stat().st_size for segment in segments)
         return Opened(len(segments), segments[0].base, end, size, dropped, damages)
 
     def append(self, batches: Sequence[Encoded], promised: bool) -> None:
-        """Append record batches, all or none; if they are `promised` to a client, they are safe then, unless
-        fsync says otherwise.
+        """Append record batches, all or none; if they are `promised` to a client, they are durable then,
+        unless fsync says otherwise.
         """
+        size = sum(one.frame.size for one in batches)
+        messages = sum(one.messages for one in batches)
+        self._append(batches[0].first, size, messages, promised, lambda one, sync: one.append(batches, sync))
+
+    def append_rows(self, rows: Sequence[Row], first: int, promised: bool) -> None:
+        """Append a few messages as rows, all or none; durable as with `append`."""
+        size = sum(len(row.payload) for row in rows)
+        self._append(first, size, len(rows), promised, lambda one, sync: one.append_rows(rows, sync))
+
+    def _append(
+        self,
+        first: int,
+        size: int,
+        messages: int,
+        promised: bool,
+        write: Callable[[SegmentWriter, bool], None],
+    ) -> None:
         policy = self.options.fsync
         sync = promised and policy == "always"
-        self._refused = sum(one.frame.size for one in batches)
+        self._refused = size
         if self._segment is not None and self._is_full():
             self.seal()
-        self.begin(batches[0].first)
+        self.begin(first)
         assert self._segment is not None
         try:
-            self._segment.append(batches, sync)
+            write(self._segment, sync)
         except OSError:
             self._abandon()
             raise
@@ -114,7 +140,7 @@ class StreamWriter:
             self._unsynced_since = self._unsynced_since or time.monotonic()
             self.sync_if_due()
             if self._unsynced_since:
-                self._unsynced += sum(one.messages for one in batches)
+                self._unsynced += messages
 
     def _is_full(self) -> bool:
         segment = self._segment
@@ -158,11 +184,11 @@ class StreamWriter:
     def probe(self) -> None:
         """Write as much as was refused to a temporary file, and begin a segment; raise OSError on failure."""
         path = self._folder / "probe.tmp"
-        pieces = 1 + min(self._refused, MAX_PROBE) // len(PREALLOCATION)
+        pieces = 1 + min(self._refused, MAX_PROBE) // len(PROBE)
         try:
             descriptor = self._files.open(path)
             try:
-                self._files.write(descriptor, [PREALLOCATION] * pieces, 0)
+                self._files.write(descriptor, [PROBE] * pieces, 0)
                 self._files.sync(descriptor)
             finally:
                 self._files.close(descriptor)
@@ -181,6 +207,15 @@ class StreamWriter:
                 self._abandon()
                 raise
             self._is_safe()
+
+    def fold_if_due(self) -> None:
+        """Fold the tail of the active segment, if it is old."""
+        if self._segment is not None:
+            try:
+                self._segment.fold_if_due()
+            except OSError:
+                self._abandon()
+                raise
 
     def check_files(self) -> None:
         """Raise OSError if someone has removed or moved the active segment or its index."""

@@ -19,13 +19,12 @@ from pyrite.storage.files import Files
 from pyrite.storage.index import index_of
 from pyrite.storage.parquet import ParquetSegment, footer_of
 from pyrite.storage.query import FOREVER
-from pyrite.storage.segment import Damage, name_of
+from pyrite.storage.segment import DAMAGED, Damage, name_of
 from pyrite.storage.stream import SEGMENT, Segment, chosen
+from pyrite.storage.tail import tail_of
 
 Report = Callable[[Damage], None]
 """Called with each damage that is found."""
-DAMAGED = ".damaged"
-"""Suffix of a file that is kept because a part of it could not be read."""
 
 
 def to_parquet(files: Files, stream: str, path: Path, compression: str, report: Report) -> Path:
@@ -68,7 +67,9 @@ def _damages(segment: ArrowSegment) -> list[Damage]:
 
 def _unfinished(segment: ArrowSegment) -> list[Damage]:
     """Return the damage after the last frame that is known, if any."""
-    records = segment.records()
+    records = segment.indexed()
+    if not len(records):
+        return []
     rest = unfinished(segment.path, int(records["position"][-1] + records["length"][-1]))
     if not rest:
         return []
@@ -80,8 +81,9 @@ def _retire(files: Files, path: Path, damages: Sequence[Damage]) -> None:
     if damages:
         kept = path.with_name(path.name + DAMAGED)
         files.rename(path, kept)
-        if index_of(path).exists():
-            files.rename(index_of(path), index_of(kept))
+        for beside, renamed in ((index_of(path), index_of(kept)), (tail_of(path), tail_of(kept))):
+            if beside.exists():
+                files.rename(beside, renamed)
     else:
         remove(files, path)
     files.sync_folder(path.parent)
@@ -93,6 +95,8 @@ def remove(files: Files, path: Path) -> None:
     files.remove(index_of(path))
     if path.suffix == ".parquet":
         files.remove(footer_of(path))
+    else:
+        files.remove(tail_of(path))
 
 
 def mergeable(
@@ -182,9 +186,9 @@ def tidy(files: Files, folder: Path, report: Report) -> None:
                 _retire(files, path, damages)
             else:
                 remove(files, path)
-        elif path.suffix in (".index", ".footer") and path.stem not in names:
+        elif path.suffix in (".index", ".footer", ".tail") and path.stem not in names:
             if path.stem + DAMAGED in names:
-                files.rename(path, folder / f"{path.stem}{DAMAGED}.index")
+                files.rename(path, folder / f"{path.stem}{DAMAGED}{path.suffix}")
             else:
                 files.remove(path)
     files.sync_folder(folder)

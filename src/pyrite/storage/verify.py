@@ -16,9 +16,8 @@ from pyrite.storage.frames import Damaged
 from pyrite.storage.index import INDEX_HEADER, Records, end_of, index_of, proven, read_index
 from pyrite.storage.parquet import Contents, ParquetSegment, footer_of
 from pyrite.storage.query import FOREVER
-from pyrite.storage.segment import Damage
+from pyrite.storage.segment import DAMAGED, Damage
 from pyrite.storage.stream import Segment, StreamReader
-from pyrite.storage.tiering import DAMAGED
 
 Progress = Callable[[int, int], None]
 """Called with how many bytes were checked, and how many there are."""
@@ -92,6 +91,9 @@ def _check_arrow(segment: ArrowSegment, limit: int) -> Iterator[Damage]:
     if not len(beyond):
         yield from _check_end(segment, walk.end, reached, limit)
     complete = limit < FOREVER or is_sealed(segment.path) or _stays_short(segment, walk.records)
+    for damage in segment.tail().damages():
+        if damage.last < 0 or reached <= damage.last < limit:
+            yield damage
     # What lies beyond the beginning of the next segment was refused, and is hidden by that segment.
     yield from _check_index(segment, walk.records[walk.records["first"] < limit], complete)
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import Any
 
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.subscriptions import Subscription
+from pyrite.classic.at_sign.levels import Level, place
 from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.line import frames
 from pyrite.protocols.line.frames import Line
@@ -26,21 +26,6 @@ from pyrite.topics.filters import InvalidTopic, check_topic
 MAX_TOPIC = 65_535
 """Maximum length of a topic in bytes."""
 EXPECTED = "expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
-
-
-class Level(list[Any]):
-    """A topic level: the levels below it by name, and its value, which is what is printed."""
-
-    wanted = False
-    """True if a client subscribed to this level, and not only to one below."""
-
-
-def place(tree: dict[str, Level], topic: str, value: object) -> Level:
-    """Return the level of a topic in nested dictionaries; missing levels are created with a value."""
-    for name in topic.split("/"):
-        level = tree.setdefault(name, Level([{}, value]))
-        tree = level[0]
-    return level
 
 
 class AtSignClient:
@@ -137,7 +122,7 @@ class AtSignConnection(TranslatingConnection):
         """Subscribe to every message, so that `notify` can decide which ones the client receives."""
         assert self.client is not None
         self.client.pushes = self
-        self.broker.subscribe(Subscription(self.ensure_session(), b"#", 0), None, b"#")
+        self.broker.subscribing.subscribe(Subscription(self.ensure_session(), b"#", 0), None, b"#")
 
     def _serve(self, fields: list[str]) -> None:
         client = self.client
@@ -167,7 +152,7 @@ class AtSignConnection(TranslatingConnection):
             raise InvalidTopic("a topic name holds no wildcard")
         self._note_subscription(client, topic)
         name = topic.encode()
-        refusal = self.broker.create_topic(name)
+        refusal = self.broker.catalog.create(name)
         if refusal:
             self.refuse(refusal)
         else:
@@ -209,7 +194,7 @@ class AtSignConnection(TranslatingConnection):
 
     def _retained_payloads(self) -> Iterator[tuple[str, bytes]]:
         """Yield the topics with a retained message, and its payload."""
-        for found in self.broker.topics_for(b"#"):
+        for found in self.broker.catalog.each(b"#"):
             if found is not None and found[1] is not None:
                 yield found[0].decode(), found[1]
 

@@ -37,7 +37,7 @@ class AtSignServer(Server):
         self.clients: dict[str, AtSignClient] = {}
         """The connected clients by key."""
         for topic in TOPICS:
-            self.broker.create_topic(topic.encode())
+            self.broker.catalog.create(topic.encode())
 
     def connection(self, listener: Listener, transport: Transport, address: str, peer: str) -> Conversation:
         """Create the connection of a client."""

@@ -123,7 +123,7 @@ class NewsroomConnection(TranslatingConnection):
     ) -> bool:
         if qos:
             self._sent += range(first_id, first_id + stop - start)
-            self.broker.soon(partial(self.broker.journal.after, self._look_what_arrived))
+            self.broker.turns.soon(partial(self.broker.journal.after, self._look_what_arrived))
         return super().send(batch, start, stop, target, qos, first_id, dup)
 
     def _look_what_arrived(self) -> None:

@@ -67,7 +67,7 @@ class Newsroom(PyriteServer):
         journal.offset_at(stream, journal.wall() - self._max_age, found)
 
     def _away(self) -> list[Session]:
-        sessions = self.broker.sessions.values()
+        sessions = self.broker.sessions.by_id.values()
         return [session for session in sessions if session.link is None and session.subscriptions]
 
     def _published(self, offset: int) -> Iterator[dict[str, Any]]:
@@ -78,7 +78,7 @@ class Newsroom(PyriteServer):
 
     def subscribers(self) -> dict[str, list[str]]:
         """Return the names of each subject's subscribers, connected or not."""
-        sessions = self.broker.sessions.items()
+        sessions = self.broker.sessions.by_id.items()
         return {
             one: [name for name, session in sessions if one.encode() in session.subscriptions]
             for one in SUBJECTS

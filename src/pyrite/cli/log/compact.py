@@ -72,8 +72,10 @@ class _Stream:
             return
         last = segments[-1]
         recovered = recover(self._files, last.stream, last.path)
-        if not recovered.sealed and len(recovered.records):
+        if not recovered.sealed and last.end() > last.base:
             writer = SegmentWriter(self._files, self._folder, last.base, recovered.records)
+            for damage in writer.damages:
+                self._report(damage)
             writer.seal()
 
     def _report(self, damage: Damage) -> None:

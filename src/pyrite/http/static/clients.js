@@ -1,10 +1,10 @@
-// The table of clients: who is connected, what each subscribes to, and a way to disconnect it.
+// The table of connected clients, with their subscriptions and a button to disconnect each.
 
 import { ask } from "./api.js";
 import { element, setText } from "./dom.js";
+import { PagedTable } from "./paged.js";
 import { bytes, duration, number, visible } from "./text.js";
 
-const PAGE = 100;
 const COLUMNS = [
   "Client",
   "User",
@@ -19,58 +19,17 @@ const COLUMNS = [
 ];
 const END = new Set(["Subscriptions", "Queued", "Received", "Sent"]);
 
-/** A figure that the broker may not know. */
+/** Format a number that the broker may not know. */
 const figure = (value, write) => (value == null ? "–" : write(value));
 
-export class Clients {
+export class Clients extends PagedTable {
   constructor(panel, note) {
-    this.note = note;
-    this.rows = new Map();
+    const heads = COLUMNS.map((name) => element("th", { text: name, class: END.has(name) ? "end" : "" }));
+    super(panel, note, { path: "clients", list: "clients", heads, empty: "No client is connected." });
     this.opened = null;
-    this.after = null;
-    this.body = element("tbody");
-    const head = COLUMNS.map((name) => element("th", { text: name, class: END.has(name) ? "end" : "" }));
-    this.more = element("button", { type: "button", text: "Next page", hidden: "" });
-    this.first = element("button", { type: "button", text: "First page", hidden: "" });
-    this.empty = element("p", { class: "empty", text: "Nobody is connected.", hidden: "" });
-    this.more.addEventListener("click", () => this._turn(this.next));
-    this.first.addEventListener("click", () => this._turn(null));
-    panel.append(
-      element("table", {}, element("thead", {}, element("tr", {}, ...head)), this.body),
-      this.empty,
-      element("div", { class: "bar flat" }, this.first, this.more),
-    );
   }
 
-  /** Ask for the page of clients that is shown. */
-  async refresh(again = false) {
-    if (this.refused && !again) return;
-    const query = new URLSearchParams({ limit: PAGE });
-    if (this.after !== null) query.set("after", this.after);
-    try {
-      const { clients, next } = await ask(`clients?${query}`);
-      this.next = next;
-      this.more.hidden = next === null;
-      this.first.hidden = this.after === null;
-      if (this.failed) setText(this.note, "");
-      this.failed = this.refused = false;
-      this._show(clients);
-      if (this.opened !== null) await this._subscriptions(this.opened);
-    } catch (error) {
-      this.failed = true;
-      setText(this.note, error.message);
-      // A refusal stays one until somebody else logs in: asking every other second would change nothing.
-      this.refused = error.status === 401 || error.status === 403;
-      if (this.refused) this._show([]);
-    }
-  }
-
-  _turn(after) {
-    this.after = after;
-    this.refresh();
-  }
-
-  _show(clients) {
+  async _show(clients) {
     const ids = new Set(clients.map(({ id }) => id));
     for (const [id, row] of this.rows) {
       if (ids.has(id)) continue;
@@ -97,7 +56,7 @@ export class Clients {
       cells.forEach((text, place) => text !== null && setText(row.main.children[place], text));
       row.slow.hidden = !client.slow;
     }
-    this.empty.hidden = clients.length > 0 || this.failed;
+    if (this.opened !== null) await this._subscriptions(this.opened);
   }
 
   _row(id) {
@@ -153,7 +112,7 @@ export class Clients {
     );
   }
 
-  /** Asks once more before it does it: the button says so for some seconds. */
+  /** Disconnect a client at the second click within four seconds. */
   async _disconnect(id, button) {
     if (button.dataset.sure === undefined) {
       button.dataset.sure = "";

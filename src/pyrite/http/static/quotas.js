@@ -1,10 +1,9 @@
-// The table of quotas: what each user takes of what all share, and how much it may, with a bar for each.
+// The table of quotas: the usage and limit of each user, with a bar.
 
-import { ask } from "./api.js";
 import { element, setText } from "./dom.js";
+import { PagedTable } from "./paged.js";
 import { bytes, number, visible } from "./text.js";
 
-const PAGE = 100;
 const QUOTAS = [
   ["sessions", "Sessions", number],
   ["connections", "Connections", number],
@@ -17,56 +16,13 @@ const QUOTAS = [
   ["byte_rate", "Bytes/s", bytes],
   ["concurrent_reads", "Reads", number],
 ];
-const NEARLY_FULL = 0.8; // of the limit: from here on, the bar is in another color
+const NEARLY_FULL = 0.8; // share of the limit at which the bar changes its color
 
-export class Quotas {
+export class Quotas extends PagedTable {
   constructor(panel, note) {
-    this.note = note;
-    this.rows = new Map();
-    this.after = null;
-    this.body = element("tbody");
-    const head = QUOTAS.map(([, title]) => element("th", { text: title, class: "end" }));
-    this.more = element("button", { type: "button", text: "Next page", hidden: "" });
-    this.first = element("button", { type: "button", text: "First page", hidden: "" });
-    this.empty = element("p", { class: "empty", text: "Nobody uses anything yet.", hidden: "" });
-    this.more.addEventListener("click", () => this._turn(this.next));
-    this.first.addEventListener("click", () => this._turn(null));
-    panel.append(
-      element(
-        "table",
-        {},
-        element("thead", {}, element("tr", {}, element("th", { text: "User" }), ...head)),
-        this.body,
-      ),
-      this.empty,
-      element("div", { class: "bar flat" }, this.first, this.more),
-    );
-  }
-
-  /** Ask for the page of accounts that is shown. */
-  async refresh(again = false) {
-    if (this.refused && !again) return;
-    const query = new URLSearchParams({ limit: PAGE });
-    if (this.after !== null) query.set("after", this.after);
-    try {
-      const { accounts, next } = await ask(`quotas?${query}`);
-      this.next = next;
-      this.more.hidden = next === null;
-      this.first.hidden = this.after === null;
-      if (this.failed) setText(this.note, "");
-      this.failed = this.refused = false;
-      this._show(accounts);
-    } catch (error) {
-      this.failed = true;
-      setText(this.note, error.message);
-      this.refused = error.status === 401 || error.status === 403;
-      if (this.refused) this._show([]);
-    }
-  }
-
-  _turn(after) {
-    this.after = after;
-    this.refresh();
+    const heads = QUOTAS.map(([, title]) => element("th", { text: title, class: "end" }));
+    heads.unshift(element("th", { text: "User" }));
+    super(panel, note, { path: "quotas", list: "accounts", heads, empty: "No user uses anything yet." });
   }
 
   _show(accounts) {
@@ -84,7 +40,6 @@ export class Quotas {
       });
       if (this.body.children[place] !== row) this.body.insertBefore(row, this.body.children[place] ?? null);
     });
-    this.empty.hidden = accounts.length > 0 || this.failed;
   }
 
   _row(user, address) {
@@ -98,7 +53,7 @@ export class Quotas {
   }
 }
 
-/** Write how much is used, and of how much, with a bar if there is a limit. */
+/** Show the usage of a quota, with a bar if there is a limit. */
 function fill(cell, { used, limit }, title, write) {
   const [words, bar] = cell.children;
   setText(words, limit === null ? write(used) : `${write(used)} of ${write(limit)}`);

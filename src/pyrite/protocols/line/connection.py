@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import NOT_AUTHORIZED
-from pyrite.broker.core import TURN
 from pyrite.broker.link import Transport
 from pyrite.broker.session import Session
+from pyrite.broker.timers import TURN
 from pyrite.protocols.conversation import Term
 from pyrite.protocols.line import commands, login, presence, publishing
 from pyrite.protocols.line.answers import Answers
@@ -99,7 +99,7 @@ class LineConnection(LineDelivery):
             return
         if self.backlog is not None and not self.interrupted and not self.work_off():
             self.interrupted = True
-            self.broker.interrupted(self)
+            self.broker.turns.add(self)
         if self.received is not None:
             self.received += data
             self.missing -= len(data)
@@ -209,7 +209,7 @@ class LineConnection(LineDelivery):
     def ensure_session(self) -> Session:
         """Return the client's session; without a Connect, open one that ends with the connection."""
         if self.session is None:
-            login.open_session(self, self.broker.new_client_id(), True, self.default_ttl)
+            login.open_session(self, self.broker.sessions.new_client_id(), True, self.default_ttl)
         assert self.session is not None
         return self.session
 
@@ -271,7 +271,7 @@ class LineConnection(LineDelivery):
         if self._farewell is None or self.unanswered_pulls or self.state is CLOSED:
             return
         if self.backlog is not None and not self.work_off():
-            self.broker.interrupted(self)
+            self.broker.turns.add(self)
             return
         if self._farewell:
             self.say(self._farewell)

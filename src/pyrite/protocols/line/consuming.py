@@ -12,7 +12,7 @@ from pyrite.broker.pending import Place
 from pyrite.protocols.line.frames import FrameError, Line, error, line
 from pyrite.protocols.line.messages import numbered_message
 from pyrite.protocols.line.numbers import Pulled
-from pyrite.protocols.line.subscribing import check_access, read_position
+from pyrite.protocols.line.subscribing import check, read_position
 from pyrite.topics.filters import check_filter
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ def register(connection: LineConnection, asked: Line) -> None:
     options = asked.options(2, ("from",))
     start = read_position(connection, asked, options.get("from", "earliest"))
     assert start is not None
-    check_access(connection, asked, topic_filter, pull=True)
-    refusal = connection.broker.catalog.filter_refusal(topic_filter)
-    if refusal:
-        raise FrameError("no-topic", f"Register: {refusal}")
+    check(asked, connection.broker.policy.refuse_consumer(connection.credentials, topic_filter))
     answers = connection.answers
     answer = answers.reserve(partial(connection.send_answer, session, line("Ack", "Register", name)))
     try:
@@ -88,7 +85,12 @@ def _pulled(connection: LineConnection, session: Session, consumer: Consumer, co
     connection.unanswered_pulls -= 1
     if connection.session is session:
         # A deleted topic never has new messages: tell the client, so that it stops pulling.
-        refusal = "" if count else connection.broker.catalog.filter_refusal(consumer.topic_filter)
-        answer = error("no-topic", f"Pull: {refusal}") if refusal else None
-        connection.say(answer or line("Ack", "Pull", consumer.name, count))
+        policy, refusal = connection.broker.policy, None
+        if not count:
+            refusal = policy.refuse_consumer(connection.credentials, consumer.topic_filter)
+        if refusal is None:
+            connection.say(line("Ack", "Pull", consumer.name, count))
+        else:
+            code = "not-authorized" if refusal.is_unauthorized else "no-topic"
+            connection.say(error(code, f"Pull: {refusal.text}"))
         connection.end_if_answered()

@@ -56,7 +56,7 @@ class LineDelivery(Conversation):
             data = plain_messages(part)
             if not self.has_room(len(data)):
                 if target.lossless and part.stream is not None:
-                    self.broker.leave_behind(target, part)
+                    self.broker.following.defer(target, part)
                     return
                 self.broker.figures.messages_dropped += part.count
                 continue
@@ -93,4 +93,4 @@ class LineDelivery(Conversation):
     def release(self, message_id: int) -> None:
         """End a QoS 2 delivery that began over MQTT: the client already has the message."""
         if self.session is not None:
-            self.broker.soon(partial(self.session.complete, (message_id,)))
+            self.broker.turns.soon(partial(self.session.complete, (message_id,)))

@@ -42,7 +42,7 @@ def open_session(
     """Open the client's session if the client is accepted; `asked` is true if it sent Connect."""
     broker = connection.broker
     connection.credentials.client_id = client_id
-    if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
+    if client_id not in broker.sessions.by_id and len(broker.sessions.by_id) >= broker.limits.max_sessions:
         raise FrameError("full", "too many sessions", ends=True)
     connection.identify(partial(_let_in, connection, client_id, clean, expiry, asked))
 
@@ -64,20 +64,20 @@ def _let_in(
     refusal = broker.quotas.session_refusal(account, client_id)
     if refusal:
         raise FrameError("full", refusal, ends=True)
-    before = broker.sessions.get(client_id)
+    before = broker.sessions.by_id.get(client_id)
     lasted = before is not None and before.lasting
-    session, present = broker.open_session(client_id, clean, account)
-    broker.prune(session, credentials)
-    broker.set_expiry(session, expiry)
+    session, present = broker.sessions.open(client_id, clean, account)
+    broker.subscribing.prune(session, credentials)
+    broker.sessions.set_expiry(session, expiry)
     session.will = None
     connection.session = session
     connection.state = CONNECTED
-    broker.attached(session, connection, min(connection.window, broker.limits.max_inflight))
+    broker.sessions.attached(session, connection, min(connection.window, broker.limits.max_inflight))
     if asked:
         connection.say(line("Ack", "Connect", client_id, "resumed" if present else "new"))
     if session.lasting or lasted or connection.meter is not None:
         connection.wait_for_journal()
     connection.tell_connected("line", present)
-    session.resume(broker.reading_rights(session, credentials))
+    session.resume(broker.policy.reading_rights(session, credentials))
     if session.latest is not None:
         connection.newest.resume()

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from pyrite.broker.core import TURN
 from pyrite.broker.message import Batch
 from pyrite.broker.sending import MESSAGES_PER_CLOCK
+from pyrite.broker.timers import TURN
 from pyrite.protocols.line.messages import numbered_message
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class NewestMessages:
                 if broker.clock() > until:
                     if not self._more_is_scheduled:
                         self._more_is_scheduled = True
-                        broker.soon(self._send_more)
+                        broker.turns.soon(self._send_more)
                     return
             topic = resumed.popleft() if resumed else self._due.popitem(last=False)[0]
             newest = latest.values.get(topic)

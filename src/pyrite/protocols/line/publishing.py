@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyrite.broker.core import SYSTEM
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch
 from pyrite.protocols.line.frames import FrameError, Line, error, line
@@ -100,7 +99,7 @@ def publish(connection: LineConnection, shape: Shape, data: bytes, count: int) -
     refusal = _refusal(connection, shape)
     if refusal is None and shape.retain:
         batch = batch.owned_by(session.account)
-        fault = broker.retain_fault(batch)
+        fault = broker.retained.fault(batch)
         if fault is not None:
             figures.quota_refused += count * fault.quota
             refusal = "full", f"Publish: {fault.text}"
@@ -109,9 +108,9 @@ def publish(connection: LineConnection, shape: Shape, data: bytes, count: int) -
         answer = error(*refusal) * count
         connection.answers.in_turn(partial(connection.send_answer, session, answer, count))
         return
-    publish = broker.publish
+    publish = broker.publishing.publish
     if connection.meter is not None:
-        publish = partial(broker.publish_for, connection.meter)
+        publish = partial(broker.publishing.publish_for, connection.meter)
     if not shape.qos:
         publish(batch)
         return
@@ -127,7 +126,7 @@ def publish(connection: LineConnection, shape: Shape, data: bytes, count: int) -
 def _refusal(connection: LineConnection, shape: Shape) -> tuple[str, str] | None:
     """Return why messages of a shape are refused, as a code and a text, or None."""
     broker, topic = connection.broker, shape.topic
-    if topic not in broker.subscriptions.routes:  # a topic that has a route is valid
+    if topic not in broker.subscriptions.cache.routes:  # a topic that has a route is valid
         try:
             topic.decode()
             check_topic(topic, broker.limits.max_topic_levels)
@@ -135,15 +134,10 @@ def _refusal(connection: LineConnection, shape: Shape) -> tuple[str, str] | None
             return "bad-topic", "Publish: the topic is not UTF-8"
         except InvalidTopic as wrong:
             return "bad-topic", f"Publish: {wrong}"
-    if topic.startswith(SYSTEM):
-        return "not-authorized", "Publish: only the broker publishes on $SYS"
-    refusal = broker.catalog.refusal(topic)
-    if refusal:
-        return "no-topic", f"Publish: {refusal}"
-    access = broker.access
-    if access.checks_topics and not access.may_publish(connection.credentials, topic.decode()):
-        return "not-authorized", f"Publish: not authorized for {topic.decode()!r}"
-    return None
+    refusal = broker.policy.refuse_publish(connection.credentials, topic)
+    if refusal is None:
+        return None
+    return "not-authorized" if refusal.is_unauthorized else "no-topic", f"Publish: {refusal.text}"
 
 
 def _published(

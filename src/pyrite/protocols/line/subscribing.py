@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyrite.broker.policy import Refusal
 from pyrite.broker.subscriptions import Subscription
 from pyrite.protocols.line.frames import FrameError, Line, line
 from pyrite.storage.positions import Position, parse_position
@@ -19,12 +20,7 @@ def subscribe(connection: LineConnection, asked: Line) -> None:
     key, group, topic_filter = _read_filter(connection, asked)
     options = asked.options(1, ("ack", "latest", "from"))
     start = read_position(connection, asked, options.get("from"))
-    check_access(connection, asked, topic_filter)
-    if start is not None:
-        check_access(connection, asked, topic_filter, pull=True)
-    refusal = broker.catalog.filter_refusal(topic_filter)
-    if refusal:
-        raise FrameError("no-topic", f"Subscribe: {refusal}")
+    check(asked, broker.policy.refuse_subscribe(connection.credentials, topic_filter, start is not None))
     if (
         key not in session.subscriptions
         and len(session.subscriptions) >= broker.limits.max_subscriptions_per_client
@@ -39,21 +35,21 @@ def subscribe(connection: LineConnection, asked: Line) -> None:
         raise FrameError("bad-option", "Subscribe: latest is not available for shared subscriptions")
     subscription = Subscription(session, topic_filter, 1 if "ack" in options and not latest else 0)
     subscription.latest = latest
-    broker.subscribe(subscription, group, key)
+    broker.subscribing.subscribe(subscription, group, key)
 
     at_once = True
 
     def granted() -> None:
         connection.say(line("SubAck", key))
         if group is None and start is None:
-            connection.add_work(broker.send_retained(subscription))
+            connection.add_work(broker.subscribing.send_retained(subscription))
             if not at_once and not connection.interrupted:
-                broker.interrupted(connection)
+                broker.turns.add(connection)
 
     connection.when_safe(granted)
     at_once = False
     if start is not None:
-        broker.replay_from(key, subscription, start)
+        broker.following.replay_from(key, subscription, start)
 
 
 def unsubscribe(connection: LineConnection, asked: Line) -> None:
@@ -61,7 +57,7 @@ def unsubscribe(connection: LineConnection, asked: Line) -> None:
     session = connection.ensure_session()
     key, _, _ = _read_filter(connection, asked)
     asked.options(1, ())
-    if not connection.broker.unsubscribe(session, key):
+    if not connection.broker.subscribing.unsubscribe(session, key):
         raise FrameError("no-subscription", f"Unsubscribe: no subscription to {key.decode()!r}")
     connection.when_safe(lambda: connection.say(line("Ack", "Unsubscribe", key)))
 
@@ -90,9 +86,8 @@ def read_position(connection: LineConnection, asked: Line, text: str | None) -> 
         raise FrameError("bad-option", f"{asked.command}: from={text}: {wrong}") from None
 
 
-def check_access(connection: LineConnection, asked: Line, topic_filter: bytes, pull: bool = False) -> None:
-    """Raise FrameError unless the client may subscribe to a filter, or pull from it."""
-    access, name = connection.broker.access, topic_filter.decode()
-    may = access.may_pull if pull else access.may_subscribe
-    if access.checks_topics and not may(connection.credentials, name):
-        raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
+def check(asked: Line, refusal: Refusal | None) -> None:
+    """Raise FrameError if the broker's policy refuses a command."""
+    if refusal is not None:
+        code = "not-authorized" if refusal.is_unauthorized else "no-topic"
+        raise FrameError(code, f"{asked.command}: {refusal.text}")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyrite.protocols.line.frames import FrameError, Line, error, escape, line
-from pyrite.protocols.line.subscribing import check_access
+from pyrite.protocols.line.subscribing import check
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def list_topics(connection: LineConnection, asked: Line) -> None:
     topic_filter = asked.word(0, "a topic filter") if asked.words else b"#"
     check_filter(topic_filter, connection.broker.limits.max_topic_levels)
     asked.options(1, ())
-    check_access(connection, asked, topic_filter)
+    check(asked, connection.broker.policy.refuse_list(connection.credentials, topic_filter))
     connection.add_work(_list_in_steps(connection, topic_filter))
 
 
@@ -31,7 +31,7 @@ def _list_in_steps(connection: LineConnection, topic_filter: bytes) -> Iterator[
     """Collect at most one topic per step, and send the whole list at the end."""
     most = connection.max_list
     listed = bytearray()
-    for found in connection.broker.topics_for(topic_filter):
+    for found in connection.broker.catalog.each(topic_filter):
         if found is not None:
             topic, value = found
             listed += escape(topic)
@@ -56,14 +56,14 @@ def create(connection: LineConnection, asked: Line) -> None:
     new = "new" in asked.options(1, ("new",))
     if new and topic in connection.broker.catalog.created.values:
         raise FrameError("exists", f"Create: topic {topic.decode()!r} already exists")
-    _changed(connection, asked, topic, connection.broker.create_topic(topic))
+    _changed(connection, asked, topic, connection.broker.catalog.create(topic))
 
 
 def delete(connection: LineConnection, asked: Line) -> None:
     """`Delete TOPIC`."""
     topic = _topic_to_change(connection, asked)
     asked.options(1, ())
-    _changed(connection, asked, topic, connection.broker.delete_topic(topic))
+    _changed(connection, asked, topic, connection.broker.catalog.delete(topic))
 
 
 def _topic_to_change(connection: LineConnection, asked: Line) -> bytes:
@@ -71,13 +71,11 @@ def _topic_to_change(connection: LineConnection, asked: Line) -> bytes:
     connection.ensure_session()
     topic = asked.word(0, "a topic")
     try:
-        name = topic.decode()
+        topic.decode()
     except UnicodeDecodeError:
         raise InvalidTopic("the topic is not UTF-8") from None
     check_topic(topic, connection.broker.limits.max_topic_levels)
-    access = connection.broker.access
-    if access.checks_topics and not access.may_admin(connection.credentials, name):
-        raise FrameError("not-authorized", f"{asked.command}: not authorized for {name!r}")
+    check(asked, connection.broker.policy.refuse_admin(connection.credentials, topic))
     return topic
 
 

@@ -40,7 +40,7 @@ def acknowledge_run(connection: Connection, first: int, acks: bytes) -> None:
         if incoming is not None and incoming.issuperset(ids):
             incoming.difference_update(ids)  # [MQTT-4.3.3-12]
             if session.lasting:
-                connection.broker.journal.save_incoming(session)
+                connection.broker.journal.state.save_incoming(session)
             connection.when_safe(lambda: connection.answer(acks, 0x70))
         else:
             known: list[tuple[int, bool]] = []
@@ -49,7 +49,7 @@ def acknowledge_run(connection: Connection, first: int, acks: bytes) -> None:
                 if incoming is not None:
                     incoming.discard(message_id)
             if session.lasting and any(was_known for _, was_known in known):
-                connection.broker.journal.save_incoming(session)
+                connection.broker.journal.state.save_incoming(session)
             _answer(connection, fields.PUBCOMP, known)
 
 

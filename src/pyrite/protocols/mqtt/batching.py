@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyrite.broker.message import MixedBatch
-from pyrite.broker.subscriptions import Route
+from pyrite.broker.routes import Route
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.shapes import Shape
 from pyrite.protocols.runs import MIN_COUNTED_RUN, count_alike, words
@@ -83,7 +83,7 @@ def read_mixed(
     five = connection.form == FORM_V5
     gap = (2 if first & 6 else 0) + five
     route = connection.broker.subscriptions.route(shape.topic)
-    routes = connection.broker.subscriptions.routes
+    routes = connection.broker.subscriptions.cache.routes
     longest = min(MAX_MIXED, MAX_MIXED_DELIVERIES // _receivers(route))
     if shape.qos == 2:
         longest = min(longest, MAX_QOS_2_RUN)

@@ -10,9 +10,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import Exchange
-from pyrite.broker.core import TURN
 from pyrite.broker.inflight import WrongAcknowledgement
 from pyrite.broker.link import Transport
+from pyrite.broker.timers import TURN
 from pyrite.protocols.mqtt import (
     acknowledging,
     acks,
@@ -116,7 +116,7 @@ class Connection(Delivery):
             until = self.broker.clock() + TURN
             if not self.work_off(until):
                 self.interrupted = True
-                self.broker.interrupted(self)
+                self.broker.turns.add(self)
         if self.received is None and self.interrupted:
             self.keep(data, 0, 0)
             return
@@ -310,7 +310,7 @@ class Connection(Delivery):
         if session is not None and expiry is not None:
             if expiry and session.expiry == 0:
                 raise violation("DISCONNECT has a session expiry, but CONNECT had none")  # 3.14.2.2.2
-            self.broker.set_expiry(session, min(expiry, self.options.max_session_expiry))
+            self.broker.sessions.set_expiry(session, min(expiry, self.options.max_session_expiry))
         if "server_reference" in packet.properties:
             raise violation("DISCONNECT from a client has a server reference")
         self.why = "the client disconnected"

@@ -125,7 +125,7 @@ class Delivery(Conversation):
                 self.chunks.append(data)
             else:
                 self.chunks = [data]
-                self.broker.dirty(self)
+                self.broker.output.add(self)
             self.room -= len(data)
             figures = self.broker.figures
             figures.publish_sent += batch.count
@@ -133,7 +133,7 @@ class Delivery(Conversation):
             return
         for part in batch.parts():
             if target.lossless and part.stream is not None and not self.has_room(part.count * part.stride):
-                self.broker.leave_behind(target, part)  # with all that follows
+                self.broker.following.defer(target, part)  # with all that follows
                 return
             self.send(part, 0, part.count, target, 0, 0, False)
 
@@ -149,7 +149,7 @@ class Delivery(Conversation):
             batch, start, stop = batch.parts()[start], 0, 1  # duplicates are sent one at a time
         if qos == 0 and not self.has_room(count * batch.stride):
             if target.lossless and batch.stream is not None:
-                self.broker.leave_behind(target, batch.part(start, stop))
+                self.broker.following.defer(target, batch.part(start, stop))
             else:
                 self.broker.figures.messages_dropped += count
             return True

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.access import Accept, Challenge, Credentials, Exchange, Refuse
 from pyrite.broker.admission import verdict_of
-from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Batch
 from pyrite.broker.will import Will
 from pyrite.protocols.mqtt.delivery import FORM_V5
@@ -51,14 +50,14 @@ def connect(connection: Connection, packet: Connect) -> None:
         if packet.version == V31 or (packet.version == V311 and not packet.clean_start):
             connection.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, "")  # [MQTT-3.1.3-8] of 3.1.1
             return
-        client_id = broker.new_client_id()  # [MQTT-3.1.3-6]
+        client_id = broker.sessions.new_client_id()  # [MQTT-3.1.3-6]
     credentials = connection.credentials
     credentials.client_id = client_id
     credentials.username = packet.username
     credentials.password = packet.password
     if packet.will is not None:
         _check_will(connection, packet.will)
-    if client_id not in broker.sessions and len(broker.sessions) >= broker.limits.max_sessions:
+    if client_id not in broker.sessions.by_id and len(broker.sessions.by_id) >= broker.limits.max_sessions:
         connection.refuse(Reason.QUOTA_EXCEEDED, "too many sessions")
         return
     connection.connect = packet
@@ -122,8 +121,8 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 who.become(verdict if username is not None else replace(verdict, username=who.username))
                 assert connection.session is not None
                 connection.rights_changed()
-                connection.broker.own(connection.session, connection.broker.quotas.account_of(who))
-                connection.broker.prune(connection.session, who)
+                connection.broker.sessions.own(connection.session, connection.broker.quotas.account_of(who))
+                connection.broker.subscribing.prune(connection.session, who)
                 connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
@@ -142,9 +141,6 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
         check_topic(will.topic, broker.limits.max_topic_levels)
     except InvalidTopic as error:
         raise ProtocolError(Reason.TOPIC_NAME_INVALID, f"the will's topic: {error}") from None
-    refusal = broker.catalog.refusal(will.topic)
-    if refusal:
-        raise ProtocolError(Reason.TOPIC_NAME_INVALID, f"the will's topic: {refusal}")
     check_response_topic(will.properties)
     if will.qos > options.maximum_qos:
         raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the will's QoS exceeds the maximum")  # [MQTT-3.2.2-12]
@@ -152,8 +148,6 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
         raise ProtocolError(
             Reason.RETAIN_NOT_SUPPORTED, "retained messages are not available"
         )  # [MQTT-3.2.2-13]
-    if will.topic.startswith(SYSTEM):
-        raise ProtocolError(Reason.NOT_AUTHORIZED, "only the broker publishes on $SYS")
     if will.topic.startswith(REQUESTS):
         raise ProtocolError(
             Reason.TOPIC_NAME_INVALID, "a will cannot be a request: its topic begins with $pyrite/"
@@ -175,25 +169,23 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     connection.connect = None
     asked = packet.properties
     client_id = connection.credentials.client_id
-    if (
-        packet.will is not None
-        and broker.access.checks_topics
-        and not broker.access.may_publish(connection.credentials, packet.will.topic.decode())
-    ):
-        connection.refuse(Reason.NOT_AUTHORIZED, "the will's topic is not allowed")
-        return
-
+    if packet.will is not None:
+        refused = broker.policy.refuse_publish(connection.credentials, packet.will.topic)
+        if refused is not None:
+            reason = Reason.NOT_AUTHORIZED if refused.is_unauthorized else Reason.TOPIC_NAME_INVALID
+            connection.refuse(reason, f"the will's topic: {refused.text}")
+            return
     account = broker.quotas.account_of(connection.credentials)
     refusal = broker.quotas.session_refusal(account, client_id)
     if refusal:
         connection.refuse(Reason.QUOTA_EXCEEDED, refusal)
         return
 
-    before = broker.sessions.get(client_id)
+    before = broker.sessions.by_id.get(client_id)
     lasted = before is not None and before.lasting
-    session, present = broker.open_session(client_id, packet.clean_start, account)
-    broker.prune(session, connection.credentials)
-    broker.set_expiry(session, _session_expiry(packet, options.max_session_expiry))
+    session, present = broker.sessions.open(client_id, packet.clean_start, account)
+    broker.subscribing.prune(session, connection.credentials)
+    broker.sessions.set_expiry(session, _session_expiry(packet, options.max_session_expiry))
     if packet.will is not None:
         session.will = _will(packet.will, connection.credentials)
     else:
@@ -201,7 +193,7 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     connection.session = session
     connection.state = CONNECTED
     window = min(limits.max_inflight, asked.get("receive_maximum", limits.max_inflight))  # [MQTT-3.3.4-9]
-    broker.attached(session, connection, window)
+    broker.sessions.attached(session, connection, window)
     keep_alive = _start_keep_alive(connection, packet)
     if packet.version == V5:
         connection.max_aliases = asked.get("topic_alias_maximum", 0) if options.use_topic_aliases else 0
@@ -217,7 +209,7 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     if session.lasting or lasted or connection.meter is not None:
         connection.wait_for_journal()  # until the session is committed
     connection.tell_connected(VERSIONS[packet.version], present)
-    session.resume(broker.reading_rights(session, connection.credentials))
+    session.resume(broker.policy.reading_rights(session, connection.credentials))
 
 
 def _session_expiry(packet: Connect, maximum: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.broker.journal import Done
 from pyrite.broker.message import Batch, MixedBatch
-from pyrite.broker.subscriptions import Route
+from pyrite.broker.routes import Route
 from pyrite.protocols.mqtt.acks import unpack_ids
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.reasons import ProtocolError, Reason, violation
@@ -25,7 +25,7 @@ def publish_mixed(connection: Connection, batch: MixedBatch, route: Route) -> No
     figures.publish_received += batch.count
     figures.publish_bytes_received += len(batch.data)
     if batch.qos == 0:
-        connection.broker.publish(batch, route)
+        connection.broker.publishing.publish(batch, route)
         return
     data = batch.data
     high = bytes([data[at] for at in batch.ids_at])
@@ -61,26 +61,23 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         if qos:
             _publish_acknowledged(connection, batch, None, packets[at::size], packets[at + 1 :: size], 0)
         else:
-            broker.publish(batch)
+            broker.publishing.publish(batch)
         return
     properties = shape.properties
-    refused = shape.refused
+    refused = 0
     if properties is not None and properties.payload_format and connection.options.check_payload_format:
-        refused = refused or _wrong_payload(packets[shape.payload_at :])
+        refused = _wrong_payload(packets[shape.payload_at :])
     if shape.topic.startswith(REQUESTS):
         _request(connection, shape, packets, refused)
         return
-    if broker.access.checks_topics and not broker.access.may_publish(
-        connection.credentials, shape.topic.decode()
-    ):
-        refused = refused or Reason.NOT_AUTHORIZED
     text = ""
-    if broker.catalog.restricts and not refused:
-        text = broker.catalog.refusal(shape.topic)
-        if text:
-            refused = Reason.TOPIC_NAME_INVALID
-            if not shape.qos or connection.form != FORM_V5:  # no acknowledgement can carry the refusal
-                raise ProtocolError(Reason.TOPIC_NAME_INVALID, text)
+    refusal = broker.policy.refuse_publish(connection.credentials, shape.topic)
+    if refusal is not None and refusal.is_unauthorized:
+        refused = refused or Reason.NOT_AUTHORIZED
+    elif refusal is not None and not refused:
+        refused, text = Reason.TOPIC_NAME_INVALID, refusal.text
+        if not shape.qos or connection.form != FORM_V5:  # no acknowledgement can carry the refusal
+            raise ProtocolError(Reason.TOPIC_NAME_INVALID, text)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)
@@ -103,7 +100,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     )
     if shape.retain and not refused and connection.session is not None:
         batch = batch.owned_by(connection.session.account)
-        fault = broker.retain_fault(batch)
+        fault = broker.retained.fault(batch)
         # Only QoS 1 and 2 in MQTT 5 can be refused; otherwise the message is delivered but not retained.
         if fault is not None and shape.qos and connection.form == FORM_V5:
             figures.quota_refused += count * fault.quota
@@ -139,7 +136,7 @@ def _request(connection: Connection, shape: Shape, packet: bytes, refused: int) 
             is_new = ids[0] not in session.incoming
             session.incoming.add(ids[0])
             if session.lasting:
-                connection.broker.journal.save_incoming(session)
+                connection.broker.journal.state.save_incoming(session)
         reply = Reply(connection, shape.qos, ids, high, low)
         connection.when_safe(lambda: reply.send(refused))
     if is_new and not refused:
@@ -186,7 +183,7 @@ def _publish_acknowledged(
         broker.journal.in_turn(lambda: reply.send(0) if (session.incoming or set()).issuperset(ids) else None)
         return
     if session.lasting:
-        broker.journal.save_incoming(session)
+        broker.journal.state.save_incoming(session)
     reply.fresh = [message_id for _, part_ids in fresh for message_id in part_ids]
     for part, part_ids in fresh:
         _publish_batch(connection, part, route, reply.done, part_ids if session.lasting else None)
@@ -201,9 +198,9 @@ def _publish_batch(
 ) -> None:
     """Publish a batch, charged to the client's account if it has a rate quota."""
     if connection.meter is None:
-        connection.broker.publish(batch, route, done, packet_ids)
+        connection.broker.publishing.publish(batch, route, done, packet_ids)
     else:
-        connection.broker.publish_for(connection.meter, batch, route, done, packet_ids)
+        connection.broker.publishing.publish_for(connection.meter, batch, route, done, packet_ids)
 
 
 def _wrong_payload(payload: bytes) -> int:

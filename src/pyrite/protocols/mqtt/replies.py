@@ -52,7 +52,7 @@ class Reply:
         if session is not None and session.incoming is not None:
             session.incoming.difference_update(self.fresh)
             if self.fresh and session.lasting:  # otherwise the ids would still be in use after a restart
-                connection.broker.journal.save_incoming(session)
+                connection.broker.journal.state.save_incoming(session)
         first, self.left = self.left > 0, -1
         if not first or connection.session is not session:
             return

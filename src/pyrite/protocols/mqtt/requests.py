@@ -30,6 +30,7 @@ from pyrite.broker import consumers
 from pyrite.broker.consumers import ACKNOWLEDGE_WITHIN, MAX_FETCH, Consumer, ConsumerError
 from pyrite.broker.message import Batch, Properties
 from pyrite.broker.pending import Place
+from pyrite.broker.policy import Refusal
 from pyrite.broker.subscriptions import Subscription
 from pyrite.errors import PyriteError
 from pyrite.storage.positions import parse_position
@@ -91,8 +92,7 @@ class Request:
             raise RequestRefused("this broker keeps no log to fetch messages from")
         credentials = self._connection.credentials  # check rights before decoding the payload
         if action == "create":
-            if broker.access.checks_topics and not broker.access.may_within("pull", credentials, "#"):
-                raise RequestRefused("not authorized: pull")
+            _check(broker.policy.refuse_everywhere(credentials, ["pull"]))
             self._create(name, _decoded(payload))
             return
         consumer = consumers.find(broker, credentials, name)
@@ -118,7 +118,7 @@ class Request:
 
     def _about_topics(self, action: str, payload: bytes) -> None:
         connection = self._connection
-        broker, access = connection.broker, connection.broker.access
+        broker = connection.broker
         try:
             name = payload.decode()
         except UnicodeDecodeError:
@@ -126,15 +126,13 @@ class Request:
         if action == "list":
             name = name or "#"
             check_filter(name.encode(), broker.limits.max_topic_levels)
-            if access.checks_topics and not access.may_subscribe(connection.credentials, name):
-                raise RequestRefused("not authorized for the topics")
-            if self._topic:  # without a response topic, nobody would get the answer
+            _check(broker.policy.refuse_list(connection.credentials, name.encode()))
+            if self._topic:  # else the answer has no topic
                 self._in_steps(self._list(name.encode()))
         elif action in ("create", "delete"):
             check_topic(payload, broker.limits.max_topic_levels)
-            if access.checks_topics and not access.may_admin(connection.credentials, name):
-                raise RequestRefused("not authorized for the topic")
-            change = broker.create_topic if action == "create" else broker.delete_topic
+            _check(broker.policy.refuse_admin(connection.credentials, payload))
+            change = broker.catalog.create if action == "create" else broker.catalog.delete
             refusal = change(payload)
             if refusal:
                 raise RequestRefused(refusal)
@@ -145,7 +143,7 @@ class Request:
     def _list(self, topic_filter: bytes) -> Iterator[None]:
         """Answer with the topics that match a filter, at most one topic per step."""
         count = 0
-        for found in self._connection.broker.topics_for(topic_filter):
+        for found in self._connection.broker.catalog.each(topic_filter):
             if found is None:
                 yield
                 continue
@@ -159,12 +157,6 @@ class Request:
             yield
         self._counted(count)
 
-    def _check_access(self, topic_filter: bytes) -> None:
-        connection = self._connection
-        access = connection.broker.access
-        if access.checks_topics and not access.may_pull(connection.credentials, topic_filter.decode()):
-            raise RequestRefused("not authorized for the consumer's topics")
-
     def _create(self, name: str, wishes: Any) -> None:
         broker = self._connection.broker
         there = broker.consumers.get(name)
@@ -176,7 +168,10 @@ class Request:
         except UnicodeEncodeError:
             raise RequestRefused("the filter is not UTF-8") from None
         check_filter(topic_filter, broker.limits.max_topic_levels)
-        self._check_access(topic_filter)
+        refusal = broker.policy.refuse_consumer(self._connection.credentials, topic_filter)
+        if refusal is not None and refusal.is_unauthorized and "filter" not in wishes:
+            raise RequestRefused("not authorized: pull the consumer's topics")  # without telling its filter
+        _check(refusal)
         within = wishes.get("within", ACKNOWLEDGE_WITHIN)
         if not isinstance(within, int | float) or isinstance(within, bool):
             raise RequestRefused('expected "within" to be a number of seconds')
@@ -237,6 +232,11 @@ class Request:
             target = Subscription(session, topic, self._qos)
             target.is_answer = session.has_answers = True
             session.deliver(batch, target)
+
+
+def _check(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise RequestRefused(refusal.text)
 
 
 def _decoded(payload: bytes) -> Any:

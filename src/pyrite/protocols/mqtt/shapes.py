@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyrite.broker.core import SYSTEM
 from pyrite.broker.message import Properties
+from pyrite.broker.retained import SYSTEM
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.fields import Reader, check_utf8
@@ -31,7 +31,6 @@ class Shape:
         "properties",
         "property_bytes",
         "qos",
-        "refused",
         "retain",
         "singly",
         "size",
@@ -53,8 +52,6 @@ class Shape:
     payload_at: int
     form: int
     """The wire form (delivery.py) in which such packets can be sent unchanged, or -1."""
-    refused: int
-    """The reason code with which messages of this shape are refused, or 0."""
     singly: bool
     """Whether each message must be checked or handled separately, so that no run is formed."""
     plain: bool
@@ -94,13 +91,13 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         if qos:
             shape.property_bytes = data[properties_at:payload_at]
     shape.properties = properties
-    if topic not in connection.broker.subscriptions.routes:  # a topic that has a route is valid
+    if topic not in connection.broker.subscriptions.cache.routes:  # a topic that has a route is valid
         _check_topic(connection, topic, bool(alias))
     if alias:
         topic = _alias_topic(connection, alias, topic)
         shape.form = -1
     shape.topic = topic
-    shape.refused = _refusal(connection, shape)
+    _check_options(connection, shape)
     shape.prefix = data[start : topic_end if qos else payload_at]
     shape.prefix_length = len(shape.prefix)
     shape.size = stop - start
@@ -108,19 +105,15 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     shape.payload_at = payload_at - start
     is_request = topic.startswith(REQUESTS)
     shape.singly = is_request or (
-        connection.options.check_payload_format
-        and properties is not None
-        and bool(properties.payload_format)
+        connection.options.check_payload_format and properties is not None and bool(properties.payload_format)
     )
     shape.plain = (
         shape.form >= 0
         and not shape.retain
         and properties is None
-        and not shape.refused
         and connection.meter is None
-        and not connection.broker.access.checks_topics
-        and not connection.broker.catalog.restricts
-        and not is_request
+        and connection.broker.policy.allows_all
+        and not topic.startswith((SYSTEM, REQUESTS))
     )
     return shape
 
@@ -184,8 +177,8 @@ def _alias_topic(connection: Connection, alias: int, topic: bytes) -> bytes:
     return known
 
 
-def _refusal(connection: Connection, shape: Shape) -> int:
-    """Return the reason code with which messages are refused, or 0; raise ProtocolError if it is an error."""
+def _check_options(connection: Connection, shape: Shape) -> None:
+    """Raise ProtocolError if a packet uses what the CONNACK said is not available."""
     options = connection.options
     if shape.qos > options.maximum_qos:
         raise ProtocolError(Reason.QOS_NOT_SUPPORTED, "the QoS exceeds the maximum")  # [MQTT-3.2.2-11]
@@ -193,6 +186,3 @@ def _refusal(connection: Connection, shape: Shape) -> int:
         raise ProtocolError(
             Reason.RETAIN_NOT_SUPPORTED, "retained messages are not available"
         )  # [MQTT-3.2.2-14]
-    if shape.topic.startswith(SYSTEM):
-        return Reason.NOT_AUTHORIZED
-    return 0

@@ -46,22 +46,23 @@ def _subscribe_in_steps(
     reasons: list[int] = []
     wants_retained: list[Subscription] = []
     wants_past: list[tuple[bytes, Subscription]] = []
-    unlisted = _unlisted_topic(connection, packet)
+    text = extras.wrong
     for number, wish in enumerate(packet.wishes):
         if number:
             yield
-        reason, subscription = _grant(connection, wish, identifiers, extras)
+        reason, subscription, why = _grant(connection, wish, identifiers, extras)
+        text = text or why
         reasons.append(reason if connection.version == V5 or reason < 0x80 else 0x80)
         if subscription is not None and extras.start is not None:
             wants_past.append((wish.topic_filter, subscription))
         elif subscription is not None:
             wants_retained.append(subscription)
-    answer = _results(connection, fields.SUBACK, packet.packet_id, reasons, extras.wrong or unlisted)
+    answer = _results(connection, fields.SUBACK, packet.packet_id, reasons, text)
 
     def granted() -> None:
         connection.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
         for subscription in wants_retained:
-            connection.add_work(connection.broker.send_retained(subscription))
+            connection.add_work(connection.broker.subscribing.send_retained(subscription))
 
     lasting = connection.session is not None and connection.session.lasting
     if lasting:
@@ -70,11 +71,11 @@ def _subscribe_in_steps(
         connection.reply(answer)  # [MQTT-3.8.4-1], [MQTT-3.8.4-6]
     for key, subscription in wants_past:
         assert extras.start is not None
-        connection.broker.replay_from(key, subscription, extras.start)
+        connection.broker.following.replay_from(key, subscription, extras.start)
         yield
     if not lasting:
         for subscription in wants_retained:
-            yield from connection.broker.send_retained(subscription)
+            yield from connection.broker.subscribing.send_retained(subscription)
 
 
 def _read_extras(connection: Connection, packet: Subscribe) -> Extras:
@@ -99,56 +100,38 @@ def _read_extras(connection: Connection, packet: Subscribe) -> Extras:
     return Extras(start, lossless, "")
 
 
-def _unlisted_topic(connection: Connection, packet: Subscribe) -> str:
-    """Return why one of the filters matches no allowed topic, or an empty text."""
-    catalog = connection.broker.catalog
-    if not catalog.restricts:
-        return ""
-    for wish in packet.wishes:
-        try:
-            refusal = catalog.filter_refusal(split_shared(wish.topic_filter)[1])
-        except InvalidTopic:
-            continue
-        if refusal:
-            return refusal
-    return ""
-
-
 def _grant(
     connection: Connection, wish: Wish, identifiers: tuple[int, ...], extras: Extras
-) -> tuple[int, Subscription | None]:
+) -> tuple[int, Subscription | None, str]:
     """Subscribe to one filter.
 
-    Return its reason code, and the subscription if it has to receive retained or past messages.
+    Return its reason code, the subscription if it wants earlier messages, and why the topic is unavailable.
     """
     broker, options, session = connection.broker, connection.options, connection.session
     assert session is not None
     if extras.wrong:
-        return Reason.IMPLEMENTATION_SPECIFIC_ERROR, None
+        return Reason.IMPLEMENTATION_SPECIFIC_ERROR, None, ""
     key = wish.topic_filter
     try:
         group, topic_filter = split_shared(key)
         check_filter(topic_filter, broker.limits.max_topic_levels)
     except InvalidTopic:
-        return Reason.TOPIC_FILTER_INVALID, None
+        return Reason.TOPIC_FILTER_INVALID, None, ""
     if group is not None and not options.shared_subscriptions:
-        return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, None
+        return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, None, ""
     if not options.wildcard_subscriptions and (b"+" in topic_filter or b"#" in topic_filter):
-        return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, None
-    access, name = broker.access, topic_filter.decode()
-    if access.checks_topics and not (
-        access.may_subscribe(connection.credentials, name)
-        and (extras.start is None or access.may_pull(connection.credentials, name))
-    ):
-        return Reason.NOT_AUTHORIZED, None
-    if broker.catalog.filter_refusal(topic_filter):
-        return Reason.TOPIC_FILTER_INVALID, None
+        return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, None, ""
+    refusal = broker.policy.refuse_subscribe(connection.credentials, topic_filter, extras.start is not None)
+    if refusal is not None and refusal.is_unauthorized:
+        return Reason.NOT_AUTHORIZED, None, ""
+    if refusal is not None:
+        return Reason.TOPIC_FILTER_INVALID, None, refusal.text
     subscriptions = session.subscriptions
     if key not in subscriptions and (
         len(subscriptions) >= broker.limits.max_subscriptions_per_client
         or broker.quotas.refusal(session.account, "subscriptions")
     ):
-        return Reason.QUOTA_EXCEEDED, None
+        return Reason.QUOTA_EXCEEDED, None, ""
     qos = min(wish.qos, options.maximum_qos)
     subscription = Subscription(
         session,
@@ -160,11 +143,11 @@ def _grant(
         identifiers,
     )
     subscription.lossless = extras.lossless
-    new = broker.subscribe(subscription, group, key)
+    new = broker.subscribing.subscribe(subscription, group, key)
     # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets no retained messages (4.8.2).
     wants = wish.retain_handling == 0 or (wish.retain_handling == 1 and new) or extras.start is not None
     wants = wants and group is None
-    return qos, subscription if wants else None
+    return qos, subscription if wants else None, ""
 
 
 def unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
@@ -182,7 +165,7 @@ def _unsubscribe_in_steps(connection: Connection, packet: Unsubscribe) -> Iterat
         except InvalidTopic:
             reasons.append(Reason.TOPIC_FILTER_INVALID)
         else:
-            existed = connection.broker.unsubscribe(connection.session, key)
+            existed = connection.broker.subscribing.unsubscribe(connection.session, key)
             reasons.append(Reason.SUCCESS if existed else Reason.NO_SUBSCRIPTION_EXISTED)
     answer = _results(connection, fields.UNSUBACK, packet.packet_id, reasons)
     _when_committed(connection, lambda: connection.reply(answer))  # [MQTT-3.10.4-4], -5
@@ -206,6 +189,6 @@ def _when_committed(connection: Connection, call: Callable[[], object]) -> None:
         if connection.session is session:
             call()
             if connection.backlog is not None and not connection.interrupted:
-                connection.broker.interrupted(connection)
+                connection.broker.turns.add(connection)
 
     connection.broker.journal.after(committed)

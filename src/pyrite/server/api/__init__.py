@@ -1,7 +1,7 @@
 """Handlers for the requests of the HTTP process (pyrite/ipc/api), by subject.
 
-They run in the broker's event loop, a little work at a time. Every request says who makes it; access rules
-decide on it as on every protocol, before any work is done.
+They run in the broker's event loop, in short turns. Every request names its caller, whose rights are checked
+before any work is done.
 """
 
 from __future__ import annotations

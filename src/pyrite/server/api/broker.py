@@ -1,4 +1,4 @@
-"""Requests about the broker itself: whether it is well, where it listens."""
+"""Requests about the broker: health, readiness, listeners, rights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pyrite.ipc.api.broker import (
     Readiness,
 )
 from pyrite.ipc.messages import Given
-from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
+from pyrite.server.api.checks import check
 from pyrite.server.gate import answers
 from pyrite.server.listeners import Listener
 from pyrite.server.metrics import Metrics
@@ -31,49 +31,47 @@ class BrokerRequests:
         self._broker = metrics.broker
         self._listening = listening
         self._tls = tls
-        """Whether requests come over TLS: a browser's page from TLS opens no WebSocket without."""
+        """True if requests arrive over TLS: pages from https:// cannot open ws:// URLs."""
         self.reloads = 0
-        """How often users and rules were read again."""
+        """Number of reloads of users and rules."""
 
     @answers(GetHealth)
-    def health(self, who: Credentials, request: GetHealth, call: Call[Health]) -> None:
-        """Answer: the broker is well."""
+    def health(self, caller: Credentials, request: GetHealth, call: Call[Health]) -> None:
+        """Confirm that the broker answers."""
         call.reply(Health())
 
     @answers(GetReadiness)
-    def readiness(self, who: Credentials, request: GetReadiness, call: Call[Readiness]) -> None:
-        """Return whether clients are served as they should be."""
+    def readiness(self, caller: Credentials, request: GetReadiness, call: Call[Readiness]) -> None:
+        """Return whether listeners are open and the log can be written."""
         fault = self._broker.journal.fault
         reason = fault.text if fault is not None else None if self._listening() else "the broker is starting"
         call.reply(Readiness(reason is None, reason))
 
     @answers(GetBroker)
-    def describe(self, who: Credentials, request: GetBroker, call: Call[BrokerInfo]) -> None:
-        """Describe the broker; a stranger is told only that a log-in is needed, and the WebSocket for it."""
-        nobody = Credentials("", None, None, who.address)
+    def describe(self, caller: Credentials, request: GetBroker, call: Call[BrokerInfo]) -> None:
+        """Describe the broker; unknown callers get only the WebSocket URL, and that a log-in is needed."""
+        nobody = Credentials("", None, None, caller.address)
         has_certificate = isinstance(call.caller, Given) and call.caller.certificate is not None
         users = not has_certificate and isinstance(self._broker.access.authenticate(nobody), Refuse)
         listening = self._listening()
         sockets = [one for one in listening if one.websocket]
         sockets.sort(key=lambda one: one.tls is not self._tls)
         websocket = str(sockets[0]) if sockets else None
-        is_stranger = users and who.username is None
+        is_unknown = users and caller.username is None
         call.reply(
             BrokerInfo(
-                version=None if is_stranger else __version__,
-                uptime_seconds=None if is_stranger else round(self._metrics.uptime, 1),
-                listeners=[] if is_stranger else [str(one) for one in listening],
+                version=None if is_unknown else __version__,
+                uptime_seconds=None if is_unknown else round(self._metrics.uptime, 1),
+                listeners=[] if is_unknown else [str(one) for one in listening],
                 websocket=websocket,
                 users=users,
-                user=who.username,
+                user=caller.username,
                 reloads=self.reloads,
             )
         )
 
     @answers(CheckRight)
-    def check_right(self, who: Credentials, request: CheckRight, call: Call[str]) -> None:
-        """Return the user name for quotas, or refuse a caller that has a right on no topic."""
-        access = self._broker.access
-        if access.checks_topics and not access.may_within(request.right, who, "#"):
-            raise Problem(403, f"not authorized: {request.right}")
-        call.reply(who.asker.user)
+    def check_right(self, caller: Credentials, request: CheckRight, call: Call[str]) -> None:
+        """Return the caller's name for quotas; refuse a caller without the right on any topic."""
+        check(self._broker.policy.refuse_everywhere(caller, [request.right]))
+        call.reply(caller.asker.user)

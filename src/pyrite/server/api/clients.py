@@ -1,4 +1,4 @@
-"""Requests about clients: who is connected, and their subscriptions."""
+"""Requests about connected clients and their subscriptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyrite.protocols.line.datagram_connection import DatagramConnection
 from pyrite.protocols.mqtt.connection import Connection
 from pyrite.protocols.mqtt.handshake import KEEP_ALIVE_GRACE, VERSIONS
 from pyrite.protocols.mqtt.reasons import Reason
-from pyrite.server.api.checks import refused
+from pyrite.server.api.checks import check
 from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 from pyrite.server.gate import answers
 from pyrite.server.sockets import SocketTransport
@@ -36,7 +36,7 @@ from pyrite.server.traffic import traffic
 from pyrite.server.websocket import WebSocketProtocol
 
 MAX_SUBSCRIPTIONS = 1_000
-"""Subscriptions of one client in an answer."""
+"""Maximum subscriptions in an answer about one client."""
 
 
 class ClientRequests:
@@ -47,10 +47,10 @@ class ClientRequests:
         self._turns = turns
 
     @answers(ListClients)
-    def page(self, who: Credentials, request: ListClients, call: Call[ClientPage]) -> None:
-        """Return some clients, in the order of their ids."""
-        self._check(who)
-        sessions = self._broker.sessions
+    def page(self, caller: Credentials, request: ListClients, call: Call[ClientPage]) -> None:
+        """Return a page of clients, ordered by identifier."""
+        check(self._broker.policy.refuse_admin(caller))
+        sessions = self._broker.sessions.by_id
 
         def describe(client_id: str) -> Entry | None:
             session = sessions.get(client_id)
@@ -61,17 +61,17 @@ class ClientRequests:
         page = PageBuilder(
             self._broker, call, self._following, request.after or None, request.limit, describe, ClientPage
         )
-        self._turns.add(who.asker, page.work)
+        self._turns.add(caller.asker, page.work)
 
     def _following(self, after: str | None) -> Iterator[str]:
-        """Yield the client ids after one, or all, in order; also those of clients that are away."""
-        ids: Iterator[str] = self._broker.client_ids.irange(after, None, (False, True))
+        """Yield client identifiers in order, also of disconnected clients."""
+        ids: Iterator[str] = self._broker.sessions.ids.irange(after, None, (False, True))
         return ids
 
     @answers(GetClient)
-    def one(self, who: Credentials, request: GetClient, call: Call[ClientDetails]) -> None:
-        """Return one client and its subscriptions; of very many, those that it made first."""
-        session, _ = self._connected(who, request.id)
+    def one(self, caller: Credentials, request: GetClient, call: Call[ClientDetails]) -> None:
+        """Return one client and its first subscriptions."""
+        session, _ = self._connected(caller, request.id)
         subscriptions = sorted(islice(session.subscriptions.items(), MAX_SUBSCRIPTIONS))
         fields = self._fields(session)
 
@@ -93,30 +93,24 @@ class ClientRequests:
             describe,
             lambda entries, _: ClientDetails(**fields, subscribed=entries),
         )
-        self._turns.add(who.asker, page.work)
+        self._turns.add(caller.asker, page.work)
 
     @answers(DisconnectClient)
-    def disconnect(self, who: Credentials, request: DisconnectClient, call: Call[None]) -> None:
-        """Close a client's connection."""
-        _, link = self._connected(who, request.id)
+    def disconnect(self, caller: Credentials, request: DisconnectClient, call: Call[None]) -> None:
+        _, link = self._connected(caller, request.id)
         link.ended(Reason.ADMINISTRATIVE_ACTION)
         call.reply(None)
 
-    def _check(self, who: Credentials) -> None:
-        access = self._broker.access
-        if access.checks_topics and not access.may_admin(who, "#"):
-            raise refused("admin", "#")
-
-    def _connected(self, who: Credentials, client_id: str) -> tuple[Session, Conversation]:
-        self._check(who)
-        session = self._broker.sessions.get(client_id)
+    def _connected(self, caller: Credentials, client_id: str) -> tuple[Session, Conversation]:
+        check(self._broker.policy.refuse_admin(caller))
+        session = self._broker.sessions.by_id.get(client_id)
         link = session.link if session is not None else None
         if session is None or not isinstance(link, Conversation):
             raise Problem(404, f"no client {client_id!r} is connected")
         return session, link
 
     def _fields(self, session: Session) -> dict[str, Any]:
-        """Return the fields of the answer about a client."""
+        """Return the fields of ClientInfo."""
         link, now = session.link, self._broker.now
         assert isinstance(link, Conversation)
         since = None if link.came_at is None else int(time.time() - (now - link.came_at))
@@ -137,7 +131,7 @@ class ClientRequests:
         }
 
     def _behind(self, session: Session) -> int:
-        """Return how many messages of the log, of any topic, a session is behind."""
+        """Return the lag of a session: messages in the log after its cursor, on any topic."""
         positions = session.positions or {}
         return sum(max(0, stream.routed - offset) for stream, offset in positions.items())
 
@@ -150,7 +144,7 @@ def _protocol(link: Conversation) -> str:
 
 
 def _traffic(link: Conversation) -> tuple[int | None, int | None]:
-    """Return how many bytes were received from a client, and sent to it, as the kernel counts them."""
+    """Return the bytes received from a client and sent to it, as counted by the kernel."""
     transport, descriptor = link.transport, -1
     if isinstance(transport, SocketTransport):
         descriptor = transport._descriptor

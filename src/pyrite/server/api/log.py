@@ -1,4 +1,4 @@
-"""Requests about the log: its streams, and who may read them."""
+"""Requests about the log's streams, and for permission to read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyrite.broker.core import Broker
 from pyrite.ipc.api.log import ListStreams, ReadMessages, StreamInfo, Streams
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_filter, refused
+from pyrite.server.api.checks import check, checked_filter
 from pyrite.server.gate import answers
 from pyrite.server.log_metrics import Sizes, StreamSize
 
@@ -24,9 +24,9 @@ class LogRequests:
         self._sizes = sizes
 
     @answers(ListStreams)
-    def streams(self, who: Credentials, request: ListStreams, call: Call[Streams]) -> None:
-        """Return the streams from which the caller may pull, with those of their filters that it may pull."""
-        allowed = self._allowed(who)
+    def streams(self, caller: Credentials, request: ListStreams, call: Call[Streams]) -> None:
+        """Return the streams that the caller may pull, and their filters that it may pull."""
+        allowed = self._allowed(caller)
         if not allowed:
             call.reply(Streams([], bool(self._broker.journal.streams)))
         else:
@@ -34,17 +34,14 @@ class LogRequests:
                 lambda sizes: call.attempt(lambda: call.reply(self._described(allowed, sizes)))
             )
 
-    def _allowed(self, who: Credentials) -> dict[str, list[str]]:
+    def _allowed(self, caller: Credentials) -> dict[str, list[str]]:
         """Return the filters that the caller may pull, by stream."""
-        access = self._broker.access
+        policy = self._broker.policy
         allowed = {}
         for stream in self._broker.journal.streams:
-            topics = [topic.decode() for topic in stream.filters]
-            if access.checks_topics:
-                if not any(access.may_within("pull", who, topic) for topic in topics):
-                    continue
-                topics = [topic for topic in topics if access.may_pull(who, topic)]
-            allowed[stream.name] = topics
+            if any(policy.refuse_everywhere(caller, ["pull"], one) is None for one in stream.filters):
+                topics = [one for one in stream.filters if policy.refuse_pull(caller, one) is None]
+                allowed[stream.name] = [topic.decode() for topic in topics]
         return allowed
 
     def _described(self, allowed: Mapping[str, list[str]], sizes: Mapping[str, StreamSize]) -> Streams:
@@ -73,12 +70,10 @@ class LogRequests:
         return Streams(streams, withheld)
 
     @answers(ReadMessages)
-    def read(self, who: Credentials, request: ReadMessages, call: Call[None]) -> None:
-        """Allow the caller to read messages that match a filter; the HTTP process reads them itself."""
-        checked_filter(self._broker, request.filter)
-        access = self._broker.access
-        if access.checks_topics and not access.may_pull(who, request.filter):
-            raise refused("pull", request.filter)
+    def read(self, caller: Credentials, request: ReadMessages, call: Call[None]) -> None:
+        """Check that the caller may read messages of a filter; the HTTP process reads them."""
+        topic_filter = checked_filter(self._broker, request.filter)
+        check(self._broker.policy.refuse_pull(caller, topic_filter))
         if request.name not in [one.name for one in self._broker.journal.streams]:
             raise Problem(404, f"there is no stream {request.name!r}")
         call.reply(None)

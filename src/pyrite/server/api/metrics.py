@@ -6,7 +6,7 @@ from pyrite.broker.access import Credentials
 from pyrite.ipc.api.metrics import GetMetrics, Samples, ScrapeLocalMetrics, ScrapeMetrics
 from pyrite.ipc.messages import Request
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import refused
+from pyrite.server.api.checks import check
 from pyrite.server.gate import answers
 from pyrite.server.metric_table import samples
 from pyrite.server.metrics import Metrics
@@ -19,16 +19,14 @@ class MetricsRequests:
         self._metrics = metrics
 
     @answers(GetMetrics, ScrapeMetrics)
-    def metrics(self, who: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
-        """Return all metrics to a caller that may administer everything."""
-        access = self._metrics.broker.access
-        if access.checks_topics and not access.may_admin(who, "#"):
-            raise refused("admin", "#")
+    def metrics(self, caller: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
+        """Return all metrics to a caller with the right `admin` on `#`."""
+        check(self._metrics.broker.policy.refuse_admin(caller))
         self._reply(call)
 
     @answers(ScrapeLocalMetrics)
-    def local_metrics(self, who: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
-        """Return all metrics to a client of this machine."""
+    def local_metrics(self, caller: Credentials, request: Request[Samples], call: Call[Samples]) -> None:
+        """Return all metrics to a client on this machine."""
         self._reply(call)
 
     def _reply(self, call: Call[Samples]) -> None:

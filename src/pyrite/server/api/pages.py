@@ -1,7 +1,7 @@
 """Pages of long lists: the first entries after a given name, in order.
 
-Pages are made in turns. Each turn of the event loop belongs to one page, however many pages were requested,
-and users take turns. What a turn has found is sent at its end, so no turn encodes more than it has found.
+Pages are built in turns. Each turn of the event loop belongs to one page, and users take turns. The entries
+found in a turn are sent at its end, so that encoding is part of the turn.
 """
 
 from __future__ import annotations
@@ -9,51 +9,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from pyrite.broker.core import TURN, Broker
+from pyrite.broker.core import Broker
+from pyrite.broker.timers import TURN
 from pyrite.ipc.server import Call
 from pyrite.process.fair import Asker, FairQueue
 
 Name = TypeVar("Name", str, bytes, int)
 
 TURN_BYTES = 256 * 1024
-"""Bytes of payloads with which a turn ends: copying them takes time as well."""
+"""Maximum bytes of payloads in a turn: copying them takes time, too."""
 PAGE_BYTES = 8 * 1024 * 1024
-"""Bytes of names and payloads with which a page ends, before it has all the entries requested."""
+"""Maximum bytes of names and payloads in a page, even if it has fewer entries than requested."""
 
 Entry = tuple[Any, int]
 """An entry of the answer, and the bytes of its payload."""
 
 
 class PageTurns:
-    """Gives the pages that are being made a turn each, one page in a turn of the event loop."""
+    """Gives pages turns, one page per turn of the event loop."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._waiting: FairQueue[tuple[Asker, Callable[[], bool]]] = FairQueue()
 
     def add(self, asker: Asker, work: Callable[[], bool]) -> None:
-        """Call `work` in turns until it returns True."""
+        """Call `work` once per turn until it returns True."""
         if not self._waiting:
-            self._broker.interrupted(self)
+            self._broker.turns.add(self)
         self._waiting.put(asker, (asker, work))
 
     def go_on(self) -> None:
-        """Give one page its turn."""
+        """Give the next page its turn."""
         asker, work = self._waiting.get()
         is_done = work()
         if not is_done:
             self._waiting.put(asker, (asker, work))
         if self._waiting:
-            self._broker.interrupted(self)
+            self._broker.turns.add(self)
 
 
 class PageBuilder(Generic[Name]):
     """The first `limit` names after `after` that have an entry.
 
-    `following` yields names in order, after a given one or from the first; names may come and go between two
-    turns, and may be repeated. `describe` returns the entry of a name, or None to skip it. Entries are sent
-    part by part: `answer` makes a part of them and of the name after which the next page begins, if there is
-    one.
+    `following` yields names in order, after a given one or from the first; names may appear, disappear and
+    repeat between turns. `describe` returns the entry of a name, or None to skip it. `answer` makes a part of
+    the answer from entries and, in the last part, the name after which the next page begins.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class PageBuilder(Generic[Name]):
         self._call = call
         self._following: Callable[[Name | None], Iterator[Name]] = following
         self._at: Name | None = after
-        """The last name that was examined."""
+        """The last examined name."""
         self._last: Name | None = after
-        """The last name that has an entry."""
+        """The last name with an entry."""
         self._left = limit
         self._room = PAGE_BYTES
         self._describe: Callable[[Name], Entry | None] = describe
         self._answer: Callable[[list[Any], Name | None], Any] = answer
 
     def work(self) -> bool:
-        """Find more entries, for a turn; return whether it was the last."""
+        """Find entries for one turn; return True if the page is complete."""
         until = self._broker.clock() + TURN
         is_done = True
 

@@ -1,4 +1,4 @@
-"""Publishing over HTTP: answered when the message is safe."""
+"""Requests that publish; answered once the message is durable."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from msgspec import UNSET, UnsetType
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.accounts import Account
-from pyrite.broker.core import SYSTEM, Broker
+from pyrite.broker.core import Broker
 from pyrite.broker.journal import Fault
 from pyrite.broker.message import Batch, Properties
 from pyrite.ipc.api.publishing import NewMessage, Published, PublishMessage
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_topic, refused
+from pyrite.server.api.checks import check, checked_topic
 from pyrite.server.gate import answers
 
 T = TypeVar("T")
 
 
 class _Turn:
-    """A publish that waits until the journal has room."""
+    """A publish request that waits for room in the journal."""
 
     def __init__(self, publish: Callable[[], object], call: Call[Published]) -> None:
         self._publish = publish
@@ -41,13 +41,13 @@ class PublishRequests:
         self._broker = broker
 
     @answers(PublishMessage)
-    def publish(self, who: Credentials, request: PublishMessage, call: Call[Published]) -> None:
-        """Publish a message; return its place in the log."""
+    def publish(self, caller: Credentials, request: PublishMessage, call: Call[Published]) -> None:
+        """Publish a message; return its stream and offset."""
         broker, message = self._broker, request.body
-        topic = self._checked(who, message.topic)
+        topic = self._checked(caller, message.topic)
         payload = message.payload_base64
         assert payload is not UNSET
-        account = broker.quotas.account_of(who)
+        account = broker.quotas.account_of(caller)
         if account.meter is not None and account.is_spent:
             broker.figures.quota_refused += 1
             raise Problem(
@@ -69,7 +69,7 @@ class PublishRequests:
         )
         if batch.retain:
             batch = batch.owned_by(account)
-            fault = broker.retain_fault(batch)
+            fault = broker.retained.fault(batch)
             if fault is not None:
                 broker.figures.quota_refused += fault.quota
                 raise Problem(_status(fault), fault.text)
@@ -78,30 +78,23 @@ class PublishRequests:
         self._publish_when_there_is_room(account, batch, call)
 
     def _publish_when_there_is_room(self, account: Account, batch: Batch, call: Call[Published]) -> None:
-        """Publish, once the journal has room and few enough deliveries are pending."""
+        """Publish once the journal has room and few deliveries are pending."""
         done = partial(_done, batch, call)
         if self._broker.journal.full:
             publish = partial(self._publish_when_there_is_room, account, batch, call)
-            self._broker.choke(_Turn(publish, call))
+            self._broker.turns.wait_for_journal(_Turn(publish, call))
         elif self._broker.fan_outs.has_to_wait(batch.topic, 1):
             publish = partial(self._publish_when_there_is_room, account, batch, call)
             self._broker.fan_outs.wait(_Turn(publish, call))
         elif account.meter is None:
-            self._broker.publish(batch, done=done)
+            self._broker.publishing.publish(batch, done=done)
         else:
-            self._broker.publish_for(account, batch, done=done)
+            self._broker.publishing.publish_for(account, batch, done=done)
 
-    def _checked(self, who: Credentials, name: str) -> bytes:
+    def _checked(self, caller: Credentials, name: str) -> bytes:
         """Return the topic, if the caller may publish on it."""
-        broker, access = self._broker, self._broker.access
-        topic = checked_topic(broker, name)
-        if topic.startswith(SYSTEM):
-            raise Problem(403, "not authorized: only the broker publishes on $SYS")
-        if access.checks_topics and not access.may_publish(who, name):
-            raise refused("publish", name)
-        refusal = broker.catalog.refusal(topic)
-        if refusal:
-            raise Problem(409, refusal)
+        topic = checked_topic(self._broker, name)
+        check(self._broker.policy.refuse_publish(caller, topic))
         return topic
 
 
@@ -115,7 +108,7 @@ def _done(batch: Batch, call: Call[Published], _: bool, fault: Fault | None) -> 
 
 
 def _status(fault: Fault) -> int:
-    """Return the HTTP status for a message that could not be kept."""
+    """Return the HTTP status for a message that could not be stored."""
     if fault.quota:
         return 403
     return 507 if fault.full else 503

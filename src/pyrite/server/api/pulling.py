@@ -1,4 +1,4 @@
-"""Pull over HTTP: the same consumers as over MQTT (broker/consumers.py)."""
+"""Requests of consumers (broker/consumers.py): pull and acknowledge."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ from pyrite.broker.pending import Place
 from pyrite.ipc.api.log import Acknowledge, Pull, PulledMessages, StoredMessage
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_filter, refused
+from pyrite.server.api.checks import check, checked_filter
 from pyrite.server.api.pages import TURN_BYTES
 from pyrite.server.gate import answers
 from pyrite.storage.positions import Earliest
 
 MAX_PULL_BYTES = 16 * 1024 * 1024
-"""Bytes of payloads and topics with which an answer ends, before it has all the messages requested."""
+"""Maximum bytes of payloads and topics in an answer, even if it has fewer messages than requested."""
 MAX_BACKLOG = 64 * 1024 * 1024
-"""Bytes that wait for the HTTP process with which every answer ends."""
-PAUSE = 0.1
-"""Seconds between two fetches of a waiting pull: other messages than those it waits for may come."""
+"""Bytes waiting to be sent to the HTTP process at which every answer ends."""
+MIN_FETCH_INTERVAL = 0.1
+"""Minimum seconds between two fetches of a waiting pull, which messages on other topics may wake."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Timer(Protocol):
-    """A call that will be made."""
+    """A scheduled call."""
 
     def cancel(self) -> object:
-        """Do not make it."""
+        """Cancel the call."""
 
 
 Later = Callable[[float, Callable[[], object]], Timer | None]
-"""Calls something after some seconds."""
+"""Schedules a call after some seconds."""
 
 
 class PullRequests:
-    """Answers requests for messages of consumers, of one HTTP process."""
+    """Answers requests of consumers, for one HTTP process."""
 
     def __init__(self, broker: Broker, later: Later) -> None:
         self.broker = broker
         self.later = later
         self.waiting: dict[int, _WaitingPull] = {}
-        """Pulls that wait for a message, by the number of the call."""
+        """Pulls waiting for a message, by number of the call."""
         self._for_growth: dict[int, _WaitingPull] = {}
-        """Those of them that are to be woken when the log grows."""
+        """The waiting pulls to wake when the log grows."""
         self._listens = False
 
     def cancel(self, number: int) -> None:
-        """Forget a pull whose answer is no longer wanted: a message would be given to nobody."""
+        """Cancel a pull that no client waits for any more: a fetched message would be lost."""
         pull = self.waiting.pop(number, None)
         if pull is not None:
             pull.stop_timer()
             self._for_growth.pop(number, None)
 
     def cancel_all(self) -> None:
-        """Forget all pulls: the process has ended."""
+        """Cancel all pulls, because the HTTP process has ended."""
         for number in list(self.waiting):
             self.cancel(number)
 
@@ -85,38 +85,33 @@ class PullRequests:
     def _grown(self) -> None:
         self._listens = False
         pulls, self._for_growth = self._for_growth, {}
-        for pull in pulls.values():  # each in a turn of its own, as there may be many
-            self.broker.soon(pull.look)
+        for pull in pulls.values():  # each in its own turn, because there may be many
+            self.broker.turns.soon(pull.look)
 
     @answers(Pull)
-    def pull(self, who: Credentials, request: Pull, call: Call[PulledMessages]) -> None:
-        """Give some messages of a consumer, which is created if there is a filter; wait if there is none."""
-        pull = _WaitingPull(self, who, request, call)
+    def pull(self, caller: Credentials, request: Pull, call: Call[PulledMessages]) -> None:
+        """Fetch messages of a consumer, or wait for one; a request with a filter creates the consumer."""
+        pull = _WaitingPull(self, caller, request, call)
         wanted = request.body.filter
         if wanted is UNSET:
-            self.find(who, request.name)
+            self.find(caller, request.name)
             pull.fetch()
             return
         topic_filter = checked_filter(self.broker, wanted)
-        access = self.broker.access
-        if access.checks_topics and not access.may_pull(who, wanted):
-            raise refused("pull", wanted)
-        refusal = self.broker.catalog.filter_refusal(topic_filter)
-        if refusal:
-            raise Problem(409, refusal)
+        check(self.broker.policy.refuse_consumer(caller, topic_filter))
         begin = partial(call.attempt, pull.fetch)
         try:
             consumers.create(
-                self.broker, who, request.name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, begin
+                self.broker, caller, request.name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, begin
             )
         except ConsumerError as error:
             status = {TooManyConsumers: 507, QuotaExceeded: 403}.get(type(error), 409)
             raise Problem(status, str(error)) from None
 
     @answers(Acknowledge)
-    def acknowledge(self, who: Credentials, request: Acknowledge, call: Call[None]) -> None:
-        """Acknowledge messages that were handled."""
-        consumer = self.find(who, request.name)
+    def acknowledge(self, caller: Credentials, request: Acknowledge, call: Call[None]) -> None:
+        """Acknowledge processed messages."""
+        consumer = self.find(caller, request.name)
         done = request.body
         if done.filter is not UNSET and done.filter.encode("utf-8", "replace") != consumer.topic_filter:
             known = consumer.topic_filter.decode()
@@ -129,25 +124,25 @@ class PullRequests:
         assert offsets is not UNSET
         consumer.acknowledge([Place(stream, offset) for offset in offsets], lambda _: call.reply(None))
 
-    def find(self, who: Credentials, name: str) -> Consumer:
-        """Return a consumer; Problem if it does not exist, or the caller may not pull from it."""
+    def find(self, caller: Credentials, name: str) -> Consumer:
+        """Return a consumer; raise Problem if it does not exist or the caller may not pull from it."""
         try:
-            return consumers.find(self.broker, who, name)
+            return consumers.find(self.broker, caller, name)
         except NotAllowed as refusal:
             raise Problem(403, str(refusal)) from None
         except ConsumerError:
-            raise Problem(404, f"there is no consumer {name!r}: pull with a filter makes it") from None
+            raise Problem(404, f"there is no consumer {name!r}: pull with a filter to create it") from None
 
 
 class _WaitingPull:
-    """One pull: it fetches, and if there is no message waits for one, until its time is over."""
+    """One pull: fetches messages, and waits for one until its deadline."""
 
     def __init__(
-        self, pulls: PullRequests, who: Credentials, request: Pull, call: Call[PulledMessages]
+        self, pulls: PullRequests, caller: Credentials, request: Pull, call: Call[PulledMessages]
     ) -> None:
         self._pulls = pulls
         self._broker = pulls.broker
-        self._who = who
+        self._caller = caller
         self._request = request
         self._call = call
         self._until = self._broker.clock() + request.body.wait
@@ -155,20 +150,20 @@ class _WaitingPull:
         self._timer: Timer | None = None
         self._messages: list[StoredMessage] = []
         self._bytes = 0
-        """Of `_messages`."""
+        """Bytes of `_messages`."""
         self._sent_bytes = 0
-        """Of messages in earlier parts of the answer."""
+        """Bytes in earlier parts of the answer."""
 
     def fetch(self) -> None:
-        """Fetch what there is."""
+        """Fetch the messages that are available."""
         name = self._request.name
         if name not in self._broker.consumers:
-            self._call.reply(PulledMessages([]))  # it was deleted meanwhile
+            self._call.reply(PulledMessages([]))  # the consumer was deleted
             return
-        if not self._broker.is_welcome(self._who):
-            raise Problem(401, "log in again: users have changed")
-        consumer = self._pulls.find(self._who, name)
-        asker = self._who.asker._replace(client=name)
+        if not self._broker.policy.is_welcome(self._caller):
+            raise Problem(401, "log in again: the users have changed")
+        consumer = self._pulls.find(self._caller, name)
+        asker = self._caller.asker._replace(client=name)
         consumer.fetch(self._request.body.max, self._give, self._fetched, asker, self._is_full)
 
     def _give(self, place: Place, batch: Batch) -> None:
@@ -190,18 +185,18 @@ class _WaitingPull:
             self._wait(consumer)
 
     def _wait(self, consumer: Consumer) -> None:
-        """Wait until a message comes, one is due again, or the time is over."""
+        """Wait for a message, for the next redelivery, or for the deadline."""
         number = self._call.number
         self._pulls.waiting[number] = self
         seconds = self._until - self._broker.clock()
         due = consumer.pending.next_due()
         if due is not None:
-            seconds = min(seconds, max(due - self._broker.now, PAUSE))
+            seconds = min(seconds, max(due - self._broker.now, MIN_FETCH_INTERVAL))
         self._timer = self._pulls.later(seconds, self._fetch_again)
         self.look()
 
     def look(self) -> None:
-        """Fetch if the log has grown; else wait for it to grow."""
+        """Fetch if the log has new messages, otherwise wait for them."""
         number = self._call.number
         if self._pulls.waiting.get(number) is not self:
             return
@@ -219,18 +214,18 @@ class _WaitingPull:
     def _fetch_again(self) -> None:
         if self._pulls.waiting.get(self._call.number) is self:
             self._pulls.cancel(self._call.number)
-            self._no_fetch_before = self._broker.clock() + PAUSE
+            self._no_fetch_before = self._broker.clock() + MIN_FETCH_INTERVAL
             self._call.attempt(self.fetch)
 
     def stop_timer(self) -> None:
-        """Forget the time when the pull ends."""
+        """Cancel the deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 def _message(place: Place, batch: Batch) -> StoredMessage:
-    """Return a message of the log as the API has it."""
+    """Return a message of the log as a structure of the API."""
     message = StoredMessage(
         stream=place.stream.name,
         offset=place.offset,

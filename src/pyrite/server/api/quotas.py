@@ -1,4 +1,4 @@
-"""Requests about quotas: what users take of what all share, and how much they may."""
+"""Requests about quotas: usage and limits of users."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class QuotaRequests:
         self._turns = turns
 
     @answers(ListQuotas)
-    def page(self, who: Credentials, request: ListQuotas, call: Call[AccountPage]) -> None:
-        """Return some accounts, by name; only the caller's own if it may not see those of others."""
+    def page(self, caller: Credentials, request: ListQuotas, call: Call[AccountPage]) -> None:
+        """Return a page of accounts by name; without the right `admin` on `#`, only the caller's."""
         broker = self._broker
-        access, accounts = broker.access, broker.quotas.accounts
-        if access.checks_topics and not access.may_admin(who, "#"):
-            call.reply(AccountPage([_described(broker.quotas.account_of(who))], None))
+        accounts = broker.quotas.accounts
+        if broker.policy.refuse_admin(caller) is not None:
+            call.reply(AccountPage([_described(broker.quotas.account_of(caller))], None))
             return
 
         def describe(key: str) -> Entry | None:
@@ -36,7 +36,7 @@ class QuotaRequests:
         page = PageBuilder(
             broker, call, broker.quotas.following, request.after or None, request.limit, describe, AccountPage
         )
-        self._turns.add(who.asker, page.work)
+        self._turns.add(caller.asker, page.work)
 
 
 def _described(account: Account) -> AccountInfo:

@@ -1,4 +1,4 @@
-"""Requests about topics: in a list, or level by level; creating and deleting them."""
+"""Requests that list topics, list them level by level, create and delete them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from pyrite.ipc.api.topics import (
 )
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
-from pyrite.server.api.checks import checked_filter, checked_topic, refused
+from pyrite.server.api.checks import check, checked_filter, checked_topic
 from pyrite.server.api.pages import Entry, PageBuilder, PageTurns
 from pyrite.server.api.tree import children, level_at
 from pyrite.server.gate import answers
 from pyrite.topics.filters import matches
 
 MAX_LISTED_PAYLOAD = 64 * 1024
-"""Bytes of a retained message's payload in a list; of a larger one, only its size is listed."""
+"""Maximum bytes of a payload in a list; only the size of a larger one is listed."""
 MAX_PAYLOADS = 4 * 1024 * 1024
-"""Bytes of payloads in one page, and in the answer about a single topic."""
+"""Maximum bytes of payloads in a page, and in the answer about one topic."""
 
 
 @dataclass(slots=True)
 class PayloadRoom:
-    """Bytes that payloads may still take in an answer."""
+    """Bytes left for payloads in an answer."""
 
     left: int = MAX_PAYLOADS
     of_each: int = MAX_LISTED_PAYLOAD
@@ -55,11 +55,11 @@ class TopicRequests:
         self._turns = turns
 
     @answers(ListTopics)
-    def page(self, who: Credentials, request: ListTopics, call: Call[TopicPage]) -> None:
-        """Return some topics, in order."""
+    def page(self, caller: Credentials, request: ListTopics, call: Call[TopicPage]) -> None:
+        """Return a page of topics."""
         broker = self._broker
         topic_filter = checked_filter(broker, request.filter)
-        self._check_subscribe(who, request.filter)
+        check(broker.policy.refuse_list(caller, topic_filter))
         room = PayloadRoom()
 
         def following(after: bytes | None) -> Iterator[bytes]:
@@ -83,25 +83,25 @@ class TopicRequests:
             describe,
             lambda topics, last: TopicPage(topics, None if last is None else last.decode()),
         )
-        self._turns.add(who.asker, page.work)
+        self._turns.add(caller.asker, page.work)
 
     @answers(GetTopic)
-    def one(self, who: Credentials, request: GetTopic, call: Call[TopicInfo]) -> None:
+    def one(self, caller: Credentials, request: GetTopic, call: Call[TopicInfo]) -> None:
         """Return one topic."""
         topic = checked_topic(self._broker, request.topic)
-        self._check_subscribe(who, request.topic)
+        check(self._broker.policy.refuse_list(caller, topic))
         created, kept = self._state(topic, PayloadRoom(of_each=MAX_PAYLOADS))
         if not created and kept is None:
-            raise Problem(404, f"topic {request.topic!r} was not created, and has no retained message")
+            raise Problem(404, f"topic {request.topic!r} was not created and has no retained message")
         call.reply(TopicInfo(request.topic, created, kept))
 
     @answers(ListLevels)
-    def levels(self, who: Credentials, request: ListLevels, call: Call[LevelPage]) -> None:
-        """Return the levels that follow one, or the first ones, with the number of topics below each."""
+    def levels(self, caller: Credentials, request: ListLevels, call: Call[LevelPage]) -> None:
+        """Return a page of the levels below a level, or of the first levels."""
         broker = self._broker
         below = None if request.below is UNSET else request.below
         stem = b"" if below is None else checked_topic(broker, f"{below}/", "below")
-        self._check_subscribe(who, "#" if below is None else f"{below}/#")
+        check(broker.policy.refuse_list(caller, stem + b"#"))
         created_topics, retained = broker.catalog.created, broker.retained
         trees = (created_topics, retained)
         room = PayloadRoom()
@@ -124,10 +124,10 @@ class TopicRequests:
             describe,
             lambda levels, last: LevelPage(levels, None if last is None else last.decode()),
         )
-        self._turns.add(who.asker, page.work)
+        self._turns.add(caller.asker, page.work)
 
     def _state(self, topic: bytes, room: PayloadRoom) -> tuple[bool, RetainedInfo | None]:
-        """Return whether a topic was created, and its retained message, with the payload if there is room."""
+        """Return True if a topic was created, and its retained message, with the payload if there is room."""
         is_created = topic in self._broker.catalog.created.values
         batch = self._broker.retained.values.get(topic)
         if batch is None or (batch.expires_at is not None and batch.expires_at <= self._broker.now):
@@ -139,30 +139,23 @@ class TopicRequests:
             kept.payload_base64 = batch.payload()
         return is_created, kept
 
-    def _check_subscribe(self, who: Credentials, topic_filter: str) -> None:
-        access = self._broker.access
-        if access.checks_topics and not access.may_subscribe(who, topic_filter):
-            raise refused("subscribe", topic_filter)
-
     @answers(CreateTopic)
-    def create(self, who: Credentials, request: CreateTopic, call: Call[Created]) -> None:
+    def create(self, caller: Credentials, request: CreateTopic, call: Call[Created]) -> None:
         """Create a topic, unless it exists."""
-        topic = self._managed(who, request.topic)
+        topic = self._managed(caller, request.topic)
         is_new = topic not in self._broker.catalog.created.values
-        self._change(self._broker.create_topic, topic, 409, call, Created(is_new))
+        self._change(self._broker.catalog.create, topic, 409, call, Created(is_new))
 
     @answers(DeleteTopic)
-    def delete(self, who: Credentials, request: DeleteTopic, call: Call[None]) -> None:
-        """Delete a topic, and its retained message."""
-        topic = self._managed(who, request.topic)
+    def delete(self, caller: Credentials, request: DeleteTopic, call: Call[None]) -> None:
+        """Delete a topic and its retained message."""
+        topic = self._managed(caller, request.topic)
         is_fixed = self._broker.catalog.is_fixed(topic)
-        self._change(self._broker.delete_topic, topic, 409 if is_fixed else 404, call, None)
+        self._change(self._broker.catalog.delete, topic, 409 if is_fixed else 404, call, None)
 
-    def _managed(self, who: Credentials, name: str) -> bytes:
-        access = self._broker.access
+    def _managed(self, caller: Credentials, name: str) -> bytes:
         topic = checked_topic(self._broker, name)
-        if access.checks_topics and not access.may_admin(who, name):
-            raise refused("admin", name)
+        check(self._broker.policy.refuse_admin(caller, topic))
         return topic
 
     def _change(
@@ -180,5 +173,5 @@ def _name(after: str) -> bytes | None:
 
 
 def _payload_size(kept: RetainedInfo | None) -> int:
-    """Return how many bytes of payload an entry has."""
+    """Return the bytes of an entry's payload."""
     return 0 if kept is None or kept.payload_base64 is UNSET else len(kept.payload_base64)

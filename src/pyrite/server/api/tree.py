@@ -1,8 +1,8 @@
-"""Topics level by level: which levels follow one, without a look at all that is below them.
+"""Topics level by level: finds the levels below a level without visiting all topics.
 
-In order, "a", "a-b" and "a/c" follow one another: what is below a level need not come right after the topic
-that ends there. So a level has its place where its topic is, if there is one, or else where what is below it
-begins: "a" is the place of a topic, "a/" that of a level which has none.
+In byte order, "a-b" comes between "a" and "a/c": the topics below a level need not follow the level's own
+topic. So the *place* of a level, by which levels are ordered, is "a" if there is a topic "a", and otherwise
+"a/", where the topics below it begin.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pyrite.topics.tree import AFTER_SLASH, OrderedTopicTree
 
 
 def children(trees: Sequence[OrderedTopicTree[Any]], stem: bytes, after: bytes | None) -> Iterator[bytes]:
-    """Yield the places of the levels that follow `stem`, which ends with a slash or is empty.
+    """Yield the places of the levels below `stem`, which is empty or ends with a slash.
 
-    Those after a given place, or all; but of the first levels, none that begins with $. The trees must not
-    change meanwhile.
+    Only places after `after` are yielded, if it is given, and no first level that begins with $. The trees
+    must not change during the iteration.
     """
     start = stem if after is None else max(stem, _next(stem, after))
     while True:
@@ -30,7 +30,7 @@ def children(trees: Sequence[OrderedTopicTree[Any]], stem: bytes, after: bytes |
         name, slash, _ = topic[len(stem) :].partition(b"/")
         level = stem + name
         if not stem and name.startswith(b"$"):  # [MQTT-4.7.2-1]
-            start = b"%"  # which comes next
+            start = b"%"  # the next byte after $
             continue
         place = level + slash
         if not slash or not any(level in tree.values for tree in trees):
@@ -39,11 +39,11 @@ def children(trees: Sequence[OrderedTopicTree[Any]], stem: bytes, after: bytes |
 
 
 def level_at(stem: bytes, place: bytes) -> bytes:
-    """Return the level that has a place, as a topic; one whose name is empty ends with a slash itself."""
+    """Return the topic of the level at a place; an empty level name leaves the trailing slash."""
     return place if place == stem else place.removesuffix(b"/")
 
 
 def _next(stem: bytes, place: bytes) -> bytes:
-    """Return where to go on after a place: all that is below a level without a topic is passed over."""
+    """Return where to continue after a place: topics below a level without a topic are skipped."""
     level = level_at(stem, place)
     return level + (b"\0" if level == place else AFTER_SLASH)

@@ -1,0 +1,50 @@
+"""Output: each connection's messages of one round of the event loop leave in one write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyrite.broker.timers import TURN
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.broker.link import Link
+
+FLUSHED_TOGETHER = 16
+"""Connections whose output is sent between two looks at the clock."""
+
+
+class Output:
+    """The connections that have something to send."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.links: list[Link] = []
+
+    def add(self, link: Link) -> None:
+        """Add a connection that has something to send. HOT."""
+        if not self.links:
+            self._broker.wake()
+        self.links.append(link)
+
+    def flush(self) -> None:
+        """Send for a turn; connections that are left are sent to by the next call."""
+        journal = self._broker.journal
+        journal.kick()
+        links = self.links
+        self.links = []
+        if len(links) <= FLUSHED_TOGETHER:
+            for link in links:
+                link.flush()
+        else:
+            self._flush_many(links)
+        journal.tidy()
+
+    def _flush_many(self, links: list[Link]) -> None:
+        clock = self._broker.clock
+        until = clock() + TURN
+        for number, link in enumerate(links):
+            if number % FLUSHED_TOGETHER == 0 and clock() > until:
+                self.links = links[number:] + self.links
+                return
+            link.flush()

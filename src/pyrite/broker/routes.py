@@ -1,0 +1,152 @@
+"""Routes: the receivers of a topic's messages, and the cache of those that were found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyrite.topics.tree import TopicTree
+
+if TYPE_CHECKING:
+    from pyrite.broker.journal import Stream
+    from pyrite.broker.session import Session
+    from pyrite.broker.shared_group import SharedGroup
+    from pyrite.broker.subscriptions import Subscription
+
+COSTLY = 8
+"""Receivers above which delivering a message takes much longer than publishing it."""
+WIDE = 16
+"""Receivers above which a delivery may take too long to be made at once."""
+MAX_CACHED_ROUTES = 100_000
+MIN_CACHED_ROUTES = 64
+"""Routes that are not forgotten to save memory."""
+FORGOTTEN_TOGETHER = 1_024
+"""Routes that are forgotten at a time, the oldest: finding the first of a dictionary takes time."""
+MAX_FORGETTING_STEPS = 512
+"""Steps to find the routes that a changed subscription affects; beyond it, all are forgotten."""
+MAX_CACHED_SIZE = 256
+MAX_CACHED_LEVELS = 16
+
+
+RouteKey: TypeAlias = "tuple[Subscription | SharedGroup | Stream | None, ...]"
+"""The matching subscriptions and groups of a topic, and its stream: topics with equal keys share a route."""
+
+
+class Route:
+    """The receivers of a topic's messages, and its stream. Topics with the same of both share a route."""
+
+    __slots__ = (
+        "_as_of",
+        "_places",
+        "_present",
+        "groups",
+        "is_costly",
+        "is_wide",
+        "key",
+        "receivers",
+        "stream",
+        "targets",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        targets: tuple[Subscription, ...],
+        groups: tuple[SharedGroup, ...],
+        stream: Stream | None,
+        key: RouteKey = (),
+    ) -> None:
+        self.key = key
+        self.topics = 0
+        """Cached topics that have this route."""
+        self.targets = targets
+        self.groups = groups
+        self.stream = stream
+        """The stream that captures these topics, if one does."""
+        self.receivers = len(targets) + len(groups)
+        self.is_costly = self.receivers > COSTLY
+        self.is_wide = self.receivers > WIDE
+        self._present = targets
+        self._as_of = -1
+        self._places: dict[Session | SharedGroup, int] | None = None
+
+    def present(self, as_of: int) -> tuple[Subscription, ...]:
+        """Return the targets that will not read a message from the log.
+
+        They are found again when `as_of` changes, as it does when clients connect or disconnect.
+        """
+        if self._as_of != as_of:
+            self._as_of = as_of
+            self._present = tuple([one for one in self.targets if one.session.link is not None or one.latest])
+        return self._present
+
+    @property
+    def places(self) -> dict[Session | SharedGroup, int]:
+        """The index of each session in `targets`, and of each group in `groups`."""
+        if self._places is None:
+            self._places = {one.session: place for place, one in enumerate(self.targets)}
+            self._places.update({one: place for place, one in enumerate(self.groups)})
+        return self._places
+
+
+class RouteCache:
+    """Routes by topic, until a subscription that may match the topic changes."""
+
+    __slots__ = ("_tree", "forgotten", "routes", "shared")
+
+    def __init__(self) -> None:
+        self._tree: TopicTree[Route] = TopicTree()
+        self.routes = self._tree.values
+        """The cached routes, for look-ups on the hot path."""
+        self.shared: dict[RouteKey, Route] = {}
+        """The routes that topics share, as long as a topic is cached."""
+        self.forgotten: list[Iterator[None]] = []
+        """Steps that free a cache that was forgotten as a whole, for the broker to do in turns."""
+
+    def add(self, topic: bytes, route: Route) -> None:
+        """Cache the route of a topic, unless the topic is very long."""
+        if len(topic) <= MAX_CACHED_SIZE and topic.count(b"/") < MAX_CACHED_LEVELS:
+            if len(self.routes) >= MAX_CACHED_ROUTES:
+                self.forget_oldest()
+            self._tree[topic] = route
+            route.topics += 1
+            if route.key:
+                self.shared[route.key] = route
+
+    def _forget(self, topic: bytes) -> None:
+        route = self._tree.pop(topic)
+        if route is not None:
+            route.topics -= 1
+            if not route.topics and self.shared.get(route.key) is route:
+                del self.shared[route.key]
+
+    def forget_oldest(self, but: int = MIN_CACHED_ROUTES) -> int:
+        """Make room for other routes, or free memory, but keep some routes; return how many were forgotten.
+
+        To find its first entry, a dictionary skips all removed entries before it: so routes are not forgotten
+        one at a time.
+        """
+        oldest = list(islice(self.routes, max(0, min(FORGOTTEN_TOGETHER, len(self.routes) - but))))
+        for topic in oldest:
+            self._forget(topic)
+        return len(oldest)
+
+    def forget_matching(self, topic_filter: bytes) -> None:
+        """Forget the routes of topics that match a filter, as a subscription to it has changed."""
+        found = list(islice(self._tree.steps(topic_filter), MAX_FORGETTING_STEPS + 1))
+        if len(found) > MAX_FORGETTING_STEPS:
+            self.forgotten += self._tree.take_apart(), _emptying(self.shared)
+            self._tree = TopicTree()
+            self.routes = self._tree.values
+            self.shared = {}
+            return
+        for topic in found:
+            if topic is not None:
+                self._forget(topic)
+
+
+def _emptying(routes: dict[RouteKey, Route]) -> Iterator[None]:
+    while routes:
+        routes.popitem()
+        yield

@@ -1,0 +1,77 @@
+"""Writes groups to the disk: messages in one thread, then the state in another."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from pyrite.journal.faults import STATE, fault_of
+from pyrite.journal.group import Group, StateCommit, fail_group
+from pyrite.journal.log import Log
+from pyrite.journal.state import State
+from pyrite.journal.workers import Worker
+
+
+class DiskWriter:
+    """Makes groups durable in a data folder."""
+
+    def __init__(self, log: Log, state: State, writing: Worker, committing: Worker) -> None:
+        self._log = log
+        self._state = state
+        self.writing = writing
+        self._committing = committing
+
+    def write(
+        self,
+        group: Group,
+        written: Callable[[Group], object],
+        committed: Callable[[StateCommit], object],
+    ) -> None:
+        """Write a group's messages, then its state changes; report each in the event loop's thread."""
+        self.writing.run(partial(self._write, group), written, partial(fail_group, group))
+        if group.state is not None:
+            self._committing.run(partial(self._commit, group.state), committed)
+
+    def _write(self, group: Group) -> Group:
+        try:
+            self._log.write(group)
+        finally:
+            if group.state is not None:
+                group.state.may_begin.set()
+        return group
+
+    def _commit(self, commit: StateCommit) -> StateCommit:
+        """Commit state changes, after the messages that they may refer to."""
+        commit.may_begin.wait()
+        try:
+            self._state.commit(list(commit.changes))
+        except Exception as error:  # of any kind: it is retried, and its waiters go on waiting
+            commit.fault = fault_of(error, STATE)
+            with suppress(sqlite3.Error):  # then all of them are kept
+                commit.changes.forget_needless(self._state.finds)
+        return commit
+
+    def write_last(self, group: Group, before: StateCommit | None) -> None:
+        """Write the last group, with the state changes of `before` if these could not be committed."""
+        last = group.state
+        assert last is not None
+
+        def commit() -> StateCommit:
+            if before is not None and before.fault is not None:
+                before.changes.update(last.changes)
+                last.changes = before.changes
+            return self._commit(last)
+
+        self.writing.run(partial(self._write, group), _ignore, partial(fail_group, group))
+        self._committing.run(commit, _ignore)
+
+    def stop(self) -> None:
+        """Finish what was requested, and stop the threads."""
+        self.writing.stop()
+        self._committing.stop()
+
+
+def _ignore(_: object) -> None:
+    pass
