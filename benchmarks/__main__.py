@@ -18,33 +18,47 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from . import brokers, disk, generator, machine, plot, report, scenarios, terminal
+from . import brokers, compiled, disk, generator, machine, plot, quoting, report, scenarios, terminal
 from .brokers import Broker
 from .comparison import Comparison
 from .generator import HERE, MeasurementError
 from .measure import Series, ceiling, run_once
+from .scenarios import COMPILED, COMPILED_EPHEMERAL, Scenario
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks                                     everything: about 28 minutes; writes RESULTS.md
-  python -m benchmarks --quick                             one run of one second each: about 5 minutes
-  python -m benchmarks --only qos0,qos1 --brokers pyrite   two scenarios, Pyrite alone, with its log
-  python -m benchmarks --only fan-out --runs 3 --seconds 5 --brokers "pyrite --ephemeral,mosquitto"
+  python -m benchmarks                                     everything: under an hour; writes RESULTS.md
+  python -m benchmarks --goals                             only the rows with goals, and floods: about 20 minutes
+  python -m benchmarks --quick                             one run of each: about 10 minutes
+  python -m benchmarks --only 'telemetry-qos*' --brokers pyrite
+  python -m benchmarks --only flood-fan-out --runs 3 --seconds 5 --brokers "pyrite --ephemeral,mosquitto"
   benchmarks/.build/load --help                            the load generator itself, against any port
 
-Only a complete run (all scenarios, all brokers, not --quick) writes RESULTS.md and results.png.
-What pyrite and nats-sync keep on disk is in benchmarks/.build meanwhile, or in $TMPDIR if that is set.
+A complete run and --goals write RESULTS.md and results.png, and the figures that README.md and docs/ quote
+from it; with --quick, --only or --brokers nothing is written. The data of pyrite and nats-sync is in benchmarks/.build
+meanwhile, or in $TMPDIR.
 scenarios: """ + ", ".join(scenario.id for scenario in scenarios.ALL)
 
 
-def _chosen(text: str | None, names: Sequence[str], what: str) -> set[str]:
+def _chosen_brokers(text: str | None) -> set[str]:
+    names = [broker.name for broker in brokers.ALL]
     if text is None:
         return set(names)
     wanted = {name.strip() for name in text.split(",") if name.strip()}
     unknown = wanted - set(names)
     if unknown:
-        raise SystemExit(f"no such {what}: {', '.join(sorted(unknown))}. There are: {', '.join(names)}")
+        raise SystemExit(f"no such broker: {', '.join(sorted(unknown))}. There are: {', '.join(names)}")
     return wanted
+
+
+def _chosen_scenarios(options: argparse.Namespace) -> list[Scenario]:
+    chosen = scenarios.matching(options.only) if options.only is not None else list(scenarios.ALL)
+    chosen = [scenario for scenario in chosen if scenario.is_goal or not options.goals]
+    if not chosen:
+        raise SystemExit(
+            f"no scenario matches {options.only!r}. There are: {', '.join(s.id for s in scenarios.ALL)}"
+        )
+    return chosen
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -54,15 +68,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", metavar="IDS", help="these scenarios, separated by commas")
+    parser.add_argument(
+        "--only", metavar="PATTERNS", help="these scenarios, such as 'telemetry-*,qos1-single'"
+    )
+    parser.add_argument("--goals", action="store_true", help="only the scenarios of the goals, and floods")
     parser.add_argument(
         "--brokers", metavar="NAMES", help="these brokers, of " + ",".join(b.name for b in brokers.ALL)
     )
     parser.add_argument(
         "--runs", type=int, default=5, metavar="N", help="runs of each, the median counts (5)"
     )
-    parser.add_argument("--seconds", type=float, default=2, metavar="S", help="measured time of a run (2)")
-    parser.add_argument("--quick", action="store_true", help="one run of one second each")
+    parser.add_argument("--seconds", type=float, default=1, metavar="S", help="measured time of a run (1)")
+    parser.add_argument("--quick", action="store_true", help="one run of one second of each")
     parser.add_argument(
         "--no-write", action="store_true", help="leave RESULTS.md and results.png as they are"
     )
@@ -103,7 +120,8 @@ def _run_all(comparison: Comparison, present: Sequence[Broker], console: Console
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        total = len(ceilings) + comparison.runs * sum(len(taking_part) for _, taking_part in plan)
+        runs = {scenario.id: min(comparison.runs, scenario.runs) for scenario, _ in plan}
+        total = len(ceilings) + sum(runs[scenario.id] * len(taking_part) for scenario, taking_part in plan)
         task = progress.add_task("", total=total)
         for scenario in ceilings:
             progress.update(task, description=f"ceiling {scenario.id}")
@@ -116,8 +134,8 @@ def _run_all(comparison: Comparison, present: Sequence[Broker], console: Console
             )
             progress.advance(task)
         for scenario, taking_part in plan:
-            for number in range(comparison.runs):
-                # The brokers take turns, so that a slow minute of the machine hits all alike.
+            for number in range(runs[scenario.id]):
+                # The brokers take turns, so that a slow minute of the machine affects all of them.
                 for broker in taking_part:
                     progress.update(task, description=f"{scenario.id} {broker.name}, run {number + 1}")
                     series = comparison.series.setdefault((scenario.id, broker.name), Series())
@@ -150,19 +168,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks as the command line asks; return the exit status."""
     options = _arguments(argv)
     console = Console(width=None if sys.stdout.isatty() else 140)
-    ids = _chosen(options.only, [scenario.id for scenario in scenarios.ALL], "scenario")
-    names = _chosen(options.brokers, [broker.name for broker in brokers.ALL], "broker")
+    chosen = _chosen_scenarios(options)
+    names = _chosen_brokers(options.brokers)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
-    complete = options.only is None and options.brokers is None and not options.quick
+    writes = options.only is None and options.brokers is None and not options.quick and not options.no_write
     present, versions, absent = _present(names, console)
-    chosen = [scenario for scenario in scenarios.ALL if scenario.id in ids]
     comparison = Comparison(chosen, versions, options.runs, options.seconds, machine.describe(), absent)
     try:
         generator.compile_generator()
-        disk.folder()  # complains at once, where it is no real disk
+        disk.folder()  # fails at once where that is no real disk
+        if any(broker.name in (COMPILED, COMPILED_EPHEMERAL) for broker in present):
+            with console.status("building the compiled wheel"):
+                compiled.packages()
         _run_all(comparison, present, console)
-        if complete:
+        if writes and not options.goals:
             comparison.routing = _measure_routing(console)
     except MeasurementError as error:
         console.print(f"[red]{error}[/]")
@@ -176,10 +196,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[yellow]{disturbance}[/]")
     for sentence in comparison.faults():
         console.print(f"[red]{sentence}[/]")
-    if complete and not options.no_write:
+    if writes:
         report.write_markdown(comparison, HERE / "RESULTS.md")
         plot.draw(comparison, HERE / "results.png")
-        console.print("written: benchmarks/RESULTS.md and benchmarks/results.png")
+        quotes = [str(page.relative_to(HERE.parent)) for page in quoting.fill(HERE.parent)]
+        console.print("written:", ", ".join(["benchmarks/RESULTS.md", "benchmarks/results.png", *quotes]))
     return 0
 
 

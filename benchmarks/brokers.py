@@ -24,22 +24,54 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from . import disk
-from .generator import MeasurementError
+from argon2 import PasswordHasher
+
+import pyrite
+
+from . import compiled, disk
+from .generator import HERE, MeasurementError
+from .scenarios import COMPILED, COMPILED_EPHEMERAL, EPHEMERAL, PYRITE
 
 START_LIMIT = 20.0
 STOP_LIMIT = 5.0
 DATA = "data"  # Pyrite's data folder, in the folder of its run
+SOURCES = HERE.parent / "src"
 
 MOSQUITTO_CONF = """\
 listener {port} 127.0.0.1
 allow_anonymous true
-# 0 means no limit. The defaults: 20 unacknowledged at a time, and what queues beyond 1,000 is dropped.
+# 0 means no limit. The defaults: 20 unacknowledged at a time, and messages beyond 1,000 queued ones are dropped. All else
+# is as it comes; `set_tcp_nodelay` costs it throughput.
 max_inflight_messages 0
 max_queued_messages 0
-# Without it, Nagle's algorithm delays small packets.
-set_tcp_nodelay true
 log_type none
+"""
+MOSQUITTO_TLS = """\
+certfile {folder}/chain.pem
+keyfile {folder}/key.pem
+"""
+
+PYRITE_TLS = """\
+[tls]
+certificate = "chain.pem"
+key = "key.pem"
+"""
+PYRITE_RULES = """\
+[access]
+users = "users.pyrite"
+"""
+# Nine rules for others, and the one for the user of the load generator, whose name its topics begin with.
+OTHER_RULE = """\
+[[access.rule]]
+users = ["device-{number}"]
+publish = ["site/{number}/%u/#", "status/+/{number}"]
+subscribe = ["site/{number}/#"]
+"""
+OWN_RULE = """\
+[[access.rule]]
+users = ["*"]
+publish = ["%u/#"]
+subscribe = ["%u/#"]
 """
 
 NATS_CONF = """\
@@ -67,17 +99,18 @@ plugins:
 
 @dataclass(frozen=True)
 class Broker:
-    """One broker program: what it is called, and how to find, describe and start it."""
+    """A broker program: its name, and how to find, describe and start it."""
 
     name: str
     program: str
     missing: str  # what to say, and to do, where it is not installed
-    command: Callable[[str, Path, int], list[str]]
+    command: Callable[[str, Path, int, str], list[str]]
     version: Callable[[str], str]
     durable: bool = False  # its folder is on a real disk; that of the others on a RAM disk, if there is one
     slow: bool = False  # gets a smaller window
     least_seconds: float = 0  # its runs are no shorter
     announces: bool = False  # chooses its own port, and prints it
+    packages: Callable[[], Path] | None = None  # where Python finds its package
 
     def find(self) -> str | None:
         """Return the path of its program: beside this Python, on the PATH, or where Debian puts daemons."""
@@ -107,21 +140,46 @@ class Running:
             self.process.wait()
 
 
-def _configured(template: str, name: str, **settings: str) -> Callable[[str, Path, int], list[str]]:
-    def command(program: str, folder: Path, port: int) -> list[str]:
+def _configured(
+    template: str, name: str, tls: str = "", **settings: str
+) -> Callable[[str, Path, int, str], list[str]]:
+    def command(program: str, folder: Path, port: int, setup: str) -> list[str]:
+        text = template
+        if setup == "tls":
+            _write_certificate(folder)
+            text += tls
         file = folder / name
-        file.write_text(template.format(port=port, folder=folder, **settings))
+        file.write_text(text.format(port=port, folder=folder, **settings))
         return [program, "-c", str(file)]
 
     return command
 
 
-def _pyrite(program: str, folder: Path, _port: int) -> list[str]:
-    return [program, "serve", "--data", str(folder / DATA), "--listen", "mqtt://127.0.0.1:0"]
+def _pyrite(*arguments: str) -> Callable[[str, Path, int, str], list[str]]:
+    def command(program: str, folder: Path, _port: int, setup: str) -> list[str]:
+        scheme, text = "mqtt", ""
+        if setup == "tls":
+            _write_certificate(folder)
+            scheme, text = "mqtts", PYRITE_TLS
+        elif setup == "rules":
+            hashed = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("bench")
+            (folder / "users.pyrite").write_text(f"bench:{hashed}:\n")
+            rules = [OTHER_RULE.format(number=number) for number in range(9)]
+            text = PYRITE_RULES + "".join(rules) + OWN_RULE
+        (folder / "pyrite.toml").write_text(text)
+        configured = ["--config", str(folder / "pyrite.toml"), "--listen", f"{scheme}://127.0.0.1:0"]
+        return [program, "-m", "pyrite", "serve", *configured, *(word.format(folder) for word in arguments)]
+
+    return command
 
 
-def _ephemeral(program: str, _folder: Path, _port: int) -> list[str]:
-    return [program, "serve", "--ephemeral", "--listen", "mqtt://127.0.0.1:0"]
+def _write_certificate(folder: Path) -> None:
+    import trustme
+
+    certificate = trustme.CA().issue_cert("localhost", "127.0.0.1")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    for pem in certificate.cert_chain_pems:
+        pem.write_to_path(folder / "chain.pem", append=True)
 
 
 def _asked(*arguments: str) -> Callable[[str], str]:
@@ -133,14 +191,14 @@ def _asked(*arguments: str) -> Callable[[str], str]:
     return version
 
 
-def _pyrite_version(program: str) -> str:
+def _pyrite_version(_program: str) -> str:
     """Return the version, and the commit it was measured at, where this is a git checkout."""
     git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
     commit = subprocess.run(
         [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
     changed = subprocess.run([*git, "status", "--porcelain", "../src"], capture_output=True, text=True).stdout
-    version = _packaged("pyrite")(program)
+    version = pyrite.__version__
     return f"{version} ({commit}{', with changes not committed' if changed else ''})" if commit else version
 
 
@@ -148,12 +206,17 @@ def _packaged(distribution: str) -> Callable[[str], str]:
     return lambda _program: metadata.version(distribution)
 
 
-PYRITE = Broker(
-    "pyrite", "pyrite", "pip install --editable .", _pyrite, _pyrite_version, durable=True, announces=True
+_LOG_ON = Broker(
+    PYRITE,
+    Path(sys.executable).name,
+    "pip install --editable .",
+    _pyrite("--data", "{0}/" + DATA),
+    _pyrite_version,
+    durable=True,
+    announces=True,
+    packages=lambda: SOURCES,
 )
-EPHEMERAL = Broker(
-    "pyrite --ephemeral", "pyrite", "pip install --editable .", _ephemeral, _pyrite_version, announces=True
-)
+_IN_MEMORY = replace(_LOG_ON, name=EPHEMERAL, command=_pyrite("--ephemeral"), durable=False)
 NATS = Broker(
     "nats",
     "nats-server",
@@ -173,7 +236,7 @@ MOSQUITTO = Broker(
     "mosquitto",
     "mosquitto",
     "apt install mosquitto",
-    _configured(MOSQUITTO_CONF, "mosquitto.conf"),
+    _configured(MOSQUITTO_CONF, "mosquitto.conf", MOSQUITTO_TLS),
     _asked("-h"),
 )
 AMQTT = Broker(
@@ -184,7 +247,16 @@ AMQTT = Broker(
     _packaged("amqtt"),
     slow=True,
 )
-ALL = (PYRITE, EPHEMERAL, NATS, NATS_SYNC, MOSQUITTO, AMQTT)
+ALL = (
+    _LOG_ON,
+    replace(_LOG_ON, name=COMPILED, packages=compiled.packages),
+    _IN_MEMORY,
+    replace(_IN_MEMORY, name=COMPILED_EPHEMERAL, packages=compiled.packages),
+    NATS,
+    NATS_SYNC,
+    MOSQUITTO,
+    AMQTT,
+)
 
 
 def _free_port() -> int:
@@ -213,7 +285,7 @@ def _await_ready(broker: Broker, process: subprocess.Popen[bytes], port: int, ou
             raise MeasurementError(f"{broker.name} ended at its start: {output.read_text()[-400:].strip()}")
         if broker.announces:
             text = output.read_text()
-            found = re.search(r"listening on mqtt://127\.0\.0\.1:(\d+)", text)
+            found = re.search(r"listening on mqtts?://127\.0\.0\.1:(\d+)", text)
             if found and "pyrite ready" in text:
                 return int(found[1])
         elif _accepts(port):
@@ -234,7 +306,7 @@ def _folder(broker: Broker) -> Iterator[Path]:
 
 
 @contextmanager
-def running(broker: Broker) -> Iterator[Running]:
+def running(broker: Broker, setup: str = "") -> Iterator[Running]:
     """Start a fresh process of this broker in a folder of its own; at the end both are gone."""
     program = broker.find()
     if program is None:
@@ -242,14 +314,17 @@ def running(broker: Broker) -> Iterator[Running]:
     with _folder(broker) as folder:
         port = _free_port()
         output = folder / "output"
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        if broker.packages is not None:
+            environment["PYTHONPATH"] = str(broker.packages())
         with output.open("wb") as stream:
             process = subprocess.Popen(
-                broker.command(program, folder, port),
+                broker.command(program, folder, port, setup),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env=environment,
                 start_new_session=True,  # Ctrl-C is for this harness, which then stops the broker itself
                 preexec_fn=_die_with_parent,
             )

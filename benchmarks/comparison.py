@@ -6,13 +6,27 @@ from dataclasses import dataclass, field
 
 from .generator import Figures
 from .measure import Series
-from .scenarios import ACKNOWLEDGED, DELIVERED, EPHEMERAL, ITSELF, PYRITE, Scenario
+from .scenarios import (
+    ACKNOWLEDGED,
+    ALL,
+    COMPILED,
+    COMPILED_EPHEMERAL,
+    DELIVERED,
+    EPHEMERAL,
+    ITSELF,
+    PYRITE,
+    Scenario,
+)
 
-# Each way of running Pyrite, and whom it is compared with.
+# Each way of running Pyrite, and the brokers that it is compared with.
 VIEWS = {
     PYRITE: (EPHEMERAL, "nats-sync", "nats", "mosquitto"),
+    COMPILED: (COMPILED_EPHEMERAL, PYRITE, "nats-sync", "nats", "mosquitto"),
     EPHEMERAL: ("nats", "mosquitto", "amqtt"),
+    COMPILED_EPHEMERAL: (EPHEMERAL, "nats", "mosquitto", "amqtt"),
 }
+BY_ID = {scenario.id: scenario for scenario in ALL}
+BROKERS = {peer for ours, peers in VIEWS.items() for peer in (ours, *peers)}
 DISTURBED = 0.15  # of a core: where all else on the machine took more, a run tells little
 LIMITED = 0.9  # a generator as busy as this may be what limits the broker
 
@@ -32,7 +46,7 @@ class Comparison:
     routing: list[tuple[str, str]] = field(default_factory=list)
 
     def peers(self, ours: str) -> list[str]:
-        """Return those of whom it is compared with that took part at all."""
+        """Return the brokers it is compared with that took part."""
         return [peer for peer in VIEWS[ours] if peer in self.versions]
 
     def views(self) -> dict[str, list[Scenario]]:
@@ -52,11 +66,14 @@ class Comparison:
         return series.median(scenario.metric.figure) if series else None
 
     def value(self, scenario: Scenario, ours: str, peer: str) -> float | None:
-        """Return our figure divided by the peer's; with ITSELF, our figure."""
+        """Return our figure divided by the peer's, or by ours in the scenario "@ID"; with ITSELF, our figure."""
         mine = self.figure(scenario, ours)
         if peer == ITSELF:
             return mine
-        theirs = self.figure(scenario, peer)
+        if peer.startswith("@"):
+            theirs = self.figure(BY_ID[peer[1:]], ours)
+        else:
+            theirs = self.figure(scenario, peer)
         return mine / theirs if mine is not None and theirs else None
 
     def figure_text(self, scenario: Scenario, broker: str) -> str:
@@ -73,6 +90,15 @@ class Comparison:
         reached = None if value is None else scenario.reached(ours, peer, value)
         return "" if reached is None else f" {yes if reached else no} ({scenario.floor_text(ours, peer)})"
 
+    def own_verdicts(self, scenario: Scenario, ours: str, yes: str, no: str) -> str:
+        """Return the verdicts on our figure alone, and on its share of our figures in other scenarios."""
+        text = self.verdict(scenario, ours, ITSELF, yes, no)
+        for one, peer in scenario.floors:
+            ratio = self.value(scenario, ours, peer) if one == ours and peer.startswith("@") else None
+            if ratio is not None:
+                text += f"; {ratio:.2f}x of {peer[1:]}{self.verdict(scenario, ours, peer, yes, no)}"
+        return text
+
     def ratio_text(self, scenario: Scenario, ours: str, peer: str, yes: str, no: str) -> str:
         """Return our ratio to this peer as text and, where there is a floor, whether it is reached."""
         ratio = self.value(scenario, ours, peer)
@@ -87,7 +113,11 @@ class Comparison:
             for ours, peer in scenario.floors:
                 value = self.value(scenario, ours, peer)
                 wanted = scenario.floor_text(ours, peer)
-                against = f"`{scenario.id}`, {ours}" + (f" against {peer}" if peer != ITSELF else "")
+                if ours not in self.versions or peer in BROKERS - set(self.versions):
+                    continue
+                against = f"`{scenario.id}`, {ours}" + (
+                    f" against {peer.lstrip('@')}" if peer != ITSELF else ""
+                )
                 if value is None:
                     sentences.append(f"{against}: not measured (wanted {wanted})")
                 elif not scenario.reached(ours, peer, value):
@@ -102,8 +132,8 @@ class Comparison:
             return ""
         return (
             f"The machine was not quiet: in {disturbed} of {len(shares)} runs other programs took more than "
-            f"{DISTURBED:.0%} of a core. That slows most whoever uses several cores (nats-server), and the "
-            "latencies of all, so these ratios are not to be relied on."
+            f"{DISTURBED:.0%} of a core. That slows nats-server most, which uses several cores, and all "
+            "latencies: do not rely on these ratios."
         )
 
     def faults(self) -> list[str]:

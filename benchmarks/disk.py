@@ -34,8 +34,13 @@ def filesystem(path: Path) -> str:
     return found
 
 
+def used(path: Path) -> int:
+    """Return the bytes on disk of all files in this folder, as `du` counts them."""
+    return sum(512 * file.lstat().st_blocks for file in path.rglob("*") if file.is_file())
+
+
 def bare_writes() -> list[float]:
-    """Return the microseconds of each of 200 times: append 1 KiB to a file of that folder, and fdatasync."""
+    """Append 1 KiB to a file in that folder and call fdatasync, 200 times; return the microseconds of each."""
     block, times = os.urandom(BARE_WRITE_SIZE), []
     with tempfile.TemporaryFile(dir=folder(), buffering=0) as file:
         for _ in range(BARE_WRITES):

@@ -1,4 +1,4 @@
-"""The longest time that the broker's event loop was blocked, as the broker itself tells it in $SYS."""
+"""The longest block of the broker's event loop, as the broker measures it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pyrite.client import BlockingClient
 
 from .generator import MeasurementError
 
-LONGEST_BLOCK = "$SYS/broker/loop/longest block by the log"  # milliseconds, the most since the broker's start
-UPTIME = "$SYS/broker/uptime"  # changes with every round of figures, so it tells that there was one
+LONGEST_BLOCK = "$SYS/broker/loop/longest block"  # milliseconds, since the broker's start
+UPTIME = "$SYS/broker/uptime"  # changes with every round of figures
 ROUND_LIMIT = 30.0  # seconds; a round is due every 10
-REST_OF_ROUND = 0.5  # seconds in which the other figures of a round have come too
+REST_OF_ROUND = 0.5  # seconds for the other figures of a round
 
 
 def longest_block_ms(port: int) -> float:
-    """Wait for the next round of figures, so that nothing before this call is missed; return the longest."""
+    """Return the longest block, from the next round of figures: it includes all before this call."""
     longest, deadline, is_new_round = None, time.monotonic() + ROUND_LIMIT, False
     with (
         BlockingClient(f"mqtt://127.0.0.1:{port}") as client,

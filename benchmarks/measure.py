@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import disk, generator, loop, scan
+from . import disk, generator, loop, replay, scan
 from .brokers import DATA, Broker, Running, running
 from .generator import Figures, MeasurementError
 from .scenarios import Scenario
@@ -61,8 +61,8 @@ def _rss(pids: Sequence[int], key: str = "VmRSS") -> int:
 
 def run_once(scenario: Scenario, broker: Broker, seconds: float) -> Figures:
     """Start the broker, put the scenario's load on it, stop it, and return every figure."""
-    seconds = max(seconds, broker.least_seconds)
-    with running(broker) as started:
+    seconds = max(seconds, broker.least_seconds, scenario.seconds)
+    with running(broker, scenario.setup) as started:
         pids = _processes(started.process.pid)
         times = ["--seconds", str(seconds), "--warmup", str(min(scenario.warmup, seconds))]
         window = ["--window", "100"] if broker.slow else []
@@ -71,11 +71,13 @@ def run_once(scenario: Scenario, broker: Broker, seconds: float) -> Figures:
             if scenario.arguments[0] == "connect":
                 return _connect_and_weigh([*scenario.arguments[1:], *common], pids)
             before = disk.bare_writes() if scenario.probe == "bare writes" else []
+            empty = disk.used(started.folder)
             figures = generator.run([*scenario.arguments, *common])
             if scenario.then:
                 second = generator.run([*scenario.then, *common])
                 figures |= {fault: figures[fault] + second[fault] for fault in FAULTS}
             figures["peak_memory"] = _rss(pids, "VmHWM")
+            figures["peak_memory_mib"] = figures["peak_memory"] / 2**20
         except (FileNotFoundError, ProcessLookupError):
             raise MeasurementError("the broker's process ended during the run") from None
         match scenario.probe:
@@ -85,6 +87,10 @@ def run_once(scenario: Scenario, broker: Broker, seconds: float) -> Figures:
                 figures["longest_block_ms"] = loop.longest_block_ms(started.port)
             case "scan":
                 _scan(figures, started)
+            case "stored bytes":
+                figures["stored_bytes"] = (disk.used(started.folder) - empty) / figures["total_sent"]
+            case "replay":
+                figures |= replay.measure(started.port)
     messages = figures["messages_out"] or figures["messages_acknowledged"]
     figures["broker_us_per_message"] = 1e6 * figures["broker_cpu_seconds"] / max(1, messages)
     return _with_shares(figures)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from .comparison import Comparison
-from .scenarios import EPHEMERAL, Scenario
+from .scenarios import COMPILED_EPHEMERAL, EPHEMERAL, PYRITE, Scenario
 
 COLOURS = {
     EPHEMERAL: "#8a8a8a",
+    COMPILED_EPHEMERAL: "#8a8a8a",
+    PYRITE: "#c9a227",
     "nats": "#3b7dd8",
     "nats-sync": "#7d4fb3",
     "mosquitto": "#3f9b5f",

@@ -1,24 +1,40 @@
-"""The scenarios: what the generator does in each, which figure counts, and what Pyrite has to reach."""
+"""The scenarios: the load of each, the figure that counts, and the goals that Pyrite has to reach."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 PYRITE, EPHEMERAL = "pyrite", "pyrite --ephemeral"
-USUAL = (PYRITE, EPHEMERAL, "nats", "mosquitto")
+COMPILED, COMPILED_EPHEMERAL = "pyrite compiled", "pyrite compiled --ephemeral"
+LOG_ON = (PYRITE, COMPILED)
+IN_MEMORY = (EPHEMERAL, COMPILED_EPHEMERAL)
+OURS = (*LOG_ON, *IN_MEMORY)
+USUAL = (*OURS, "nats", "mosquitto")
 BASIC = (*USUAL, "amqtt")  # amqtt is too slow for the others
-MQTT5 = (PYRITE, EPHEMERAL, "mosquitto")  # nats-server speaks 3.1.1 only
+WITHOUT_NATS = (*OURS, "mosquitto")  # nats-server speaks MQTT 3.1.1 only, and has no TLS here
 DURABLE = (*USUAL, "nats-sync")
 
-QOS0 = ("throughput", "--window", "4096")
-QOS1 = ("throughput", "--qos", "1", "--window", "1000")
-NO_SUBSCRIBER = ("throughput", "--qos", "1", "--subscribers", "0")
-FOUR_PUBLISHERS = (*NO_SUBSCRIBER, "--publishers", "4", "--topics", "4", "--window", "1000")
-FAN_IN = ("--publishers", "200", "--topics", "200", "--one-packet-per-write")
-MIXED = ("--mixed", "--topics", "16")
-THOUSAND = ("--publishers", "1000", "--subscribers", "1000", "--topics", "1000", "--one-to-one")
-WITH_PROPERTIES = ("--mqtt", "5", "--properties")
+JSON_1000 = ("throughput", "--json", "--topics", "1000", "--per-publisher", "1000")
+WINDOW_0 = ("--window", "4096")
+WINDOW_1 = ("--qos", "1", "--window", "1000")
+WINDOW_2 = ("--qos", "2", "--window", "1000")
+NO_SUBSCRIBER = ("throughput", "--json", "--qos", "1", "--subscribers", "0")
+FOUR_PUBLISHERS = (
+    *NO_SUBSCRIBER,
+    "--publishers",
+    "4",
+    "--topics",
+    "1000",
+    "--per-publisher",
+    "250",
+    "--window",
+    "1000",
+)
+PAIRS = ("--publishers", "1000", "--subscribers", "1000", "--topics", "1000", "--one-to-one", "--json")
+FLOOD_0 = ("throughput", *WINDOW_0)
+FLOOD_1 = ("throughput", *WINDOW_1)
 CONNECTIONS = 9000
 
 
@@ -38,19 +54,39 @@ class Metric:
 
 DELIVERED = Metric("out_per_second", "messages delivered a second", True, "{:,.0f}/s")
 ACKNOWLEDGED = Metric("acknowledged_per_second", "messages acknowledged a second", True, "{:,.0f}/s")
+CPU = Metric("broker_us_per_message", "CPU time a message", False, "{:.2f} µs")
 P50 = Metric("p50_us", "median latency", False, "{:,.0f} µs")
 P99 = Metric("p99_us", "p99 latency", False, "{:,.0f} µs")
 TIME = Metric("seconds", "time", False, "{:.2f} s")
-MEMORY = Metric("bytes_per_connection", "memory per connection", False, "{:,.0f} B")
+MEMORY = Metric("bytes_per_connection", "memory a connection", False, "{:,.0f} B")
+PEAK_MEMORY = Metric("peak_memory_mib", "peak memory", False, "{:.1f} MiB")
 BARE_WRITES = Metric("bare_writes", "median latency, in bare writes", False, "{:.2f}x")
 LONGEST_BLOCK = Metric("longest_block_ms", "longest block", False, "{:.1f} ms")
 SCANNED = Metric("scanned_per_second", "messages read a second", True, "{:,.0f}/s")
+STORED = Metric("stored_bytes", "bytes on disk a message", False, "{:,.0f} B")
+FIRST_MESSAGE = Metric("first_message_ms", "time to the first message", False, "{:.1f} ms")
+FIRST_RARE = Metric("first_rare_ms", "time to the first message", False, "{:.1f} ms")
 
-# What Pyrite has to reach, by its name and the peer's: its figure divided by the peer's, at least so much
-# where more is better, else at most. With ITSELF as the peer it is the figure as it is.
+# A floor is what Pyrite has to reach, by broker and peer: its figure divided by the peer's, at least so much where more
+# is better, else at most. With ITSELF as the peer it is the figure itself. A peer "@ID" is the same broker in the
+# scenario ID.
 ITSELF = ""
 Floors = dict[tuple[str, str], float]
-KEPT: Floors = {(PYRITE, EPHEMERAL): 0.65}  # the share of its throughput that Pyrite keeps with its log on
+
+
+def _both(pure: str, peer: str, floor: float) -> Floors:
+    """Return the same floor for pure Python and compiled modules."""
+    return {(pure, peer): floor, (pure.replace(PYRITE, COMPILED), peer): floor}
+
+
+def _kept(share: float) -> Floors:
+    """Return the share of its throughput in memory that Pyrite has to keep with the log."""
+    return {(PYRITE, EPHEMERAL): share, (COMPILED, COMPILED_EPHEMERAL): share}
+
+
+def _share(scenario: str, share: float, *ours: str) -> Floors:
+    """Return the share of its figure in another scenario that Pyrite has to reach."""
+    return {(one, f"@{scenario}"): share for one in ours or OURS}
 
 
 @dataclass(frozen=True)
@@ -58,7 +94,7 @@ class Scenario:
     """One row of the comparison.
 
     `then` is a second load, put on the broker after the first: only its faults count.
-    `probe` is what else a run measures. `measured_by` names the scenario whose run gives this figure too.
+    `probe` is what else a run measures. `measured_by` names the scenario whose runs give this figure, too.
     """
 
     id: str
@@ -67,10 +103,17 @@ class Scenario:
     metric: Metric = DELIVERED
     floors: Floors = field(default_factory=dict)
     brokers: tuple[str, ...] = USUAL
+    setup: Literal["", "rules", "tls"] = ""
     warmup: float = 0.5
+    seconds: float = 0
+    """The least measured time of a run."""
+    runs: int = 100
+    """The most runs, where one takes long."""
     then: tuple[str, ...] = ()
-    probe: Literal["", "bare writes", "longest block", "scan"] = ""
+    probe: Literal["", "bare writes", "longest block", "scan", "stored bytes", "replay"] = ""
     measured_by: str | None = None
+    is_goal: bool = False
+    """Whether `--goals` measures it."""
 
     @property
     def run_id(self) -> str:
@@ -97,64 +140,232 @@ class Scenario:
         return f"{'≥' if self.metric.more_is_better else '≤'} {text}"
 
 
-def _in_memory(nats: float, mosquitto: float) -> Floors:
-    return {(EPHEMERAL, "nats"): nats, (EPHEMERAL, "mosquitto"): mosquitto}
-
-
-ALL = (
+# Ordinary work: JSON objects of 58 to 172 bytes, no two alike.
+TELEMETRY = (
     Scenario(
-        "qos0",
-        "1 publisher, 1 subscriber, QoS 0, pipelined",
-        QOS0,
-        floors={**_in_memory(1.5, 4), **KEPT},
+        "telemetry-qos0",
+        "a gateway publishes for 1,000 devices, each with its own topic; 1 subscriber of all; QoS 0",
+        (*JSON_1000, *WINDOW_0),
+        floors={**_both(EPHEMERAL, "nats", 2), **_kept(0.65)},
         brokers=BASIC,
+        is_goal=True,
     ),
     Scenario(
-        "qos0-single-writes",
-        "the same, one packet per write and segment",
-        (*QOS0, "--one-packet-per-write"),
-        floors={**_in_memory(0.8, 1.5), **KEPT},
+        "telemetry-qos1",
+        "the same, QoS 1, window 1,000",
+        (*JSON_1000, *WINDOW_1),
+        floors={**_both(EPHEMERAL, "nats", 15), **_kept(0.5)},
+        brokers=(*BASIC, "nats-sync"),
+        is_goal=True,
     ),
     Scenario(
-        "fan-in",
-        "200 publishers, one packet per write and segment, 1 subscriber of all",
-        (*QOS0, *FAN_IN),
-        floors={**_in_memory(1.2, 1.7), **KEPT},
+        "telemetry-qos2",
+        "the same, QoS 2, window 1,000",
+        (*JSON_1000, *WINDOW_2),
+        floors=_both(EPHEMERAL, "nats", 25),
+        is_goal=True,
     ),
     Scenario(
-        "fan-out",
-        "1 publisher, 100 subscribers, QoS 0",
-        ("throughput", "--subscribers", "100", "--window", "1000"),
-        floors={**_in_memory(5, 20), **KEPT},
+        "telemetry-rules-qos0",
+        "telemetry-qos0 with a user and ten access rules, among them %u/#",
+        (*JSON_1000, *WINDOW_0, "--user", "bench"),
+        floors={**_share("telemetry-qos0", 0.8), **_kept(0.65)},
+        brokers=OURS,
+        setup="rules",
+        is_goal=True,
     ),
     Scenario(
-        "qos1",
-        "1 publisher, 1 subscriber, QoS 1, window 1,000",
-        QOS1,
-        floors={**_in_memory(5, 4), (PYRITE, "mosquitto"): 1.7, (PYRITE, "nats-sync"): 50},
-        brokers=(*DURABLE, "amqtt"),
+        "telemetry-rules-qos1",
+        "telemetry-qos1 with a user and ten access rules, among them %u/#",
+        (*JSON_1000, *WINDOW_1, "--user", "bench"),
+        floors={**_share("telemetry-qos1", 0.8), **_kept(0.5)},
+        brokers=OURS,
+        setup="rules",
+        is_goal=True,
     ),
     Scenario(
-        "qos2",
-        "1 publisher, 1 subscriber, QoS 2, window 1,000",
-        ("throughput", "--qos", "2", "--window", "1000"),
-        floors=_in_memory(12, 4),
-        brokers=BASIC,
+        "telemetry-tls-qos0",
+        "telemetry-qos0 over TLS 1.3",
+        (*JSON_1000, *WINDOW_0, "--tls"),
+        floors={**_both(EPHEMERAL, "mosquitto", 1.5), **_kept(0.65)},
+        brokers=WITHOUT_NATS,
+        setup="tls",
+        is_goal=True,
     ),
     Scenario(
-        "many",
-        "1,000 publishers, subscribers and topics, 16 B, QoS 1, 1,000 messages/s in total",
-        ("paced", *THOUSAND, "--payload", "16", "--qos", "1", "--rate", "1000"),
-        metric=P99,
-        floors=_in_memory(1, 1.5),
+        "telemetry-tls-qos1",
+        "telemetry-qos1 over TLS 1.3",
+        (*JSON_1000, *WINDOW_1, "--tls"),
+        floors={**_both(EPHEMERAL, "mosquitto", 1.5), **_kept(0.5)},
+        brokers=WITHOUT_NATS,
+        setup="tls",
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-100k",
+        "telemetry-qos0 with 100,000 topics in turn",
+        ("throughput", "--json", "--topics", "100000", "--per-publisher", "100000", *WINDOW_0),
+        floors={**_share("telemetry-qos0", 0.7), **_kept(0.65)},
+        warmup=1,
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-1m",
+        "telemetry-qos0 with 1,000,000 topics in turn",
+        ("throughput", "--json", "--topics", "1000000", "--per-publisher", "1000000", *WINDOW_0),
+        floors={**_share("telemetry-qos0", 0.7), **_kept(0.65)},
+        brokers=(*OURS, "mosquitto"),
+        warmup=3,
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-1m-memory",
+        "the largest resident size of the broker in telemetry-1m",
+        (),
+        metric=PEAK_MEMORY,
+        brokers=(*OURS, "mosquitto"),
+        measured_by="telemetry-1m",
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-own-subscribers",
+        "telemetry-qos0, but each of the 1,000 topics has its own subscriber",
+        (*JSON_1000, *WINDOW_0, "--subscribers", "1000", "--one-to-one"),
+        floors={**_share("telemetry-qos0", 0.4), **_kept(0.65)},
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-v5",
+        "telemetry-qos0 with MQTT 5, content type and a user property of varying length",
+        (*JSON_1000, *WINDOW_0, "--mqtt", "5", "--properties"),
+        metric=CPU,
+        floors=_both(EPHEMERAL, ITSELF, 2),
+        brokers=WITHOUT_NATS,
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-retained",
+        "telemetry-qos0 with retained messages",
+        (*JSON_1000, *WINDOW_0, "--retain"),
+        metric=CPU,
+        floors=_both(EPHEMERAL, ITSELF, 2),
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-single-writes",
+        "telemetry-qos0, one packet per write and segment",
+        (*JSON_1000, *WINDOW_0, "--one-packet-per-write"),
+        floors={**_both(EPHEMERAL, "nats", 0.9), **_kept(0.65)},
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-fan-in",
+        "200 publishers, one packet per write and segment, 1 subscriber of all, QoS 0",
+        ("throughput", "--json", "--publishers", "200", "--topics", "200", *WINDOW_0, "--one-packet-per-write"),
+        floors=_kept(0.65),
+    ),
+    Scenario(
+        "telemetry-fan-out",
+        "1 publisher, 1 topic, 100 subscribers, QoS 1",
+        ("throughput", "--json", "--subscribers", "100", *WINDOW_1),
+        floors={**_both(EPHEMERAL, "nats", 12), **_kept(0.5)},
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-connections",
+        "1,000 publishers, each sends its next QoS 1 message after the PUBACK of its last; no subscriber",
+        (*NO_SUBSCRIBER, "--publishers", "1000", "--topics", "1000", "--window", "1"),
+        metric=ACKNOWLEDGED,
+        floors={
+            (EPHEMERAL, "mosquitto"): 0.8,
+            (PYRITE, "mosquitto"): 0.6,
+            (COMPILED_EPHEMERAL, "mosquitto"): 1.2,
+            (COMPILED, "mosquitto"): 0.9,
+        },
+        warmup=1,
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-pairs",
+        "1,000 publishers, each with its own topic and subscriber, QoS 1, 1,000 messages/s in total",
+        ("paced", *PAIRS, "--qos", "1", "--rate", "1000"),
+        metric=CPU,
+        floors={**_both(EPHEMERAL, ITSELF, 60), **_both(PYRITE, ITSELF, 100)},
         warmup=2,  # a broker may still be busy with the 2,000 connections and 1,000 subscriptions just made
+        seconds=2,
+        probe="bare writes",
+        is_goal=True,
     ),
+    Scenario(
+        "telemetry-pairs-p50",
+        "telemetry-pairs: median latency",
+        (),
+        metric=P50,
+        measured_by="telemetry-pairs",
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-pairs-disk",
+        "telemetry-pairs: median latency, divided by a bare write of 1 KiB and fdatasync on the same disk",
+        (),
+        metric=BARE_WRITES,
+        floors=_both(PYRITE, ITSELF, 2),
+        brokers=LOG_ON,
+        measured_by="telemetry-pairs",
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-pairs-p99",
+        "telemetry-pairs: 99th percentile of the latency",
+        (),
+        metric=P99,
+        measured_by="telemetry-pairs",
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-slow",
+        "100 messages/s for 10 s, of 115 bytes on average; size of the data folder while the segment is open",
+        ("paced", "--json", "--topics", "100", "--per-publisher", "100", "--qos", "1", "--subscribers", "0",
+         "--rate", "100"),
+        metric=STORED,
+        floors=_both(PYRITE, ITSELF, 250),
+        brokers=LOG_ON,
+        warmup=0,
+        seconds=10,
+        probe="stored bytes",
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-replay",
+        "replay from earliest, filtered by 1 of 1,000 topics, over 1,000,000 messages that came 16 at a time",
+        ("fill", "--json", "--topics", "1000", "--per-publisher", "1000", "--qos", "1", "--subscribers", "0",
+         "--window", "16", "--messages", "1000000"),
+        metric=FIRST_MESSAGE,
+        floors=_both(PYRITE, ITSELF, 50),
+        brokers=LOG_ON,
+        runs=1,
+        probe="replay",
+        is_goal=True,
+    ),
+    Scenario(
+        "telemetry-replay-rare",
+        "telemetry-replay, but filtered by a topic whose only message is the last",
+        (),
+        metric=FIRST_RARE,
+        brokers=LOG_ON,
+        measured_by="telemetry-replay",
+        is_goal=True,
+    ),
+)  # fmt: skip
+
+# Connections, and the log.
+OTHERS = (
     Scenario(
         "connect",
         "9,000 connections, up to 1,000 being opened at a time",
         ("connect", "--connections", str(CONNECTIONS), "--in-progress", "1000"),
         metric=TIME,
-        floors=_in_memory(1.5, 1),
+        floors={(EPHEMERAL, "nats"): 1.5, (EPHEMERAL, "mosquitto"): 1},
     ),
     Scenario(
         "connect-gentle",
@@ -164,36 +375,15 @@ ALL = (
     ),
     Scenario(
         "memory",
-        "memory (PSS growth) per idle connection, of 9,000",
+        "memory (PSS growth) an idle connection, of 9,000",
         (),
         metric=MEMORY,
-        floors=_in_memory(0.25, 2),
+        floors={(EPHEMERAL, "nats"): 0.25, (EPHEMERAL, "mosquitto"): 2},
         measured_by="connect",
     ),
-    # All the above repeat one topic and one size, which a broker may exploit. These two do not.
-    Scenario("qos0-mixed", "qos0, but 16 topics in turn, of 34 to 94 bytes", (*QOS0, *MIXED), floors=KEPT),
-    Scenario(
-        "qos1-mixed",
-        "qos1, but 16 topics in turn, of 34 to 94 bytes",
-        (*QOS1, *MIXED),
-    ),
-    Scenario(
-        "qos0-v5",
-        "qos0 with MQTT 5, content type and user property",
-        (*QOS0, *WITH_PROPERTIES),
-        floors=KEPT,
-        brokers=MQTT5,
-    ),
-    Scenario(
-        "qos1-v5",
-        "qos1 with MQTT 5, content type and user property",
-        (*QOS1, *WITH_PROPERTIES),
-        brokers=MQTT5,
-    ),
-    # What the log is for, and what it costs.
     Scenario(
         "qos1-publish",
-        "4 publishers, no subscriber, QoS 1, window 1,000 each",
+        "4 publishers of 250 topics each, JSON, no subscriber, QoS 1, window 1,000 each",
         FOUR_PUBLISHERS,
         metric=ACKNOWLEDGED,
         floors={(PYRITE, "nats-sync"): 40},
@@ -201,7 +391,7 @@ ALL = (
     ),
     Scenario(
         "qos1-single",
-        "1 publisher, no subscriber, QoS 1, the next message after the PUBACK of the last",
+        "1 publisher, JSON, no subscriber, QoS 1, the next message after the PUBACK of the last",
         (*NO_SUBSCRIBER, "--window", "1"),
         metric=P50,
         brokers=DURABLE,
@@ -212,16 +402,16 @@ ALL = (
         "qos1-single, divided by a bare write of 1 KiB and fdatasync on the same disk",
         (),
         metric=BARE_WRITES,
-        floors={(PYRITE, ITSELF): 2.5},
-        brokers=(PYRITE, "nats-sync"),
+        floors=_both(PYRITE, ITSELF, 2.5),
+        brokers=(*LOG_ON, "nats-sync"),
         measured_by="qos1-single",
     ),
     Scenario(
         "catch-up",
-        "a session returns after 1,000,000 messages, QoS 1; from CONNECT to the last",
-        ("catch-up", "--qos", "1", "--window", "1000", "--messages", "1000000"),
+        "a session returns after 1,000,000 JSON messages of 1,000 topics, QoS 1; from CONNECT to the last",
+        ("catch-up", *JSON_1000[1:], *WINDOW_1, "--messages", "1000000"),
         floors={(PYRITE, ITSELF): 300_000},
-        brokers=(PYRITE, "mosquitto"),
+        brokers=(*LOG_ON, "mosquitto"),
     ),
     Scenario(
         "scan",
@@ -234,15 +424,46 @@ ALL = (
     ),
     Scenario(
         "loop-block",
-        "the longest time that the event loop was blocked, under qos1 and then qos0",
-        QOS1,
+        "the longest block of the event loop by anything, under telemetry-qos1 and then telemetry-qos0",
+        (*JSON_1000, *WINDOW_1),
         metric=LONGEST_BLOCK,
-        floors={(PYRITE, ITSELF): 5},
-        brokers=(PYRITE, EPHEMERAL),
-        then=QOS0,
+        floors={(PYRITE, ITSELF): 5, (EPHEMERAL, ITSELF): 5},
+        brokers=OURS,
+        then=(*JSON_1000, *WINDOW_0),
         probe="longest block",
     ),
 )
 
-# What the generator does against a mere byte-forwarder, to show that it is not what limits a broker above.
-CEILINGS = ("qos0", "qos0-single-writes", "fan-in", "fan-out")
+# Floods: a publisher repeats one topic and one payload size (with random bytes). Packets that look alike are the
+# easiest work there is for Pyrite; few users have it.
+FLOODS = (
+    Scenario(
+        "flood-qos0",
+        "1 publisher, 1 topic, payloads of 64 bytes, 1 subscriber, QoS 0",
+        FLOOD_0,
+        floors=_kept(0.65),
+        brokers=BASIC,
+        is_goal=True,
+    ),
+    Scenario(
+        "flood-qos1", "the same, QoS 1, window 1,000", FLOOD_1, brokers=(*DURABLE, "amqtt"), is_goal=True
+    ),
+    Scenario("flood-qos2", "the same, QoS 2, window 1,000", ("throughput", *WINDOW_2)),
+    Scenario(
+        "flood-fan-out",
+        "flood-qos0 with 100 subscribers",
+        ("throughput", "--subscribers", "100", "--window", "1000"),
+        is_goal=True,
+    ),
+)
+
+ALL = (*TELEMETRY, *OTHERS, *FLOODS)
+
+# What the generator does against a mere byte-forwarder, to show whether it limits a broker above.
+CEILINGS = ("telemetry-qos0", "telemetry-single-writes", "telemetry-fan-in", "flood-qos0", "flood-fan-out")
+
+
+def matching(patterns: str) -> list[Scenario]:
+    """Return the scenarios whose ids match one of the patterns, which are separated by commas."""
+    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    return [one for one in ALL if any(fnmatchcase(one.id, pattern) for pattern in wanted)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from .comparison import Comparison
-from .scenarios import ITSELF, Scenario
+from .scenarios import Scenario
 
 
 def tables(comparison: Comparison) -> Iterable[Table]:
@@ -19,7 +19,7 @@ def tables(comparison: Comparison) -> Iterable[Table]:
         yes, no = "[green]✓[/]", "[red]✗[/]"
         for scenario in scenarios:
             figure = comparison.figure_text(scenario, ours)
-            verdict = comparison.verdict(scenario, ours, ITSELF, yes, no)
+            verdict = comparison.own_verdicts(scenario, ours, yes, no)
             ratios = [comparison.ratio_text(scenario, ours, peer, yes, no) for peer in peers]
             rows.add_row(scenario.id, figure + verdict, *ratios)
         yield rows
@@ -41,7 +41,7 @@ def _table(title: str, columns: Iterable[str]) -> Table:
 
 def head(scenario: str, broker: str) -> str:
     """Return how a line about this scenario and broker begins."""
-    return f"{scenario:<20}{broker:<20}"
+    return f"{scenario:<26}{broker:<28}"
 
 
 def summary_line(comparison: Comparison, scenario: Scenario, broker: str) -> str:
@@ -62,10 +62,14 @@ def _details(comparison: Comparison, scenario: Scenario, broker: str) -> Iterabl
         "scanned_per_second": "{:,.0f}/s read",
         "longest_block_ms": "longest block {:.1f} ms",
         "bare_writes": "{:.2f} bare writes",
+        "stored_bytes": "{:,.0f} B on disk/message",
+        "first_message_ms": "first message {:.1f} ms",
+        "first_rare_ms": "only message {:.1f} ms",
         "bare_write_us": "bare write {:,.0f} µs",
         "in_per_second": "{:,.0f}/s in",
         "out_per_second": "{:,.0f}/s out",
         "connections": "{:,.0f} connections",
+        "peak_memory_mib": "{:.0f} MiB",
         "broker_us_per_message": "{:.2f} µs CPU/message",
         "broker_us_per_connection": "{:.0f} µs CPU/connection",
         "p50_us": "p50 {:,.0f} µs",

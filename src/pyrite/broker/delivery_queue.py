@@ -59,9 +59,9 @@ class DeliveryQueue:
 
         The order stays. Entries that are appended meanwhile come last and are not sifted.
         """
-        if not self.entries:
+        waiting = self._take()
+        if not waiting:
             return
-        waiting, self.entries = self.entries, None
         kept: deque[Queued] = deque()
         self._sifting = kept, waiting
         try:
@@ -80,12 +80,16 @@ class DeliveryQueue:
             self.entries = kept or None
             self._sifting = None
 
+    def _take(self) -> deque[Queued] | None:
+        entries, self.entries = self.entries, None
+        return entries
+
     def __iter__(self) -> Iterator[Queued]:
         return chain(*(self._sifting or ()), self.entries or ())
 
     def clear(self) -> deque[Queued] | None:
         """Forget all entries and return them, so that the caller can free them in turns."""
-        entries, self.entries = self.entries, None
+        entries = self._take()
         self._figures.messages_stored -= self.messages
         self.messages = self.bytes = 0
         return entries

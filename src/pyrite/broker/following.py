@@ -102,7 +102,7 @@ class Following:
         broker, session, stream = self._broker, target.session, batch.stream
         assert stream is not None
         streams = broker.journal.streams
-        owed = [batch, *(one for one in broker.fan_outs.owed_to(session) if one.stream is not None)]
+        owed = [batch, *[one for one in broker.fan_outs.owed_to(session) if one.stream is not None]]
         for key, subscription in list(session.subscriptions.items()):
             if (
                 subscription.lossless
@@ -112,7 +112,7 @@ class Following:
             ):
                 first = lowest_offsets(owed)
                 positions = {one: min(one.routed, first.get(one, one.routed)) for one in streams}
-                unseen = lowest_offsets(one for one in owed if not one.qos)
+                unseen = lowest_offsets([one for one in owed if not one.qos])
                 seen = {one: unseen.get(one, one.next_offset) for one in streams}
                 self.replay(key, subscription, positions, seen, (stream, batch.offset + batch.count))
         broker.fan_outs.retarget(session)

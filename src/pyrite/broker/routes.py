@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyrite.topics.tree import TopicTree
 
@@ -28,25 +29,37 @@ MAX_CACHED_SIZE = 256
 MAX_CACHED_LEVELS = 16
 
 
+RouteKey: TypeAlias = "tuple[Subscription | SharedGroup | Stream | None, ...]"
+"""The matching subscriptions and groups of a topic, and its stream: topics with equal keys share a route."""
+
+
 class Route:
     """The receivers of a topic's messages, and its stream. Topics with the same of both share a route."""
 
     __slots__ = (
-        "__weakref__",
         "_as_of",
         "_places",
         "_present",
         "groups",
         "is_costly",
         "is_wide",
+        "key",
         "receivers",
         "stream",
         "targets",
+        "topics",
     )
 
     def __init__(
-        self, targets: tuple[Subscription, ...], groups: tuple[SharedGroup, ...], stream: Stream | None
+        self,
+        targets: tuple[Subscription, ...],
+        groups: tuple[SharedGroup, ...],
+        stream: Stream | None,
+        key: RouteKey = (),
     ) -> None:
+        self.key = key
+        self.topics = 0
+        """Cached topics that have this route."""
         self.targets = targets
         self.groups = groups
         self.stream = stream
@@ -80,14 +93,16 @@ class Route:
 class RouteCache:
     """Routes by topic, until a subscription that may match the topic changes."""
 
-    __slots__ = ("_tree", "forgotten", "routes")
+    __slots__ = ("_tree", "forgotten", "routes", "shared")
 
     def __init__(self) -> None:
         self._tree: TopicTree[Route] = TopicTree()
         self.routes = self._tree.values
         """The cached routes, for look-ups on the hot path."""
-        self.forgotten: list[TopicTree[Route]] = []
-        """Caches that were forgotten as a whole. Freeing them takes time, which the broker divides."""
+        self.shared: dict[RouteKey, Route] = {}
+        """The routes that topics share, as long as a topic is cached."""
+        self.forgotten: list[Iterator[None]] = []
+        """Steps that free a cache that was forgotten as a whole, for the broker to do in turns."""
 
     def add(self, topic: bytes, route: Route) -> None:
         """Cache the route of a topic, unless the topic is very long."""
@@ -95,6 +110,16 @@ class RouteCache:
             if len(self.routes) >= MAX_CACHED_ROUTES:
                 self.forget_oldest()
             self._tree[topic] = route
+            route.topics += 1
+            if route.key:
+                self.shared[route.key] = route
+
+    def _forget(self, topic: bytes) -> None:
+        route = self._tree.pop(topic)
+        if route is not None:
+            route.topics -= 1
+            if not route.topics and self.shared.get(route.key) is route:
+                del self.shared[route.key]
 
     def forget_oldest(self, but: int = MIN_CACHED_ROUTES) -> int:
         """Make room for other routes, or free memory, but keep some routes; return how many were forgotten.
@@ -104,17 +129,24 @@ class RouteCache:
         """
         oldest = list(islice(self.routes, max(0, min(FORGOTTEN_TOGETHER, len(self.routes) - but))))
         for topic in oldest:
-            self._tree.pop(topic)
+            self._forget(topic)
         return len(oldest)
 
     def forget_matching(self, topic_filter: bytes) -> None:
         """Forget the routes of topics that match a filter, as a subscription to it has changed."""
         found = list(islice(self._tree.steps(topic_filter), MAX_FORGETTING_STEPS + 1))
         if len(found) > MAX_FORGETTING_STEPS:
-            self.forgotten.append(self._tree)
+            self.forgotten += self._tree.take_apart(), _emptying(self.shared)
             self._tree = TopicTree()
             self.routes = self._tree.values
+            self.shared = {}
             return
         for topic in found:
             if topic is not None:
-                self._tree.pop(topic)
+                self._forget(topic)
+
+
+def _emptying(routes: dict[RouteKey, Route]) -> Iterator[None]:
+    while routes:
+        routes.popitem()
+        yield

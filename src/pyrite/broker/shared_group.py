@@ -80,7 +80,7 @@ class SharedGroup:
         members = self._here
         if len(members) == (besides in members):
             members = self._members
-        chosen = list(islice((one for session, one in members.items() if session is not besides), count))
+        chosen = [one for one in islice(members.values(), count + 1) if one.session is not besides][:count]
         if not chosen:
             return []
         each, extra = divmod(count, len(chosen))

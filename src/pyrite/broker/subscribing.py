@@ -149,7 +149,7 @@ class Subscribing:
         """Free the routes that a change of subscriptions has invalidated."""
         forgotten = self._broker.subscriptions.cache.forgotten
         while forgotten:
-            self._broker.turns.free(forgotten.pop().take_apart())
+            self._broker.turns.free(forgotten.pop())
 
     # Retained messages
 

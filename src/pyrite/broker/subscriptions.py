@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from pyrite.broker.routes import Route, RouteCache
 from pyrite.broker.shared_group import SharedGroup
@@ -142,7 +141,6 @@ class SubscriptionTree:
     __slots__ = (
         "_nowhere",
         "_root",
-        "_shared",
         "_stream_for",
         "cache",
         "count",
@@ -153,9 +151,6 @@ class SubscriptionTree:
     def __init__(self, stream_for: Callable[[bytes], Stream | None] = _no_stream) -> None:
         self._root = _Node()
         self._stream_for = stream_for
-        self._shared: WeakValueDictionary[tuple[Subscription | SharedGroup | Stream | None, ...], Route] = (
-            WeakValueDictionary()
-        )
         self._nowhere: dict[Stream | None, Route] = {}
         self.version = 0
         """Changes with every change of a subscription."""
@@ -266,8 +261,8 @@ class SubscriptionTree:
             if node.subscriptions is not None and session in node.subscriptions:
                 found.append(node.subscriptions[session])
             if node.groups is not None and session.is_dealt_to:
-                members = (group.member_of(session) for group in node.groups.values())
-                found.extend(member for member in members if member is not None)
+                members = [group.member_of(session) for group in node.groups.values()]
+                found.extend([member for member in members if member is not None])
         return found
 
     def _find(self, topic: bytes) -> Route:
@@ -285,14 +280,14 @@ class SubscriptionTree:
                 nowhere = self._nowhere[stream] = Route((), (), stream)
             return nowhere
         key = (*subscriptions, *groups, stream)
-        route = self._shared.get(key)
+        route = self.cache.shared.get(key)
         if route is None:
             targets: dict[Session, Subscription] = {}
             for subscription in subscriptions:
                 other = targets.get(subscription.session)
                 merged = subscription if other is None else other.merged_with(subscription)
                 targets[subscription.session] = merged
-            route = self._shared[key] = Route(tuple(targets.values()), tuple(groups), stream)
+            route = Route(tuple(targets.values()), tuple(groups), stream, key)
         return route
 
     def _matching(self, topic: bytes) -> list[_Node]:

@@ -20,7 +20,7 @@ def asks_for(session: Session, topic: bytes) -> bool:
     """Return whether any of a session's subscriptions matches a topic."""
     replays = session.replays or ()
     return any(_matching(session, topic)) or any(
-        [matches(replay.subscription.topic_filter, topic) for replay in replays]
+        matches(replay.subscription.topic_filter, topic) for replay in replays
     )
 
 

@@ -57,6 +57,10 @@ class Receiver(Link):
         self.interrupted = False
         """True while no input is handled: the connection waits for a turn, the journal or its quota."""
 
+    def was_interrupted(self) -> bool:
+        """Return `interrupted`, after a call that may set it: mypy, and so mypyc, would assume it did not."""
+        return self.interrupted
+
     def feed(self, data: bytes) -> None:
         """Handle bytes from the client. Never raises."""
         raise NotImplementedError

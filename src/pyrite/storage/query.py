@@ -18,7 +18,7 @@ FOREVER = 2**63 - 1
 MAX_PARTS = 10_000
 """Parts that a query may be split into."""
 
-SCHEMA = pa.schema(
+SCHEMA: pa.Schema = pa.schema(
     [
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("timestamp", pa.timestamp("us", "UTC"), nullable=False),

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import Any
 
 from pyrite.broker.core import Broker
 from pyrite.broker.link import Transport
 from pyrite.broker.subscriptions import Subscription
+from pyrite.classic.at_sign.levels import Level, place
 from pyrite.classic.translating import TranslatingConnection
 from pyrite.protocols.line import frames
 from pyrite.protocols.line.frames import Line
@@ -26,21 +26,6 @@ from pyrite.topics.filters import InvalidTopic, check_topic
 MAX_TOPIC = 65_535
 """Maximum length of a topic in bytes."""
 EXPECTED = "expected type@topic@contents@flag: connect, publish, subscribe, list, disconnect"
-
-
-class Level(list[Any]):
-    """A topic level: the levels below it by name, and its value, which is what is printed."""
-
-    wanted = False
-    """True if a client subscribed to this level, and not only to one below."""
-
-
-def place(tree: dict[str, Level], topic: str, value: object) -> Level:
-    """Return the level of a topic in nested dictionaries; missing levels are created with a value."""
-    for name in topic.split("/"):
-        level = tree.setdefault(name, Level([{}, value]))
-        tree = level[0]
-    return level
 
 
 class AtSignClient:

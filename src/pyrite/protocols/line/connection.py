@@ -146,7 +146,7 @@ class LineConnection(LineDelivery):
                     commands.run(self, asked)
                     if self.state is CLOSED:
                         return
-                    if self.interrupted:
+                    if self.was_interrupted():
                         self.keep(data, at, 0)
                         return
                     if self.backlog is not None and not self.work_off():

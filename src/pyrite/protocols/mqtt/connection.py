@@ -102,8 +102,8 @@ class Connection(Delivery):
             self._feed(data)
         except ProtocolError as error:
             self.fail(error.reason, str(error))
-        except WrongAcknowledgement as error:
-            self.fail(Reason.PROTOCOL_ERROR, str(error))
+        except WrongAcknowledgement as wrong:
+            self.fail(Reason.PROTOCOL_ERROR, str(wrong))
         except Exception:
             # A bug in the broker ends this connection only.
             logger.exception("client %r: internal error", self.credentials.client_id)

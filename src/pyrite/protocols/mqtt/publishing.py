@@ -77,7 +77,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
     elif refusal is not None and not refused:
         refused, text = Reason.TOPIC_NAME_INVALID, refusal.text
         if not shape.qos or connection.form != FORM_V5:  # no acknowledgement can carry the refusal
-            raise ProtocolError(refused, text)
+            raise ProtocolError(Reason.TOPIC_NAME_INVALID, text)
     figures = broker.figures
     figures.publish_received += count
     figures.publish_bytes_received += len(packets)

@@ -78,18 +78,19 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     shape.words = []
     shape.qos = qos
     shape.retain = bool(first & 1)
-    shape.properties = None
     shape.property_bytes = b""
     shape.form = -1 if first & 0x08 else connection.form | first & 7  # DUP is not propagated [MQTT-3.3.1-3]
     payload_at = properties_at
     alias = 0
+    properties: Properties | None = None
     if connection.form == FORM_V5:
         if properties_at < stop and data[properties_at] == 0:
             payload_at += 1
         else:
-            payload_at, alias = _read_properties(shape, data, properties_at, stop)
+            payload_at, alias, properties = _read_properties(data, properties_at, stop)
         if qos:
             shape.property_bytes = data[properties_at:payload_at]
+    shape.properties = properties
     if topic not in connection.broker.subscriptions.cache.routes:  # a topic that has a route is valid
         _check_topic(connection, topic, bool(alias))
     if alias:
@@ -104,14 +105,12 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     shape.payload_at = payload_at - start
     is_request = topic.startswith(REQUESTS)
     shape.singly = is_request or (
-        connection.options.check_payload_format
-        and shape.properties is not None
-        and bool(shape.properties.payload_format)
+        connection.options.check_payload_format and properties is not None and bool(properties.payload_format)
     )
     shape.plain = (
         shape.form >= 0
         and not shape.retain
-        and shape.properties is None
+        and properties is None
         and connection.meter is None
         and connection.broker.policy.allows_all
         and not topic.startswith((SYSTEM, REQUESTS))
@@ -119,17 +118,15 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
     return shape
 
 
-def _read_properties(shape: Shape, data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """Read the properties into `shape`. Return their end, and the topic alias or 0."""
+def _read_properties(data: bytes, at: int, stop: int) -> tuple[int, int, Properties | None]:
+    """Return the end of the properties, the topic alias or 0, and the properties of the message."""
     reader = Reader(data, at, stop)
     values = reader.properties(fields.PUBLISH)
     if "subscription_identifier" in values:
         raise violation("PUBLISH from a client has a subscription identifier")  # [MQTT-3.3.4-6]
     check_response_topic(values)
     alias: int = values.pop("topic_alias", 0)
-    if values:
-        shape.properties = message_properties(values)
-    return reader.position, alias
+    return reader.position, alias, message_properties(values) if values else None
 
 
 def check_response_topic(values: dict[str, Any]) -> None:
