@@ -28,15 +28,15 @@ from .scenarios import COMPILED, COMPILED_EPHEMERAL, Scenario
 EXAMPLES = """\
 examples:
   python -m benchmarks                                     everything: under an hour; writes RESULTS.md
-  python -m benchmarks --goals                             only the rows with goals, and floods: about 20 minutes
+  python -m benchmarks --goals                             rows with goals, and floods: about 20 minutes
   python -m benchmarks --quick                             one run of each: about 10 minutes
   python -m benchmarks --only 'telemetry-qos*' --brokers pyrite
   python -m benchmarks --only flood-fan-out --runs 3 --seconds 5 --brokers "pyrite --ephemeral,mosquitto"
   benchmarks/.build/load --help                            the load generator itself, against any port
 
 A complete run and --goals write RESULTS.md and results.png, and the figures that README.md and docs/ quote
-from it; with --quick, --only or --brokers nothing is written. The data of pyrite and nats-sync is in benchmarks/.build
-meanwhile, or in $TMPDIR.
+from it; with --quick, --only or --brokers nothing is written. Meanwhile the data of pyrite and nats-sync is in
+benchmarks/.build, or in $TMPDIR.
 scenarios: """ + ", ".join(scenario.id for scenario in scenarios.ALL)
 
 

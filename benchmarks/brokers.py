@@ -40,8 +40,8 @@ SOURCES = HERE.parent / "src"
 MOSQUITTO_CONF = """\
 listener {port} 127.0.0.1
 allow_anonymous true
-# 0 means no limit. The defaults: 20 unacknowledged at a time, and messages beyond 1,000 queued ones are dropped. All else
-# is as it comes; `set_tcp_nodelay` costs it throughput.
+# 0 means no limit. By default 20 messages may be unacknowledged, and those beyond 1,000 queued are dropped.
+# Everything else keeps its default; `set_tcp_nodelay` costs it throughput.
 max_inflight_messages 0
 max_queued_messages 0
 log_type none

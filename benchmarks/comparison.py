@@ -66,14 +66,12 @@ class Comparison:
         return series.median(scenario.metric.figure) if series else None
 
     def value(self, scenario: Scenario, ours: str, peer: str) -> float | None:
-        """Return our figure divided by the peer's, or by ours in the scenario "@ID"; with ITSELF, our figure."""
+        """Return our figure, divided by the peer's or by ours in the scenario "@ID" unless it is ITSELF."""
         mine = self.figure(scenario, ours)
         if peer == ITSELF:
             return mine
-        if peer.startswith("@"):
-            theirs = self.figure(BY_ID[peer[1:]], ours)
-        else:
-            theirs = self.figure(scenario, peer)
+        is_scenario = peer.startswith("@")
+        theirs = self.figure(BY_ID[peer[1:]], ours) if is_scenario else self.figure(scenario, peer)
         return mine / theirs if mine is not None and theirs else None
 
     def figure_text(self, scenario: Scenario, broker: str) -> str:

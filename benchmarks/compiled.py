@@ -1,4 +1,4 @@
-"""Pyrite's wheel with compiled modules, built from this checkout and unpacked for the brokers "pyrite compiled"."""
+"""Builds the wheel with compiled modules from this checkout, for the brokers named "pyrite compiled"."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ STORED = Metric("stored_bytes", "bytes on disk a message", False, "{:,.0f} B")
 FIRST_MESSAGE = Metric("first_message_ms", "time to the first message", False, "{:.1f} ms")
 FIRST_RARE = Metric("first_rare_ms", "time to the first message", False, "{:.1f} ms")
 
-# A floor is what Pyrite has to reach, by broker and peer: its figure divided by the peer's, at least so much where more
-# is better, else at most. With ITSELF as the peer it is the figure itself. A peer "@ID" is the same broker in the
-# scenario ID.
+# What Pyrite has to reach, by broker and peer: its figure divided by the peer's, at least this much where more
+# is better, else at most. With ITSELF as the peer it is the figure itself. A peer "@ID" is the same broker in
+# the scenario ID.
 ITSELF = ""
 Floors = dict[tuple[str, str], float]
 
@@ -261,7 +261,10 @@ TELEMETRY = (
     Scenario(
         "telemetry-fan-in",
         "200 publishers, one packet per write and segment, 1 subscriber of all, QoS 0",
-        ("throughput", "--json", "--publishers", "200", "--topics", "200", *WINDOW_0, "--one-packet-per-write"),
+        (
+            *("throughput", "--json", "--publishers", "200", "--topics", "200"),
+            *(*WINDOW_0, "--one-packet-per-write"),
+        ),
         floors=_kept(0.65),
     ),
     Scenario(
@@ -434,8 +437,8 @@ OTHERS = (
     ),
 )
 
-# Floods: a publisher repeats one topic and one payload size (with random bytes). Packets that look alike are the
-# easiest work there is for Pyrite; few users have it.
+# Floods: a publisher repeats one topic and one payload size (with random bytes). Packets that look alike are
+# the easiest work there is for Pyrite; few users have it.
 FLOODS = (
     Scenario(
         "flood-qos0",

@@ -22,6 +22,7 @@ from pyrite.broker.quotas import QuotaOptions
 from pyrite.journal.disk import DiskJournal
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.connection import Connection
+from pyrite.protocols.mqtt.merging import Merger
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.protocols.mqtt.packets import (
     V5,
@@ -135,8 +136,12 @@ class Client:
         self.core.flush()
 
     def feed(self, data: bytes) -> None:
-        """Feed bytes to the connection without a flush."""
-        self.connection.feed(data)
+        """Feed bytes to the connection without a flush, as the poller of plain sockets does."""
+        merger = self.core.merger
+        taken = self.connection.joins(merger, data) if data else 0
+        if taken < len(data) or not data:
+            merger.publish()
+            self.connection.feed(data[taken:])
 
     def encoded(self, *packets: Packet | bytes) -> bytes:
         """Return packets as bytes in this client's version."""
@@ -311,12 +316,14 @@ class Core:
         self.broker = Broker(
             limits, access, clock=clock or (lambda: 0.0), journal=journal, topics=topics, quotas=quotas
         )
+        self.merger = Merger(self.broker)
         self.broker.tick(now)
         if journal is not None:
             journal.restore(self.broker)
 
     def flush(self) -> None:
         """Flush the broker, and give interrupted clients their turns if there is a journal."""
+        self.merger.publish()
         self.broker.output.flush()
         if self.journal is None:
             return

@@ -251,9 +251,10 @@ class FanOuts:
             if fan_out.owes(session) is not None:
                 fan_out.ahead.add(session)
                 batch = fan_out.batch
-                target = target_for(session, batch.parts()[0])
-                if target is not None:
-                    session.deliver(batch, target)
+                for part in batch.parts() if batch.origins is not None else (batch,):
+                    target = target_for(session, part.parts()[0])
+                    if target is not None:
+                        session.deliver(part, target)
 
     # Publishers
 

@@ -65,6 +65,8 @@ class Batch:
     """True if the messages have several topics and sizes."""
     absent = False
     """True if the batch only refers to the log, and the messages must be read from there."""
+    origins: Sequence[str] | None = None
+    """Client ids of the publishers of a mixed batch, one a message, if there are several; else None."""
     owner: Account | None = None
     """The account that a retained message is charged to; see OwnedBatch."""
 
@@ -255,7 +257,7 @@ class MixedBatch(Batch):
 
     mixed = True
 
-    __slots__ = ("_singles", "ids_at", "starts", "topics")
+    __slots__ = ("_singles", "ids_at", "origins", "starts", "topics")
 
     def __init__(
         self,
@@ -265,11 +267,13 @@ class MixedBatch(Batch):
         ids_at: list[int],
         payload_gap: int,
         qos: int,
-        origin: str | None,
+        origin: str | Sequence[str] | None,
         form: int,
     ) -> None:
         sizes = map(sub, [*starts[1:], len(data)], starts)
-        super().__init__(b"", data, qos, origin=origin, count=len(starts), stride=max(sizes), form=form)
+        one = origin if isinstance(origin, str) else None
+        super().__init__(b"", data, qos, origin=one, count=len(starts), stride=max(sizes), form=form)
+        self.origins = None if isinstance(origin, str) else origin
         self.starts = starts
         """Start of each packet in `data`."""
         self.topics = topics
@@ -288,7 +292,7 @@ class MixedBatch(Batch):
                     topic,
                     self.data[start:end],
                     self.qos,
-                    origin=self.origin,
+                    origin=self.origin if self.origins is None else self.origins[number],
                     payload_at=id_at + self.payload_at - start,
                     form=self.form,
                     id_at=id_at - start,
@@ -325,7 +329,7 @@ class MixedBatch(Batch):
             [self.ids_at[index] - self.starts[index] + at for index, at in zip(indexes, starts, strict=True)],
             self.payload_at,
             self.qos,
-            self.origin,
+            self.origin if self.origins is None else [self.origins[index] for index in indexes],
             self.form,
         )
 
@@ -343,7 +347,7 @@ class MixedBatch(Batch):
             [at - begin for at in self.ids_at[start:stop]],
             self.payload_at,
             self.qos,
-            self.origin,
+            self.origin if self.origins is None else self.origins[start:stop],
             self.form,
         )
         return part.lies_in(self.stream, self.offset + start)

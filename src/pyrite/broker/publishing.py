@@ -125,7 +125,7 @@ class Publishing:
             matched = self.deliver(batch, routes.route(batch.topic))
         else:
             found = {routes.route(topic) for topic in batch.topics}
-            if len(found) == 1:
+            if len(found) == 1 and (batch.origins is None or not next(iter(found)).has_no_local):
                 matched = self.deliver(batch, found.pop())
             else:  # a subscription came or went meanwhile
                 matched = sum(self.deliver(part, routes.route(part.topic)) for part in batch.parts()) > 0

@@ -41,9 +41,11 @@ class Route:
         "_places",
         "_present",
         "groups",
+        "has_no_local",
         "is_costly",
         "is_wide",
         "key",
+        "last_publisher",
         "receivers",
         "stream",
         "targets",
@@ -67,6 +69,10 @@ class Route:
         self.receivers = len(targets) + len(groups)
         self.is_costly = self.receivers > COSTLY
         self.is_wide = self.receivers > WIDE
+        self.has_no_local = any(one.no_local for one in targets)
+        """Whether delivering a message depends on its publisher."""
+        self.last_publisher: str | None = None
+        """The client whose message was last considered for merging with those of others."""
         self._present = targets
         self._as_of = -1
         self._places: dict[Session | SharedGroup, int] | None = None

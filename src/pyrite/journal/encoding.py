@@ -73,7 +73,7 @@ def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
             ],
         ),
         _flags([batch.retain for batch in batches], counts, total),
-        _origins([batch.origin for batch in batches], runs),
+        _origins(batches, runs),
         _packet_ids(entries, total),
         _properties(batches, runs),
     ]
@@ -152,7 +152,18 @@ def _flags(values: list[bool], counts: list[int], total: int) -> pa.Array:
     return pa.array(np.repeat(np.array(values, np.bool_), counts))
 
 
-def _origins(values: list[str | None], runs: _Runs) -> pa.Array:
+def _origins(batches: list[Batch], runs: _Runs) -> pa.Array:
+    values: list[str | None] = []
+    counts: list[int] = []
+    for batch in batches:
+        if batch.origins is None:
+            values.append(batch.origin)
+            counts.append(batch.count)
+        else:
+            values += batch.origins
+            counts += [1] * batch.count
+    if len(counts) > len(batches):
+        runs = _Runs(counts, runs.total)
     if len(set(values)) == 1:
         return runs.one(6, pa.array(values[:1], pa.string()))
     return runs.each(6, pa.array(values, pa.string()))

@@ -21,6 +21,7 @@ from pyrite.protocols.states import CLOSED, CONNECTED
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.broker.session import Session
+    from pyrite.protocols.mqtt.merging import Merger
 
 logger = logging.getLogger(__name__)
 
@@ -147,6 +148,12 @@ class Conversation(Receiver):
             bytes_received=received,
             bytes_sent=sent,
         )
+
+    # Merging
+
+    def joins(self, merger: Merger, data: bytes) -> int:
+        """Add messages from the front of a read to a merger; return how many bytes it took."""
+        return 0
 
     # The journal
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from pyrite.process.accept import Acceptor, address_of
 from pyrite.protocols.conversation import Conversation
+from pyrite.protocols.mqtt.merging import Merger
 from pyrite.protocols.receiver import LONG_READ
 from pyrite.server.kernel import sharpen_timers
 from pyrite.server.listeners import Listener
@@ -189,6 +190,7 @@ class Poller:
         self._rounds = 0
         """Consecutive rounds after which more sockets were ready."""
         self._lost: list[SocketTransport] = []
+        self._merger = Merger(server.broker)
         self._buffer = bytearray(READ_SIZE)
         self._buffers = [self._buffer]
         self._view = memoryview(self._buffer)
@@ -262,6 +264,7 @@ class Poller:
         except Exception:  # the listeners must stay open
             logger.exception("internal error")
         finally:
+            self._merger.publish()  # after an error there may be something left
             server.sleep()
             took = monotonic() - began
             if took > server.broker.figures.longest_block:
@@ -273,7 +276,7 @@ class Poller:
         Return True if little input was received, and no client got an answer that it may be waiting for.
         """
         transports, buffers, small, view = self._transports, self._buffers, self._small_buffers, self._view
-        readv = os.readv
+        readv, merger = os.readv, self._merger
         total = 0
         is_answered = False
         before = monotonic()
@@ -282,6 +285,7 @@ class Poller:
             if transport is None:
                 continue  # closed in the meantime
             if events & _WRITE:
+                merger.publish()
                 transport.writable()
                 if events == _WRITE or descriptor not in transports:
                     continue
@@ -293,13 +297,22 @@ class Poller:
             except BlockingIOError:
                 continue
             except OSError:
+                merger.publish()
                 transport.abort()
                 continue
             if not size:
+                merger.publish()
                 connection.input_ended()
                 continue
             total += size
-            connection.feed(bytes(view[:size]))
+            data = bytes(view[:size])
+            taken = connection.joins(merger, data)
+            if taken == size:
+                continue
+            if not merger.is_empty:
+                merger.publish()
+                before = monotonic()
+            connection.feed(data[taken:])
             if connection.chunks:
                 is_answered = True
             now = monotonic()
@@ -309,6 +322,9 @@ class Poller:
                 self._left = ready[number:]
                 break
             before = now
+        if not merger.is_empty:
+            merger.publish()
+            is_answered = is_answered or bool(connection.chunks)
         return total < SMALL_ROUND and not is_answered
 
     def _accepted(self, listener: Listener, accepted: socket.socket, peer: object) -> None:

@@ -71,6 +71,11 @@ def _receivers(route: Route) -> int:
     return 1 + len(route.targets) + GROUP_DELIVERIES * len(route.groups)
 
 
+def max_mixed(route: Route) -> int:
+    """Return the most messages of a mixed batch on a route."""
+    return min(MAX_MIXED, MAX_MIXED_DELIVERIES // _receivers(route))
+
+
 def read_mixed(
     connection: Connection, shape: Shape, data: bytes, start: int
 ) -> tuple[MixedBatch, Route] | None:
@@ -84,7 +89,7 @@ def read_mixed(
     gap = (2 if first & 6 else 0) + five
     route = connection.broker.subscriptions.route(shape.topic)
     routes = connection.broker.subscriptions.cache.routes
-    longest = min(MAX_MIXED, MAX_MIXED_DELIVERIES // _receivers(route))
+    longest = max_mixed(route)
     if shape.qos == 2:
         longest = min(longest, MAX_QOS_2_RUN)
     starts: list[int] = []

@@ -1,0 +1,62 @@
+"""Merged messages in the journal: each has its own publisher, and is acknowledged when it is written."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from pyrite.broker.journal import Piece, Wanted
+from pyrite.protocols.mqtt.packets import Ack, Subscribe, Wish
+from pyrite.protocols.mqtt.reasons import Reason
+from pyrite.storage.options import StreamOptions
+from tests.mqtt.test_merging import merged
+from tests.support.durable import Deferred, FailingFiles, Machine
+
+
+def test_no_local_holds_for_a_subscription_that_came_while_the_messages_were_written(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()], writing=Deferred)
+    core = machine.core
+    clients = merged(core, 3)
+    core.flush()
+    clients[1].send(Subscribe(9, [Wish(b"t/+", 1, no_local=True)]))
+    clients[1].received()
+    machine.settle()
+    assert clients[1].payloads() == [b"0", b"2"]
+    machine.stop()
+
+
+def test_each_message_is_in_the_log_under_its_own_publisher(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()])
+    merged(machine.core, 3)
+    machine.core.flush()
+    stream = machine.journal.streams[0]
+    pieces: list[Piece] = []
+    machine.journal.read(stream, 0, 3, Wanted([b"#"]), pieces.append)
+    found = [(part.origin, part.payload()) for batch in pieces[0].batches for part in batch.parts()]
+    assert found == [(f"publisher{number}", b"%d" % number) for number in range(3)]
+    machine.stop()
+
+
+def test_nothing_is_acknowledged_before_it_is_written(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()], writing=Deferred)
+    clients = merged(machine.core, 3)
+    machine.core.flush()
+    assert all(client.received() == [] for client in clients)
+    machine.settle()
+    assert all([type(one) for one in client.received()] == [Ack] for client in clients)
+    machine.stop()
+
+
+def test_a_message_that_could_not_be_written_is_refused(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()], files=lambda _: FailingFiles())
+    clients = merged(machine.core, 3)
+    disk = machine.files
+    assert isinstance(disk, FailingFiles)
+    disk.failing["sync"] = errno.ENOSPC
+    machine.core.flush()
+    for client in clients:
+        [answer] = client.received()
+        assert isinstance(answer, Ack)
+        assert answer.reason == Reason.QUOTA_EXCEEDED
+    disk.failing.clear()
+    machine.stop()
