@@ -67,9 +67,9 @@ STORED = Metric("stored_bytes", "bytes on disk a message", False, "{:,.0f} B")
 FIRST_MESSAGE = Metric("first_message_ms", "time to the first message", False, "{:.1f} ms")
 FIRST_RARE = Metric("first_rare_ms", "time to the first message", False, "{:.1f} ms")
 
-# What Pyrite has to reach, by broker and peer: its figure divided by the peer's, at least this much where more
-# is better, else at most. With ITSELF as the peer it is the figure itself. A peer "@ID" is the same broker in
-# the scenario ID.
+# What Pyrite has to reach, by broker and peer: its figure divided by the peer's, at least this much
+# where more is better, else at most. With ITSELF as the peer it is the figure itself. A peer "@ID" is
+# the same broker in the scenario ID.
 ITSELF = ""
 Floors = dict[tuple[str, str], float]
 
