@@ -467,7 +467,7 @@ def test_unlisted_topics_are_refused() -> None:
         assert texts(client.say("Delete sport", "Publish sport 1", "x", "Delete news")) == [
             "Ack Delete sport",
             "Error no-topic Publish: there is no topic 'sport': create it first",
-            "Error no-topic Delete: the topic 'news' is in the configuration, and stays",
+            "Error no-topic Delete: topic 'news' is listed in the configuration and cannot be deleted",
         ]
 
 

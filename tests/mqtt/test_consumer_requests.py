@@ -122,7 +122,7 @@ def test_names_and_numbers_are_bounded(client: Client, monkeypatch: pytest.Monke
     monkeypatch.setattr(consumers, "MAX_CONSUMERS", 2)
     for name in ("one", "two", "one"):
         assert ask(client, name, "create") == ([], {"pyrite-count": "0"})
-    assert ask(client, "three", "create") == ([], {"pyrite-error": "there are too many consumers"})
+    assert ask(client, "three", "create") == ([], {"pyrite-error": "too many consumers"})
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
