@@ -90,7 +90,9 @@ def test_a_fixed_list_of_topics_cannot_be_changed() -> None:
     client.publish("SPORT", b"x", qos=1)
     text = "there is no topic 'SPORT' here; allowed topics: NEWS, WEATHER"
     assert client.only(Ack).properties == {"reason_string": text}
-    assert core.broker.catalog.create(b"SPORT") == "topics are fixed here; allowed topics: NEWS, WEATHER"
+    assert (
+        core.broker.catalog.create(b"SPORT") == "the list of topics is fixed; allowed topics: NEWS, WEATHER"
+    )
     assert "in the configuration" in core.broker.catalog.delete(b"NEWS")
 
 
