@@ -51,8 +51,8 @@ class OrderedLog(ABC):
         """Call `deliver(sequence, data)` for every group after a sequence, in order, without gaps, for ever.
 
         After a lost connection the engine continues where it stopped. If it does not hold the group `after` + 1
-        any longer, or never will because it has lost groups, it calls `lost` with the oldest sequence that it
-        holds, and nothing else.
+        any longer, or has lost groups and never will, it calls `lost` with the oldest sequence that it holds, and
+        nothing else.
         """
 
     @abstractmethod
