@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 
 from tests.support.process import BrokerProcess
@@ -16,8 +17,17 @@ def children(broker: BrokerProcess) -> list[int]:
     return [int(one) for one in found.split()]
 
 
-def assert_it_ends_with_its_broker(broker: BrokerProcess) -> None:
-    """Kill a broker with one child process, and require that the child ends."""
-    (child,) = children(broker)
+def start_children(broker: BrokerProcess, *numbers: int) -> list[int]:
+    """Return the process ids of all children, which connections to listeners with these numbers start."""
+    before = len(children(broker))
+    for count, number in enumerate(numbers, before + 1):
+        with socket.create_connection(("127.0.0.1", broker.port(number)), timeout=30):
+            wait_until(lambda count=count: len(children(broker)) == count, "the child process starts")
+    return children(broker)
+
+
+def assert_it_ends_with_its_broker(broker: BrokerProcess, number: int) -> None:
+    """Kill a broker whose listener `number` has a child process, and require that the child ends."""
+    (child,) = start_children(broker, number)
     assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
     wait_until(lambda: not Path(f"/proc/{child}").exists(), "the child process ends")
