@@ -33,7 +33,7 @@ from pyrite.storage.schema import PROPERTIES, SCHEMA, null_column
 from pyrite.storage.segment import Damage, Passed, cut
 from pyrite.storage.wanted import Topics
 
-TAIL_BYTES = 256 * 1024
+TAIL_BYTES = 128 * 1024
 """Size of the file; records that do not fit make the tail full."""
 HEAD_BYTES = 64
 MAX_SNAPSHOT_ATTEMPTS = 1_000
