@@ -455,7 +455,7 @@ def test_a_will_is_published_only_with_current_permission(tmp_path: Path, gone: 
 def test_a_login_during_a_reload_is_decided_by_the_new_rules() -> None:
     waiting: list[tuple[Callable[[], object], Callable[[object], object]]] = []
     guard = Guard({"ann": User("ann", quick_hash("old"))}, [], anonymous=False)
-    broker = Broker(access=guard, aside=lambda job, then: waiting.append((job, then)))
+    broker = Broker(access=guard, offload=lambda job, then: waiting.append((job, then)))
     verdicts: list[Accept | Refuse] = []
     broker.admission.decide(Credentials("c", "ann", b"old", "here"), verdicts.append)
     job, then = waiting.pop()
@@ -472,7 +472,7 @@ def test_a_login_during_a_reload_is_decided_by_the_new_rules() -> None:
 def test_a_client_accepted_just_before_a_reload_is_checked_again() -> None:
     waiting: list[tuple[Callable[[], object], Callable[[object], object]]] = []
     guard = Guard({"ann": User("ann", quick_hash("old"))}, [], anonymous=False)
-    broker = Broker(access=guard, aside=lambda job, then: waiting.append((job, then)))
+    broker = Broker(access=guard, offload=lambda job, then: waiting.append((job, then)))
     transport = RecordingTransport()
     connection = LineConnection(broker, LineOptions(), transport, "here", "here")
     connection.feed(b"Connect c user=ann password=old\nPublish a 1\nx\n")
