@@ -50,10 +50,9 @@ class FlightProcess(Child):
 
     def listen(self) -> Listener:
         """Open the listener; raise OSError if the process could not open its sockets."""
-        if len(os.fsencode(tempfile.gettempdir())) > MAX_TEMPORARY_PATH:
-            raise OSError(
-                0, f"{tempfile.gettempdir()}: path too long for sockets; set TMPDIR to a shorter one"
-            )
+        folder = tempfile.gettempdir()
+        if len(os.fsencode(folder)) > MAX_TEMPORARY_PATH:
+            raise OSError(0, f"{folder}: path too long for sockets; set TMPDIR to a shorter one")
         return super().listen()
 
     def settings(self) -> FlightSettings:

@@ -25,7 +25,7 @@ MAX_HELD = 1024 * 1024
 """Maximum bytes received from a TLS client after log-in while it waits for its turn."""
 
 
-WRITTEN_AT_ONCE = 64 * 1024
+MAX_WRITE_BYTES = 64 * 1024
 """Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
 
 
@@ -34,13 +34,6 @@ def is_encrypted(transport: Transport) -> bool:
     return isinstance(transport, StreamProtocol) and transport.is_encrypted
 
 
-<<<<<<< HEAD
-=======
-MAX_WRITE_BYTES = 64 * 1024
-"""Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
-
-
->>>>>>> main
 class Round:
     """One round of the event loop, in which all streams together are read from for a turn.
 
