@@ -19,11 +19,13 @@ from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import Quota, QuotaOptions
+from pyrite.cluster.options import ClusterOptions
 from pyrite.errors import PyriteError
 from pyrite.process.endpoints import origin_of
 from pyrite.process.logs import FORMATS, LogOptions, parse_levels
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
+from pyrite.server.cluster_settings import CLUSTER_RANGES, problem_of
 from pyrite.server.listeners import Listener, parse_listener
 from pyrite.storage.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic, covers
@@ -95,6 +97,7 @@ class Config:
     topics: TopicOptions = field(default_factory=TopicOptions)
     quotas: QuotaOptions = field(default_factory=QuotaOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     stream: list[StreamOptions] = field(default_factory=lambda: [StreamOptions()])
     """The streams of the log; the stream `default` captures what no other stream captures."""
     source: str = field(default=DEFAULTS, metadata={"internal": True})
@@ -133,6 +136,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "stream.segment_bytes": (64 * 1024, 2**40),
     "stream.segment_age": (1, 2**63 - 1),
     "stream.fsync_interval": (0.001, 3_600),
+    **CLUSTER_RANGES,
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "logging.format": FORMATS,
@@ -200,6 +204,12 @@ def check(config: Config) -> None:
             raise ConfigError(f"{source}: access.{key} = {shown}: expected an existing file{how}")
     _check_streams(config.stream, source)
     _check_tls(config.tls, source)
+    problem = problem_of(config.cluster, config.ephemeral)
+    if problem is not None:
+        key, error = problem
+        where = config.source_of(f"cluster.{key}")
+        shown = _shown(f"cluster.{key}", getattr(config.cluster, key))
+        raise ConfigError(f"{where}: cluster.{key} = {shown}: {error}")
 
 
 def _check_listeners(config: Config, source: str) -> None:
