@@ -22,8 +22,8 @@ class ClusterOptions:
     node: str = ""
     """The name of this node, which no other node of the cluster has, and which stays the same."""
     engine: str = EMBEDDED
-    """The engine: embedded, for a nats-server that runs beside this node, or the URLs of a NATS cluster, as in
-    nats://h1:4222,nats://h2:4222 (tls:// for TLS)."""
+    """The engine: embedded, for a nats-server that runs beside this node, or the URLs of a NATS cluster, as
+    in nats://h1:4222,nats://h2:4222 (tls:// for TLS)."""
     routes: list[str] = field(default_factory=list)
     """host:port of the embedded engines of all nodes, including this one; empty for a single node."""
     listen: str = ""
@@ -42,14 +42,15 @@ class ClusterOptions:
     ca: str = ""
     """PEM file with the authorities of the engines' certificates."""
     certificate: str = ""
-    """PEM file with this node's certificate: for other engines, and for an external engine that requires one."""
+    """PEM file with this node's certificate: for other engines, and for an external engine that requires
+    one."""
     key: str = ""
     """PEM file with the private key of the certificate."""
     credentials: str = ""
     """The .creds file of an external engine's user."""
     monitor: list[str] = field(default_factory=list)
-    """URLs of the monitoring endpoints of an external engine's servers, as in http://h1:8222. The node asks them
-    whether they sync every write, and refuses to start if one does not."""
+    """URLs of the monitoring endpoints of an external engine's servers, as in http://h1:8222. The node asks
+    them whether they sync every write, and refuses to start if one does not."""
     engine_syncs: bool = False
     """States that an external engine syncs every write (sync_interval: always), if it has no monitoring
     endpoints to ask."""

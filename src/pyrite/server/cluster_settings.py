@@ -52,7 +52,9 @@ def _problem_of_embedded(options: ClusterOptions) -> tuple[str, str] | None:
         return "replicas", f"expected at most the {max(1, len(options.routes))} nodes of cluster.routes"
     if len(options.routes) == 2:
         return "routes", "two nodes are less safe than one: expected one node, or three or more"
-    exposed = [address for address in (*options.routes, options.listen) if address and not _is_loopback(address)]
+    exposed = [
+        address for address in (*options.routes, options.listen) if address and not _is_loopback(address)
+    ]
     if exposed and not options.secret:
         return "secret", f"other machines can connect to {exposed[0]}: expected a secret that all nodes share"
     return None

@@ -23,6 +23,7 @@ from pyrite.cluster.options import ClusterOptions
 from pyrite.errors import PyriteError
 from pyrite.process.endpoints import origin_of
 from pyrite.process.logs import FORMATS, LogOptions, parse_levels
+from pyrite.process.proxy import ProxyOptions, networks_of
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.server.cluster_settings import CLUSTER_RANGES, problem_of
@@ -91,6 +92,7 @@ class Config:
     logging: LogOptions = field(default_factory=LogOptions)
     tls: Tls = field(default_factory=Tls)
     http: HttpOptions = field(default_factory=HttpOptions)
+    proxy: ProxyOptions = field(default_factory=ProxyOptions)
     limits: Limits = field(default_factory=Limits)
     mqtt: MqttOptions = field(default_factory=MqttOptions)
     line: LineOptions = field(default_factory=LineOptions)
@@ -204,12 +206,16 @@ def check(config: Config) -> None:
             raise ConfigError(f"{source}: access.{key} = {shown}: expected an existing file{how}")
     _check_streams(config.stream, source)
     _check_tls(config.tls, source)
+    try:
+        networks_of(config.proxy)
+    except ValueError as error:
+        raise ConfigError(f"{source}: proxy.trusted = {config.proxy.trusted!r}: {error}") from None
     problem = problem_of(config.cluster, config.ephemeral)
     if problem is not None:
-        key, error = problem
+        key, what = problem
         where = config.source_of(f"cluster.{key}")
         shown = _shown(f"cluster.{key}", getattr(config.cluster, key))
-        raise ConfigError(f"{where}: cluster.{key} = {shown}: {error}")
+        raise ConfigError(f"{where}: cluster.{key} = {shown}: {what}")
 
 
 def _check_listeners(config: Config, source: str) -> None:

@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from pyrite.cluster.engine.connection import CONNECT_TIMEOUT
+from pyrite.cluster.engine.connection import CONNECT_TIMEOUT, Work
 from pyrite.cluster.engine.embedded import EmbeddedServer, EngineFailed
 from pyrite.cluster.engine.jetstream import JetStreamLog
 from pyrite.cluster.engine.syncing import check_syncing
@@ -27,26 +27,31 @@ class Engine(JetStreamLog):
             await self.server.stop()
 
 
-async def open_engine(options: ClusterOptions, data: Path, applied: int) -> Engine:
+async def open_engine(options: ClusterOptions, data: Path, applied: int, work: Work) -> Engine:
     """Start or connect to the engine; raise EngineFailed if it cannot be used.
 
-    `applied` is the last sequence that this node has applied. There may be no quorum yet.
+    `applied` is the last sequence that this node has applied. `work` makes all calls back. There may be no
+    quorum yet.
     """
     if options.is_embedded:
         server = EmbeddedServer(options, data)
         await server.start()
-        engine = Engine([server.url], {"name": options.node}, options, applied, max(1, len(options.routes)))
+        engine = Engine(
+            [server.url], {"name": options.node}, options, applied, max(1, len(options.routes)), work
+        )
         engine.server = server
         return engine
     await check_syncing(options)
-    engine = Engine(options.servers, _settings(options), options, applied, 1)
+    engine = Engine(options.servers, _settings(options), options, applied, 1, work)
     for _ in range(int(CONNECT_TIMEOUT / 0.05)):
         if engine.status.connected:
             return engine
         await asyncio.sleep(0.05)
     trouble = engine.status.trouble
     await engine.close()
-    raise EngineFailed(f"cannot connect to the engine at {', '.join(_shown(options))}: {trouble or 'no answer'}")
+    raise EngineFailed(
+        f"cannot connect to the engine at {', '.join(_shown(options))}: {trouble or 'no answer'}"
+    )
 
 
 def _settings(options: ClusterOptions) -> dict[str, Any]:

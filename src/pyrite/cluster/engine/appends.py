@@ -12,7 +12,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from pyrite.cluster.engine.connection import EngineError, parsed
+from pyrite.cluster.engine.connection import EngineError, Work, end, parsed
 from pyrite.cluster.order import Appended
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,9 @@ class _Append:
 class Appends:
     """The groups of this node that the engine has not confirmed."""
 
-    def __init__(self, subject: str, confirmed: Callable[[], object]) -> None:
+    def __init__(self, subject: str, work: Work, confirmed: Callable[[], object]) -> None:
         self._subject = subject
+        self._work = work
         self._confirmed = confirmed
         """Called whenever the engine confirms a group."""
         self._client: Client | None = None
@@ -87,13 +88,13 @@ class Appends:
 
     async def close(self) -> None:
         """Stop sending."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     async def _run(self) -> None:
         while True:
             try:
-                await asyncio.wait_for(self._wanted.wait(), CHECK_INTERVAL if self.unconfirmed else None)
+                async with asyncio.timeout(CHECK_INTERVAL if self.unconfirmed else None):
+                    await self._wanted.wait()
             except TimeoutError:
                 pass
             self._wanted.clear()
@@ -116,7 +117,10 @@ class Appends:
 
     def _report_unknown(self, one: _Append) -> None:
         why = one.why or ("no answer" if self._client is not None else "not connected")
-        one.done(Appended(None, f"the engine did not confirm the group within {GIVE_UP_AFTER:.0f} s: {why}"))
+        self._report(one, None, f"the engine did not confirm the group within {GIVE_UP_AFTER:.0f} s: {why}")
+
+    def _report(self, one: _Append, sequence: int | None, why: str = "") -> None:
+        self._work(lambda: one.done(Appended(sequence, why)))
 
     async def _send(self) -> None:
         while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
@@ -132,7 +136,9 @@ class Appends:
             if len(one.data) > client.max_payload:
                 del self._in_flight[token]
                 size, most = len(one.data), client.max_payload
-                one.done(Appended(None, f"a group of {size:,} bytes exceeds the engine's max_payload of {most:,}"))
+                self._report(
+                    one, None, f"a group of {size:,} bytes exceeds the engine's max_payload of {most:,}"
+                )
                 continue
             one.sent_at = now
             headers = {"Nats-Msg-Id": one.identity}
@@ -151,12 +157,12 @@ class Appends:
             one.why = str(error)
             if error.detail in PERMANENT:
                 del self._in_flight[token]
-                one.done(Appended(None, one.why))
+                self._report(one, None, one.why)
             else:  # the group is sent again after the delay
                 one.sent_at = monotonic() - REPEAT_AFTER + RETRY_DELAY
             return
         del self._in_flight[token]
         self._confirmed()
-        one.done(Appended(sequence))
+        self._report(one, sequence)
         if self._waiting:
             self._wanted.set()

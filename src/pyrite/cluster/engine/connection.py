@@ -1,7 +1,7 @@
 """One connection to NATS that is always renewed, and requests over it.
 
-nats-py can reconnect by itself, but then sends what it had buffered before the loss, at a time that nobody can
-tell, and gives up for good after some errors. So each connection gets a client of its own.
+nats-py can reconnect by itself, but then sends what it had buffered before the loss, at a time that nobody
+can tell, and gives up for good after some errors. So each connection gets a client of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ RETRY_DELAY = 0.2
 """Seconds between two attempts to connect."""
 PING_INTERVAL = 2
 """Seconds between two pings; a server that leaves two of them unanswered is considered dead."""
+Work = Callable[[Callable[[], object]], object]
+"""Calls a function in the event loop, and does what the broker has to do after each call."""
 REQUEST_TIMEOUT = 2.0
 """Seconds for an answer of JetStream's API."""
 NO_ANSWER = 503
@@ -63,13 +65,10 @@ class Connection:
         self._closed = asyncio.Event()
         self.client: Client | None = None
         """The client while it is connected and has its subscriptions."""
+        self.max_payload = 1024 * 1024
+        """Bytes of the largest message; nats-server's default before the first connection."""
         self.trouble = ""
         """Why the last attempt to connect failed."""
-
-    @property
-    def max_payload(self) -> int:
-        """Bytes of the largest message; 0 before the first connection."""
-        return 0 if self.client is None else self.client.max_payload
 
     def open(self) -> None:
         """Connect, and stay connected."""
@@ -78,19 +77,19 @@ class Connection:
     async def close(self) -> None:
         """Disconnect for good."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
 
-    async def request(self, subject: str, body: Any = None, timeout: float = REQUEST_TIMEOUT) -> dict[str, Any]:
+    async def request(self, subject: str, body: Any = None) -> dict[str, Any]:
         """Send a request to JetStream's API and return the answer; raise EngineError for an error or none."""
         client = self.client
         if client is None:
             raise EngineError(NO_ANSWER, "not connected to the engine")
         try:
             data = b"" if body is None else json.dumps(body).encode()
-            answer = await client.request(subject, data, timeout=timeout)
+            answer = await client.request(subject, data, timeout=REQUEST_TIMEOUT)
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise EngineError(NO_ANSWER, f"no answer from the engine: {error or type(error).__name__}") from None
+            why = str(error) or type(error).__name__
+            raise EngineError(NO_ANSWER, f"no answer from the engine: {why}") from None
         return parsed(answer.data)
 
     async def _run(self) -> None:
@@ -98,9 +97,10 @@ class Connection:
             client = Client()
             self._closed.clear()
             try:
-                await asyncio.wait_for(self._connect(client), CONNECT_TIMEOUT)
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await self._connect(client)
                 await self._connected(client)
-                self.client = client
+                self.client, self.max_payload = client, client.max_payload
                 if self.trouble:
                     logger.warning("connected to the engine again")
                 self.trouble = ""
@@ -141,9 +141,17 @@ class Connection:
 async def _abandon(client: Client) -> None:
     """Close a client, whatever state it is in."""
     try:
-        await asyncio.wait_for(client.close(), 1.0)
+        async with asyncio.timeout(1):
+            await client.close()
     except Exception as error:  # nats-py raises anything if the connection broke at the wrong time
         logger.debug("engine: %s", error)
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended: asyncio.wait_for, which nats-py uses, may swallow a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=0.5)
 
 
 def parsed(data: bytes) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
+from pyrite.cluster.engine.connection import end
 from pyrite.cluster.options import ClusterOptions
 from pyrite.errors import PyriteError
 
@@ -83,7 +84,8 @@ class EmbeddedServer:
         arguments = [program, "-c", str(config)]
         await self._launch(arguments)
         try:
-            await asyncio.wait_for(self._until_ready(), START_TIMEOUT)
+            async with asyncio.timeout(START_TIMEOUT):
+                await self._until_ready()
         except TimeoutError:
             await self.stop()
             raise EngineFailed(f"the nats-server does not accept connections; see {self._log}") from None
@@ -92,8 +94,7 @@ class EmbeddedServer:
     async def stop(self) -> None:
         """End the server."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -193,7 +194,7 @@ class EmbeddedServer:
         """End a server that has outlived its node, which holds the files."""
         try:
             pid = int(self._pid_file.read_text())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()  # noqa: ASYNC240
         except (OSError, ValueError):
             return
         if str(self._folder).encode() not in command:
@@ -208,7 +209,8 @@ class EmbeddedServer:
 
 
 def own_route(routes: list[str]) -> str:
-    """Return the one route with an address of this machine; raise EngineFailed if there is not exactly one."""
+    """Return the one route with an address of this machine; raise EngineFailed if there is not exactly
+    one."""
     own = [route for route in routes if _is_local(route.rpartition(":")[0])]
     if len(own) != 1:
         found = "none" if not own else ", ".join(own)

@@ -1,7 +1,7 @@
 """Reads all groups in their order: a pull consumer, replaced whenever it falls silent or skips a sequence.
 
-nats-py's ordered consumer is pushed to, without a bound on memory unless the server's flow control holds, and drops
-messages beyond it. Pulling asks for so many bytes, and for no more until they were applied.
+nats-py's ordered consumer is pushed to, without a bound on memory unless the server's flow control holds,
+and drops messages beyond it. Pulling asks for so many bytes, and for no more until they were applied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from pyrite.cluster.engine.connection import Connection, EngineError
+from pyrite.cluster.engine.connection import Connection, EngineError, Work, end
 from pyrite.cluster.order import Position
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,9 @@ class Follower:
         after: int,
         deliver: Callable[[int, bytes], object],
         lost: Callable[[int], object],
+        work: Work,
     ) -> None:
+        self._work = work
         self._connection = connection
         self._stream = stream
         self._position = position
@@ -89,8 +91,7 @@ class Follower:
 
     async def close(self) -> None:
         """Stop."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     async def _run(self) -> None:
         while True:
@@ -110,7 +111,8 @@ class Follower:
             raise Silent("not connected")
         held = await self._position()
         if not held.first <= self.next <= held.last + 1:
-            self._lost(held.first if self.next < held.first else held.last + 1)
+            first = held.first if self.next < held.first else held.last + 1
+            self._work(lambda: self._lost(first))
             return False
         self._received.clear()
         inbox = client.new_inbox()
@@ -154,25 +156,32 @@ class Follower:
         if self._trouble:
             trouble, self._trouble = self._trouble, ""
             raise Silent(trouble)
-        until = monotonic() + TURN
-        while self._received and not self.is_paused:
-            sequence, data = self._received.popleft()
-            if sequence > self.next:
-                raise Silent(f"sequence {sequence} follows {self.next - 1}")
-            if sequence == self.next:
-                self.next += 1
-                self._deliver(sequence, data)
-            if monotonic() > until:
-                await asyncio.sleep(0)
-                return
+        if self._received and not self.is_paused:
+            self._work(self._deliver_some)
+            await asyncio.sleep(0)
+            return
         if not self._received and not self._requested and not self.is_paused:
             await self._request(client, consumer, inbox)
         if self._requested and monotonic() - self._heard_at > SILENCE:
             raise Silent("the consumer is silent")
         try:
-            await asyncio.wait_for(self._changed.wait(), HEARTBEAT)
+            async with asyncio.timeout(HEARTBEAT):
+                await self._changed.wait()
         except TimeoutError:
             pass
+
+    def _deliver_some(self) -> None:
+        until = monotonic() + TURN
+        while self._received and not self.is_paused:
+            sequence, data = self._received.popleft()
+            if sequence > self.next:
+                self._trouble = f"sequence {sequence} follows {self.next - 1}"
+                return
+            if sequence == self.next:
+                self.next += 1
+                self._deliver(sequence, data)
+            if monotonic() > until:
+                return
 
     async def _request(self, client: Client, consumer: str, inbox: str) -> None:
         most = max(BYTES_PER_REQUEST, client.max_payload + 64 * 1024)
@@ -202,7 +211,8 @@ class Follower:
             description = (message.headers or {}).get("Description", "")
             if message.subject.rpartition(".")[2] == str(self._requests):
                 self._requested = False
-            # The request has ended because its time or its bytes are used up; anything else ends the consumer.
+            # The request has ended because its time or its bytes are used up; anything else ends the
+            # consumer.
             if status == "503" or (status == "409" and "MaxBytes" not in description):
                 self._trouble = f"{status} {description}"
         self._changed.set()

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from pyrite.cluster.engine.appends import Appends
-from pyrite.cluster.engine.connection import Connection, EngineError
+from pyrite.cluster.engine.connection import Connection, EngineError, Work, end
 from pyrite.cluster.engine.follower import Follower
 from pyrite.cluster.engine.presence import Presence
 from pyrite.cluster.options import ClusterOptions
@@ -60,8 +60,15 @@ class JetStreamLog(OrderedLog):
     """
 
     def __init__(
-        self, servers: list[str], settings: Mapping[str, Any], options: ClusterOptions, applied: int, nodes: int
+        self,
+        servers: list[str],
+        settings: Mapping[str, Any],
+        options: ClusterOptions,
+        applied: int,
+        nodes: int,
+        work: Work,
     ) -> None:
+        self._work = work
         self._options = options
         self._applied = applied
         self._nodes = nodes
@@ -75,8 +82,8 @@ class JetStreamLog(OrderedLog):
         self._trouble = ""
         self._closing = False
         self._connection = Connection(servers, settings, self._connected, self._lost)
-        self._appends = Appends(self._subject + ".groups", self._confirm)
-        self._presence = Presence(self._subject + ".nodes", lambda: self.has_quorum)
+        self._appends = Appends(self._subject + ".groups", work, self._confirm)
+        self._presence = Presence(self._subject + ".nodes", lambda: self.has_quorum, work)
         self._follower: Follower | None = None
         self._following: tuple[int, Callable[[int, bytes], object], Callable[[int], object]] | None = None
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -87,7 +94,7 @@ class JetStreamLog(OrderedLog):
     @property
     def max_size(self) -> int:
         """Bytes of the largest group."""
-        return max(0, self._connection.max_payload - OVERHEAD)
+        return self._connection.max_payload - OVERHEAD
 
     def append(self, data: bytes, identity: str, done: Callable[[Appended], object]) -> None:
         self._appends.append(data, identity, done)
@@ -96,7 +103,7 @@ class JetStreamLog(OrderedLog):
         self,
         after: int,
         deliver: Callable[[int, bytes], object],
-        lost: Callable[[int], object] = lambda first: None,
+        lost: Callable[[int], object],
     ) -> None:
         self._following = (after, deliver, lost)
         self._begin_to_follow()
@@ -128,8 +135,7 @@ class JetStreamLog(OrderedLog):
 
     async def close(self) -> None:
         self._closing = True
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         if self._follower is not None:
             await self._follower.close()
         await self._presence.close()
@@ -271,9 +277,10 @@ class JetStreamLog(OrderedLog):
 
     async def _answer(self, answer: Callable[[Position | None], object]) -> None:
         try:
-            answer(await self._ask() if self._exists else None)
+            found = await self._ask() if self._exists else None
         except EngineError:
-            answer(None)
+            found = None
+        self._work(lambda: answer(found))
 
     def _begin_to_follow(self) -> None:
         if self._following is None or not self._exists or self._closing:
@@ -281,7 +288,7 @@ class JetStreamLog(OrderedLog):
         following, self._following = self._following, None
         if self._follower is not None:
             asyncio.get_running_loop().create_task(self._follower.close())
-        self._follower = Follower(self._connection, self._stream, self._ask, *following)
+        self._follower = Follower(self._connection, self._stream, self._ask, *following, self._work)
 
 
 def _described(replica: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Which nodes are there: heartbeats of the nodes that have a quorum.
 
-Heartbeats are plain messages. A lease in a replicated key-value store would say no more: a node sends heartbeats only
-while the engine confirms to it that a quorum is there, and what follows from a missing heartbeat is decided by a
-group in the one order, not by the heartbeat.
+Heartbeats are plain messages. A lease in a replicated key-value store would say no more: a node sends
+heartbeats only while the engine confirms to it that a quorum is there, and what follows from a missing
+heartbeat is decided by a group in the one order, not by the heartbeat.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from pyrite.cluster.engine.connection import Work, end
+
 logger = logging.getLogger(__name__)
 
 INTERVAL = 0.5
@@ -27,7 +29,8 @@ LEASE_TIME = 5.0
 class Presence:
     """The leases of all nodes, by key. Nothing expires while this node itself has no quorum."""
 
-    def __init__(self, subject: str, has_quorum: Callable[[], bool]) -> None:
+    def __init__(self, subject: str, has_quorum: Callable[[], bool], work: Work) -> None:
+        self._work = work
         self._subject = subject
         self._has_quorum = has_quorum
         self._client: Client | None = None
@@ -62,8 +65,7 @@ class Presence:
 
     async def close(self) -> None:
         """Release the leases, and stop."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         if self._client is not None:
             try:
                 for key in self._own:
@@ -117,4 +119,4 @@ class Presence:
 
     def _tell(self) -> None:
         for call in self._watchers:
-            call()
+            self._work(call)

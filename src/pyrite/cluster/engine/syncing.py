@@ -16,8 +16,8 @@ from pyrite.cluster.options import ClusterOptions
 
 TIMEOUT = 5.0
 _REMEDY = (
-    "A node must not acknowledge what a power failure can take away. Set sync_interval: always in the jetstream "
-    "block of every nats-server"
+    "A node must not acknowledge what a power failure can take away. Set sync_interval: always in "
+    "the jetstream block of every nats-server"
 )
 
 
@@ -35,7 +35,9 @@ async def check_syncing(options: ClusterOptions) -> None:
         values = await asyncio.to_thread(_read, url)
         stream_settings = values.get("jetstream", {}).get("config")
         if not stream_settings:
-            raise EngineFailed(f"the engine at {url} has no JetStream: add a jetstream block to its configuration")
+            raise EngineFailed(
+                f"the engine at {url} has no JetStream: add a jetstream block to its configuration"
+            )
         if stream_settings.get("sync_always") is not True:
             raise EngineFailed(f"the engine at {url} does not sync every write. {_REMEDY}")
 
