@@ -50,9 +50,9 @@ class OrderedLog(ABC):
     ) -> None:
         """Call `deliver(sequence, data)` for every group after a sequence, in order, without gaps, for ever.
 
-        After a lost connection the engine continues where it stopped. If it does not hold the group
-        `after` + 1 any longer, it calls `lost` with the oldest sequence that it holds, and nothing else. If
-        it holds fewer groups than `after`, it calls `lost` with a sequence up to `after`.
+        After a lost connection the engine continues where it stopped. If it does not hold the group `after`
+        + 1 any longer, or has lost groups and never will, it calls `lost` with the oldest sequence that it
+        holds, and nothing else.
         """
 
     @abstractmethod

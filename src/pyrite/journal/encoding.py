@@ -95,9 +95,8 @@ def rows_of(entries: Sequence[Entry]) -> list[Row]:
         values = None if batch.properties is None else _get_values(batch.properties)
         qos, retain = batch.qos, batch.retain
         origins = [batch.origin] * batch.count if batch.origins is None else batch.origins
-        for time, topic, payload, packet_id, origin in zip(
-            times, topics, payloads, ids, origins, strict=True
-        ):
+        columns = zip(times, topics, payloads, ids, origins, strict=True)
+        for time, topic, payload, packet_id, origin in columns:
             rows.append(Row(time, topic, payload, qos, retain, origin, packet_id, values))
     return rows
 
