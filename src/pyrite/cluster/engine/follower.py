@@ -65,6 +65,10 @@ class Follower:
         self._received: deque[tuple[int, bytes]] = deque()
         """Groups that were received and not delivered; bounded by what is requested."""
         self._heard_at = 0.0
+        self._expected = 0
+        """The last sequence that a quorum is known to hold."""
+        self._moved_at = 0.0
+        """When a group was received, or all were."""
         self._requested = False
         """Whether the engine has a request for more groups that it has not ended."""
         self._requests = 0
@@ -83,6 +87,10 @@ class Follower:
         """Deliver again."""
         self.is_paused = False
         self._changed.set()
+
+    def expect(self, last: int) -> None:
+        """Replace the consumer if groups up to a sequence do not arrive."""
+        self._expected = last
 
     def connection_changed(self) -> None:
         """Use the new connection at once."""
@@ -136,7 +144,7 @@ class Follower:
                     },
                 },
             )
-            self._heard_at = monotonic()
+            self._heard_at = self._moved_at = monotonic()
             self._requested = False
             while True:
                 await self._turn(client, consumer, inbox)
@@ -164,6 +172,10 @@ class Follower:
             await self._request(client, consumer, inbox)
         if self._requested and monotonic() - self._heard_at > SILENCE:
             raise Silent("the consumer is silent")
+        if self._expected < self.next or self.is_paused:
+            self._moved_at = monotonic()
+        elif monotonic() - self._moved_at > SILENCE:
+            raise Silent("the consumer does not deliver")
         try:
             async with asyncio.timeout(HEARTBEAT):
                 await self._changed.wait()
@@ -204,6 +216,7 @@ class Follower:
         status = message.headers.get("Status") if message.headers else None
         if status is None or message.reply.startswith("$JS.ACK."):
             self._received.append((sequence_of(message.reply), message.data))
+            self._moved_at = self._heard_at
             self._got += 1
             if self._got >= GROUPS_PER_REQUEST:
                 self._requested = False

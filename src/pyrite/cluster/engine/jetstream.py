@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL = 1.0
 """Seconds between two questions to the engine whether there is a quorum."""
-QUORUM_TIME = 3.5
+QUORUM_TIME = 3.0
 """Seconds for which a confirmation proves that there is a quorum."""
 CONTACT_TIME = 3.0
 """Seconds within which the leader must have heard from a majority; followers wait longer for a new leader."""
@@ -265,14 +265,20 @@ class JetStreamLog(OrderedLog):
     async def _ask(self) -> Position:
         """Return what a quorum holds; raise EngineError if there is none."""
         info = self._info = await self._connection.request(f"$JS.API.STREAM.INFO.{self._stream}")
-        replicas = (info.get("cluster") or {}).get("replicas") or ()
-        heard = 1 + sum(
-            not one.get("offline") and one.get("active", 0) < CONTACT_TIME * NANO for one in replicas
-        )
-        if 2 * heard <= 1 + len(replicas):
-            raise EngineError(503, f"the leader has contact with {heard} of {1 + len(replicas)} engines")
+        cluster = info.get("cluster") or {}
+        # While an engine joins again, it may be listed twice.
+        heard = {cluster.get("leader", "")} | {
+            one["name"]
+            for one in cluster.get("replicas") or ()
+            if not one.get("offline") and one.get("active", 0) < CONTACT_TIME * NANO
+        }
+        replicas = info["config"]["num_replicas"]
+        if 2 * len(heard) <= replicas:
+            raise EngineError(503, f"the leader has contact with {len(heard)} of {replicas} engines")
         self._confirm()
         state = info["state"]
+        if self._follower is not None:
+            self._follower.expect(state["last_seq"])
         return Position(state["first_seq"], state["last_seq"])
 
     async def _answer(self, answer: Callable[[Position | None], object]) -> None:

@@ -22,8 +22,9 @@ logger = logging.getLogger(__name__)
 
 INTERVAL = 0.5
 """Seconds between two heartbeats."""
-LEASE_TIME = 5.0
-"""Seconds without a heartbeat after which a node is gone."""
+LEASE_TIME = 8.0
+"""Seconds without a heartbeat after which a node is gone. A node that is cut off itself must notice it sooner:
+within CONTACT_TIME and QUORUM_TIME together (jetstream.py)."""
 
 
 class Presence:
