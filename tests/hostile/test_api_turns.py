@@ -65,7 +65,7 @@ class Turns:
             topic_filter = b"mine/%d/%s" % (number, DEEP if number < 500 else b"+")
             session.subscriptions[topic_filter] = Subscription(session, topic_filter, 1)
         reads = Reads(broker.quotas)
-        api = Api(broker, Metrics(broker), Gate(broker, reads, self), list, lambda *_: None, False)
+        api = Api(broker, Metrics(broker), Gate(broker, reads, self), list, lambda *_: None, False, [])
         self.handlers = api.handlers
         self.longest = 0.0
         self.answers: list[Answer] = []
