@@ -35,8 +35,8 @@ examples:
   benchmarks/.build/load --help                            the load generator itself, against any port
 
 A complete run and --goals write RESULTS.md and results.png, and the figures that README.md and docs/ quote
-from it; with --quick, --only or --brokers nothing is written. Meanwhile the data of pyrite and nats-sync is in
-benchmarks/.build, or in $TMPDIR.
+from it; with --quick, --only or --brokers nothing is written. The data of pyrite and nats-sync is in
+benchmarks/.build meanwhile, or in $TMPDIR.
 scenarios: """ + ", ".join(scenario.id for scenario in scenarios.ALL)
 
 

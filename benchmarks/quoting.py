@@ -1,9 +1,9 @@
 """Figures that README.md and docs/ quote from RESULTS.md.
 
-A quoted figure stands after a comment that names its row and column: `<!-- bench:telemetry-qos1 pyrite
--->123/s`. The text after the comment, up to a space, a bar or a parenthesis, is replaced: the unit is
-joined to the number by a no-break space. Rows of the table of every figure have columns such as `pyrite
-CPU/message`.
+A quoted figure stands after a comment that names its row and column:
+`<!-- bench:telemetry-qos1 pyrite -->123/s`. The text after the comment, up to a space, a bar or a
+parenthesis, is replaced: the unit is joined to the number by a no-break space. Rows of the table of
+every figure have columns such as `pyrite CPU/message`.
 """
 
 from __future__ import annotations

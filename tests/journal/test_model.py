@@ -45,12 +45,16 @@ EXPIRIES = [10, 50]  # which no sum of ticks is equal to
 
 SMALL: list[list[tuple[Any, str, int]]] = [
     [  # every message is delivered in slices, to one receiver at a time
-        (fanout, "SMALL", 0),
-        (fanout, "BETWEEN_LOOKS", 1),
-        (subscriptions, "WIDE", 0),
+        (fanout, "MAX_DIRECT_COST", 0),
+        (fanout, "COST_PER_CLOCK", 1),
+        (subscriptions, "MAX_PROMPT_RECEIVERS", 0),
     ],
-    [(fanout, "MANY", 0)],  # subscribers of a topic above which only connected ones are asked
-    [(fanout, "MAX_OWED", 50), (fanout, "CHARGED", 0), (subscriptions, "COSTLY", 0)],  # publishers wait
+    [(fanout, "MIN_FILTERED_TARGETS", 0)],  # subscribers of a topic above which only connected ones are asked
+    [
+        (fanout, "MAX_OWED", 50),
+        (fanout, "MIN_CHARGED_COST", 0),
+        (subscriptions, "MAX_CHEAP_RECEIVERS", 0),
+    ],  # publishers wait
     [(reading, "MAX_PIECE_MESSAGES", 3)],  # read from the log at a time
     [(reading, "MIN_EXAMINED", 2)],
     [(progress, "MAX_STEP_ROWS", 2)],  # of a session's steps before they are written anew

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.access import Access, Credentials
+from pyrite.broker.limits import Limits
 from pyrite.protocols.mqtt import fields
-from pyrite.protocols.mqtt.packets import V5, V311, Ack, Publish, Wish
+from pyrite.protocols.mqtt.packets import V5, V311, Ack, Disconnect, Publish, Wish
 from pyrite.protocols.mqtt.reasons import Reason
-from tests.support.core import Client, Core
+from tests.support.core import Client, Core, no_internal_errors
 
 
 def feed(client: Client, topic: str, payload: bytes, qos: int = 1, **properties: Any) -> None:
@@ -100,6 +101,32 @@ def test_a_packet_id_of_0_ends_the_connection_that_sent_it() -> None:
     assert clients[1].closed
     assert not clients[0].closed
     assert [type(one) for one in clients[0].received()] == [Ack]
+
+
+def test_messages_to_thousands_of_subscribers_are_not_merged() -> None:
+    core = Core()
+    readers = [core.connect(f"reader{number}") for number in range(2_000)]
+    for reader in readers:
+        reader.subscribe("t/0", qos=1)
+    with no_internal_errors():
+        for client in publishers(core, 2):
+            feed(client, "t/0", b"x")
+        core.flush()
+        while core.broker.turns.has_work:
+            core.broker.turns.take()
+            core.flush()
+    assert all(reader.payloads() == [b"x", b"x"] for reader in readers)
+
+
+def test_a_packet_that_is_too_large_ends_the_connection_that_sent_it() -> None:
+    core = Core(Limits(max_packet_size=100))
+    clients = publishers(core, 2)
+    feed(clients[0], "t/0", b"x" * 50)
+    feed(clients[1], "t/0", b"x" * 100)
+    core.flush()
+    (disconnect,) = [one for one in clients[1].received() if isinstance(one, Disconnect)]
+    assert disconnect.reason == Reason.PACKET_TOO_LARGE
+    assert not clients[0].closed
 
 
 class Denies(Access):

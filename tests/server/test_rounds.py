@@ -18,7 +18,7 @@ import uvloop
 from pyrite.broker.message import Batch
 from pyrite.server.config import Config, Tls
 from pyrite.server.server import Server
-from tests.conformance.wire import connect_packet, subscribe_packet
+from tests.conformance.wire import connect_packet, publish_packet, subscribe_packet
 from tests.hostile.turns import MAX_TURN, collector_of_the_server
 from tests.server.conftest import Certificates
 from tests.server.peers import WebSocket
@@ -123,6 +123,39 @@ def test_clients_that_send_much_at_the_same_time_have_no_long_round_together(sch
                 "all was handled",
             )
             for client, _ in clients:
+                client.close()
+            return rounds.longest
+        finally:
+            await server.stop()
+
+    check(attack)
+
+
+MERGED_READ = 4_000
+"""Bytes of a read whose packets may be merged with those of other connections."""
+
+
+def test_packets_that_are_merged_make_no_long_round() -> None:
+    pairs = [publish_packet(f"{number:02}") for number in range(60)]
+
+    async def attack() -> float:
+        server = Server(Config(listen=["mqtt://127.0.0.1:0"], ephemeral=True))
+        (listener,) = await server.start()
+        figures = server.broker.figures
+        try:
+            subscriber, _ = await mqtt(listener.port)
+            subscriber.send(subscribe_packet(1, [(f"{number:02}", 0) for number in range(60)]))
+            await answer(subscriber)
+            publishers = [(await mqtt(listener.port))[0] for _ in range(2 * len(pairs))]
+            for number in range(60):
+                server.broker.subscriptions.route(b"%02d" % number)  # two publishers share it
+            data = [packet * (MERGED_READ // len(packet)) for packet in 2 * pairs]
+            for publisher, packets in zip(publishers, data, strict=True):
+                assert publisher.send(packets) == len(packets)
+            count = len(publishers) * (MERGED_READ // len(pairs[0]))
+            rounds = Rounds()
+            await until(lambda: figures.publish_received >= count, "all was handled")
+            for client in (subscriber, *publishers):
                 client.close()
             return rounds.longest
         finally:

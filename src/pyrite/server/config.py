@@ -280,7 +280,7 @@ def _check_topics(topics: TopicOptions, source: str) -> None:
         try:
             check_topic(name.encode())
             if name.startswith("$"):
-                raise InvalidTopic("a topic that begins with $ is the broker's own")
+                raise InvalidTopic("topics that begin with $ are reserved for the broker")
         except (InvalidTopic, UnicodeEncodeError) as error:
             raise ConfigError(f"{source}: topics.names = {name!r}: {error}") from None
     if topics.policy == LISTED and not topics.names:

@@ -307,14 +307,13 @@ class Poller:
             total += size
             data = bytes(view[:size])
             taken = connection.joins(merger, data)
-            if taken == size:
-                continue
-            if not merger.is_empty:
-                merger.publish()
-                before = monotonic()
-            connection.feed(data[taken:])
-            if connection.chunks:
-                is_answered = True
+            if taken < size:
+                if not merger.is_empty:
+                    merger.publish()
+                    before = monotonic()
+                connection.feed(data[taken:])
+                if connection.chunks:
+                    is_answered = True
             now = monotonic()
             if now - before > LONG_READ:
                 connection.end_turn()

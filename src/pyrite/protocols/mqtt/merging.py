@@ -81,7 +81,7 @@ class Merger:
 
         They all have one route, so that they are acknowledged in their order [MQTT-4.6.0-2]. A topic that has
         a route is valid. A publisher that has its route to itself is left alone: there are no others to merge
-        its packets with.
+        its packets with. So are publishers to so many subscribers that each message is a batch of its own.
         """
         first, end = data[0], len(data)
         kind = connection.form | first & 7
@@ -89,6 +89,7 @@ class Merger:
         gap = (2 if first & 6 else 0) + five
         client_id = connection.credentials.client_id
         routes = self._broker.subscriptions.cache.routes
+        largest = self._broker.limits.max_packet_size
         merge: Merge | None = None
         at, last = 0, end - 4  # a fixed header and the length of a topic can be read
         while at <= last and data[at] == first:
@@ -102,6 +103,8 @@ class Merger:
             id_at = topic_at + (data[body] << 8 | data[body + 1])
             if stop > end or length < 3 or id_at + gap > stop or data[topic_at] == 0x24:
                 break
+            if stop - at > largest:
+                break
             if five and data[id_at + gap - 1]:  # properties
                 break
             if gap > 1 and not (data[id_at] or data[id_at + 1]):  # a packet id of 0 is an error
@@ -112,6 +115,8 @@ class Merger:
                 if route is None or route.has_no_local or route.last_publisher is client_id:
                     break
                 route.last_publisher = client_id
+                if max_mixed(route) < 2:
+                    break
                 merge = self._merge_of(kind, route)
             elif merge.route is not route:
                 break
