@@ -85,10 +85,10 @@ max_session_expiry = 0
 policy = "listed"
 names = ["news", "weather/temp"]
 
-[quotas]
-
 [tables]
 location = "file:///mnt/pyrite"
+
+[quotas]
 
 [quotas.default]
 sessions = 100
