@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 INTERVAL = 0.5
 """Seconds between two heartbeats."""
 LEASE_TIME = 8.0
-"""Seconds without a heartbeat after which a node is gone. A node that is cut off itself must notice it sooner:
+"""Seconds without a heartbeat after which a node is gone. A node that is cut off itself must notice sooner:
 within CONTACT_TIME and QUORUM_TIME together (jetstream.py)."""
 
 
