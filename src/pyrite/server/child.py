@@ -1,4 +1,4 @@
-"""Child processes: each serves one listener outside of the broker's event loop.
+"""Child processes: each serves one listener, or the tables, outside of the broker's event loop.
 
 The broker opens the listening sockets, and starts the child with the first connection: most brokers serve
 MQTT alone, and a child costs some 90 MiB and half a second. Connections wait in the kernel meanwhile.
@@ -104,7 +104,6 @@ class Child:
 
     def listen(self) -> Listener:
         """Open the listener, and return it with its actual port; raise OSError on failure."""
-        self._server = RequestServer(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
         self._sockets = bind(self.listener.host, self.listener.port, BACKLOG)
         self.listener = self.listener.at_port(self._sockets[0].getsockname()[1])
         self._await_connection()
@@ -112,16 +111,17 @@ class Child:
 
     def _await_connection(self) -> None:
         for one in self._sockets:
-            self._loop.add_reader(one, self._start)
+            self._loop.add_reader(one, self.start)
 
     def _ignore_connections(self) -> None:
         for one in self._sockets:
             self._loop.remove_reader(one)
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Start the process, which accepts the connection."""
         self._ignore_connections()
-        assert self._server is not None
+        if self._server is None:
+            self._server = RequestServer(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
         self._task = self._loop.create_task(self._run(self._server))
 
     def stop_accepting(self) -> None:
@@ -146,16 +146,19 @@ class Child:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, server: RequestServer) -> None:
-        """Run the process; when it ends, wait for the next connection."""
+        """Run the process; when it ends, wait for the next connection, or start again without a listener."""
         try:
             await self._run_once(server)
         except OSError as error:
             self._logger.error("the %s process cannot be started: %s", self.name, error)
         except (ValueError, asyncio.IncompleteReadError):
             self._logger.exception("unexpected message from the %s process", self.name)
-        self._logger.error("the %s process has ended; the next connection starts it again", self.name)
+        self._logger.error("the %s process has ended and is started again when it is needed", self.name)
         await asyncio.sleep(RESTART_DELAY)
-        self._await_connection()
+        if self._sockets:
+            self._await_connection()
+        else:
+            self.start()
 
     async def _run_once(self, server: RequestServer) -> None:
         ours, theirs = socket.socketpair()
