@@ -331,7 +331,7 @@ def test_a_flight_process_that_dies_is_restarted(tmp_path: Path) -> None:
             assert log.bounds("default").end == 2
         assert broker.stop() == 0
         assert any(
-            "Flight process has ended; the next connection starts it again" in line for line in broker.log
+            "Flight process has ended and is started again" in line for line in broker.log
         )
 
 

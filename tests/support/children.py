@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
 from tests.support.process import BrokerProcess
@@ -19,11 +20,15 @@ def children(broker: BrokerProcess) -> list[int]:
 
 def start_children(broker: BrokerProcess, *numbers: int) -> list[int]:
     """Return the process ids of all children, which connections to listeners with these numbers start."""
-    before = len(children(broker))
-    for count, number in enumerate(numbers, before + 1):
+    for number in numbers:
+        before = children(broker)
         with socket.create_connection(("127.0.0.1", broker.port(number)), timeout=30):
-            wait_until(lambda count=count: len(children(broker)) == count, "the child process starts")
+            wait_until(partial(_has_others, broker, before), "the child process starts")
     return children(broker)
+
+
+def _has_others(broker: BrokerProcess, than: list[int]) -> bool:
+    return children(broker) != than
 
 
 def assert_it_ends_with_its_broker(broker: BrokerProcess, number: int) -> None:
