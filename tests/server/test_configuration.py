@@ -85,6 +85,9 @@ max_session_expiry = 0
 policy = "listed"
 names = ["news", "weather/temp"]
 
+[tables]
+location = "file:///mnt/pyrite"
+
 [quotas]
 
 [quotas.default]
@@ -132,6 +135,9 @@ segment_age = 60.0
 fsync = "interval"
 fsync_interval = 0.5
 compression = "none"
+table = true
+table_delay = 30.0
+snapshots_keep = 60.0
 
 [[stream]]
 name = "default"
@@ -143,6 +149,9 @@ segment_age = 1.0
 fsync = "never"
 fsync_interval = 2.0
 compression = "snappy"
+table = true
+table_delay = 2.0
+snapshots_keep = 1.0
 """
 
 
@@ -307,6 +316,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "number for true or false": ("ephemeral = 1", ["ephemeral", "1", "true or false"]),
     "text for true or false": ('ephemeral = "no"', ["ephemeral", "'no'", "true or false"]),
     "number for a text": ("data = 1", ["data", "1", "a text"]),
+    "path for a URL": ('[tables]\nlocation = "/mnt"', ["tables.location", "'/mnt'", "a URL"]),
     "list for a text": ('data = ["x"]', ["data", "['x']", "a text"]),
     "table for a text": ("[data]\nx = 1", ["data", "a text"]),
     "text for a list": (

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.broker.link import Link
 
-FLUSHED_TOGETHER = 16
+LINKS_PER_CLOCK = 16
 """Connections whose output is sent between two looks at the clock."""
 
 
@@ -33,7 +33,7 @@ class Output:
         journal.kick()
         links = self.links
         self.links = []
-        if len(links) <= FLUSHED_TOGETHER:
+        if len(links) <= LINKS_PER_CLOCK:
             for link in links:
                 link.flush()
         else:
@@ -44,7 +44,7 @@ class Output:
         clock = self._broker.clock
         until = clock() + TURN
         for number, link in enumerate(links):
-            if number % FLUSHED_TOGETHER == 0 and clock() > until:
+            if number % LINKS_PER_CLOCK == 0 and clock() > until:
                 self.links = links[number:] + self.links
                 return
             link.flush()

@@ -155,7 +155,7 @@ class Publishing:
             if batch.qos:
                 session.deliver(batch, target)
             elif session.link is not None:
-                session.link.forward(batch, target)
+                session.link.send_qos0(batch, target)
             elif target.latest:
                 session.keep_latest(batch)
         for group in route.groups:

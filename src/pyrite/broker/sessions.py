@@ -182,7 +182,7 @@ class Sessions:
             broker.journal.state.drop_owner(session)
         subscriptions = list(session.subscriptions.values())
         groups: list[SharedGroup] = []
-        if session.is_dealt_to:
+        if session.was_group_member:
             groups = [one.group for one in subscriptions if one.group is not None]
         if session.replays:
             for subscription in subscriptions:

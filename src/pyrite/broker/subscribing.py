@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from pyrite.broker.session import NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.timers import TURN
-from pyrite.broker.turns import FREED_TOGETHER
+from pyrite.broker.turns import FREES_PER_CLOCK
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
     from pyrite.broker.core import Broker
 
-REMOVED_TOGETHER = 4
+REMOVALS_PER_CLOCK = 4
 """Subscriptions that are removed from the tree between two looks at the clock."""
 
 
@@ -85,7 +85,7 @@ class Subscribing:
         self._remove(subscription)
         if subscription.latest and session.latest is not None:
             steps = session.latest.remove_matching(subscription.topic_filter)
-            if sum(1 for _ in islice(steps, FREED_TOGETHER)) == FREED_TOGETHER:
+            if sum(1 for _ in islice(steps, FREES_PER_CLOCK)) == FREES_PER_CLOCK:
                 broker.turns.free(steps)
         if session.lasting:
             broker.journal.state.drop_subscription(session, key)
@@ -124,7 +124,7 @@ class Subscribing:
 
         Its shared groups deliver nothing to it from now on: that would be lost.
         """
-        if len(subscriptions) <= REMOVED_TOGETHER:
+        if len(subscriptions) <= REMOVALS_PER_CLOCK:
             for subscription in subscriptions:
                 self._remove(subscription)
             return
@@ -139,7 +139,7 @@ class Subscribing:
         broker, leaving = self._broker, self._leaving
         until = broker.clock() + TURN
         while leaving:
-            for _ in range(min(REMOVED_TOGETHER, len(leaving))):
+            for _ in range(min(REMOVALS_PER_CLOCK, len(leaving))):
                 self._remove(leaving.pop())
             if leaving and broker.clock() > until:
                 broker.turns.soon(self._remove_more)
@@ -165,7 +165,7 @@ class Subscribing:
             retain_as_published=True,
             identifiers=subscription.identifiers,
         )
-        target.aside = True
+        target.keeps_cursor = True
         target.latest = subscription.latest
         for batch in self._broker.retained.each(topic_filter):
             if batch is None:

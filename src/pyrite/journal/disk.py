@@ -238,7 +238,7 @@ class DiskJournal(Journal):
         """Return the time in seconds since 1970."""
         return self._wall()
 
-    def aside(self, job: Callable[[], T], then: Callable[[T], object]) -> None:
+    def offload(self, job: Callable[[], T], then: Callable[[T], object]) -> None:
         """Run a slow job of a sink, which must not raise, in a thread of its own."""
         self._staging.run(job, then)
 

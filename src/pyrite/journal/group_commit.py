@@ -280,7 +280,7 @@ class GroupCommit:
         if commit.fault is None:
             self.settling.add_calls([*commit.waiters, self._state_is_settled])
         else:
-            self._state.give_back(commit.changes)
+            self._state.keep_uncommitted(commit.changes)
             self._state_waiters[:0] = commit.waiters
             self.state_is_due = False
             self._state_is_settled()

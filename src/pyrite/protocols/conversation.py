@@ -243,7 +243,7 @@ class Conversation(Receiver):
         """Send the messages that were held back while the client was slow."""
         self.measure()
         if self.session is not None:
-            self.session.pump()
+            self.session.send_waiting()
 
     # The end
 

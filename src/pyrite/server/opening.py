@@ -25,6 +25,7 @@ from pyrite.server.listeners import Listener
 from pyrite.server.reads import Reads
 from pyrite.server.sockets import Poller
 from pyrite.server.streams import StreamProtocol
+from pyrite.server.tables import TablesProcess
 from pyrite.server.websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class Listeners:
             if isinstance(one, BaseException):
                 raise one
         self.open = [one for one in opened if isinstance(one, Listener)]
+        if not self._config.ephemeral and any(one.table for one in self._config.stream):
+            tables = TablesProcess(self._child_context)
+            self.children.append(tables)
+            await tables.start()
         return self.open
 
     def stop_accepting(self) -> None:
