@@ -59,9 +59,9 @@ def test_a_field_that_often_jumps_must_jump_farther() -> None:
     made = series.noisy()
     made.times = [float(number) for number in range(len(made.times))]
     for at in range(50, len(made.values), 97):
-        made.values[at] += 30
+        made.values[at] += 300
     assert judged(made) == []
-    made.values[3000] += 60
+    made.values[3000] += 600
     assert judged(made) == [3000]
 
 
