@@ -138,10 +138,14 @@ class Quotas:
 
     def access_changed(self) -> None:
         """Find out anew which quotas apply to whom: users may be in other groups."""
-        broker = self._broker
-        for account in self.accounts.values():
+        self._broker.turns.work_through(self._renew())
+
+    def _renew(self) -> Iterator[None]:
+        for account in list(self.accounts.values()):
+            yield
             account.set_limits(self._limits_of(account))
-        for session in broker.sessions.by_id.values():
+        for session in list(self._broker.sessions.by_id.values()):
+            yield
             if session.link is not None and session.account is not None:
                 session.link.meter = session.account.meter
 
