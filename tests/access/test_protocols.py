@@ -480,7 +480,7 @@ EMPTY = "listen = ['mqtts://0.0.0.0:0']\n[tls]\ncertificate = 'server.pem'\n"
         (EMPTY + "client_ca = 'ca.pem'\ncertificate_user = 'san'\n", "there are no users"),
         (
             EMPTY + "certificate_user = 'san'\n[access]\nanonymous = true\n",
-            'tls.certificate_user = "san": exp',
+            'tls.certificate_user = "san": requires tls.client_ca',
         ),
         (
             EMPTY + "client_ca = 'ca.pem'\ncertificate_user = 'san'\nrequire_client_certificate = true\n"
@@ -490,7 +490,7 @@ EMPTY = "listen = ['mqtts://0.0.0.0:0']\n[tls]\ncertificate = 'server.pem'\n"
         ("listen = ['mqtt://ann:lstn-secret@127.0.0.1:0']\n", "'mqtt://(not shown)@127.0.0.1:0': a listener"),
         ("listen = ['mqtt://ann:lstn-secret/x@127.0.0.1:0']\n", "invalid URL"),
         ("[access]\npassword = 'lstn-secret'\n", "access.password = (not shown): no such key"),
-        ("[access]\njwt_keys = 'lstn-secret'\n", "access.jwt_keys = (not shown): expected a file"),
+        ("[access]\njwt_keys = 'lstn-secret'\n", "access.jwt_keys = (not shown): expected an existing file"),
     ],
 )
 def test_a_broker_for_a_network_needs_users(tmp_path: Path, config: str, wrong: str | None) -> None:

@@ -15,7 +15,15 @@ from pyrite.access.options import AccessError
 from pyrite.access.rules import Rule, Rules
 from pyrite.access.users import User, hash_password, read_users, verify, write_users
 from pyrite.broker.access import Accept, Credentials, Refuse
-from pyrite.broker.attempts import FIRST, FORGET, FREE, FREE_BY_NAME, LONGEST, Attempts, network_of
+from pyrite.broker.attempts import (
+    FIRST_LOCK,
+    FORGET_FAILURES_AFTER,
+    FREE,
+    FREE_BY_NAME,
+    LONGEST_LOCK,
+    Attempts,
+    network_of,
+)
 from pyrite.topics.filters import covers, matches
 from tests.support.passwords import quick_hash
 
@@ -169,21 +177,21 @@ def test_failed_logins_are_limited_by_address() -> None:
         attempts.failed("a", f"name {number}")
     assert attempts.wait("a", "x") == 0
     attempts.failed("a", None)
-    assert attempts.wait("a", "x") == FIRST
-    assert attempts.wait("a", None) == FIRST
+    assert attempts.wait("a", "x") == FIRST_LOCK
+    assert attempts.wait("a", None) == FIRST_LOCK
     assert attempts.wait("b", "x") == 0
-    now += FIRST
+    now += FIRST_LOCK
     assert attempts.wait("a", "x") == 0
     attempts.failed("a", None)
-    assert attempts.wait("a", "x") == 2 * FIRST
+    assert attempts.wait("a", "x") == 2 * FIRST_LOCK
     for number in range(20):
         attempts.failed("a", f"name {number}")
-        assert attempts.wait("a", "x") == 2 * FIRST, "a lock does not grow by what it refuses"
+        assert attempts.wait("a", "x") == 2 * FIRST_LOCK, "a lock does not grow by what it refuses"
     for _ in range(20):
         now += attempts.wait("a", "x")
         attempts.failed("a", None)
-    assert attempts.wait("a", "x") == LONGEST
-    now += FORGET + 1
+    assert attempts.wait("a", "x") == LONGEST_LOCK
+    now += FORGET_FAILURES_AFTER + 1
     assert attempts.wait("a", "x") == 0
     attempts.failed("a", None)
     assert attempts.wait("a", "x") == 0, "it begins anew"
@@ -194,11 +202,11 @@ def test_a_successful_login_does_not_reset_guesses_of_other_names() -> None:
     for _ in range(FREE):
         attempts.failed("here", "ann")
         attempts.succeeded("here", "eve")
-    assert attempts.wait("here", "ann") == FIRST
+    assert attempts.wait("here", "ann") == FIRST_LOCK
     assert attempts.wait("here", "eve") == 0, "a known user is not locked out by failures of others"
     for _ in range(FREE):
         attempts.failed("here", "eve")
-    assert attempts.wait("here", "eve") == FIRST, "but counts for himself"
+    assert attempts.wait("here", "eve") == FIRST_LOCK, "but counts for himself"
 
 
 def test_failures_under_ones_own_name_while_locked_undo_no_failures_under_others() -> None:
@@ -209,7 +217,7 @@ def test_failures_under_ones_own_name_while_locked_undo_no_failures_under_others
     for _ in range(FREE - 1):
         attempts.failed("here", "eve")
     attempts.succeeded("here", "eve")
-    assert attempts.wait("here", "ann") == FIRST
+    assert attempts.wait("here", "ann") == FIRST_LOCK
 
 
 def test_a_successful_login_resets_the_failures_of_that_name() -> None:
@@ -226,7 +234,7 @@ def test_failed_logins_are_limited_by_name() -> None:
     attempts.succeeded("home", "ann")
     for number in range(FREE_BY_NAME):
         attempts.failed(f"10.0.0.{number}", "ann")
-    assert attempts.wait("elsewhere", "ann") == FIRST
+    assert attempts.wait("elsewhere", "ann") == FIRST_LOCK
     assert attempts.wait("elsewhere", "bob") == 0
     assert attempts.wait("home", "ann") == 0
 

@@ -17,7 +17,7 @@ from pyrite.broker.core import Broker
 from tests.support.passwords import quick_hash
 
 HERE = "10.0.0.1"
-COSTLY = PasswordHasher(time_cost=2, memory_cost=16, parallelism=1)
+MAX_CHEAP_RECEIVERS = PasswordHasher(time_cost=2, memory_cost=16, parallelism=1)
 Answer = tuple[int, str]
 
 
@@ -35,7 +35,7 @@ class Door:
         monkeypatch.setattr(PasswordHasher, "verify", counted)
         self._jobs: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
         guard = Guard({name: User(name, hashed) for name, hashed in users.items()}, [], anonymous=False)
-        self.broker = Broker(access=guard, aside=lambda job, then: self._jobs.append((job, then)))
+        self.broker = Broker(access=guard, offload=lambda job, then: self._jobs.append((job, then)))
         self.told: list[tuple[str, Answer]] = []
 
     def knock(self, name: str, password: bytes = b"guess", address: str = HERE) -> None:
@@ -122,7 +122,7 @@ def test_a_right_password_under_a_name_new_to_a_locked_address_gets_the_answer_o
 def test_an_unknown_name_costs_as_much_as_a_known_one_for_any_hash_parameters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    door = Door(monkeypatch, costly=COSTLY.hash("a"), quick=quick_hash("b"))
+    door = Door(monkeypatch, costly=MAX_CHEAP_RECEIVERS.hash("a"), quick=quick_hash("b"))
     costs = {}
     for number in range(64):
         first, second = (door.log_in(f"name {number}", address=f"10.0.{at}.{number}")[1] for at in (1, 2))

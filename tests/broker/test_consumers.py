@@ -425,7 +425,7 @@ def test_others_have_their_turn_while_many_messages_are_given_out(folder: Path) 
         broker.turns.take()
         turns += 1
         assert turns < 100, "it never ends"
-    assert turns >= 60 // fetching.CHUNK
+    assert turns >= 60 // fetching.CHUNK_MESSAGES
     assert payloads(answers[0]) == numbers(0, 60)
     acknowledged: list[int] = []
     consumer.acknowledge([place for place, _ in answers[0]] + [answers[0][0][0]] * 100, acknowledged.append)

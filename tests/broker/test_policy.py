@@ -66,7 +66,7 @@ def test_a_missing_right_is_told_before_a_missing_topic() -> None:
     refused = policy.refuse_publish(ann(), b"unlisted")
     assert refused == ("not authorized: publish 'unlisted'", True)
     refused = policy.refuse_publish(ann(), b"absent")
-    assert refused == ("there is no topic 'absent' here: there are hidden, open", False)
+    assert refused == ("there is no topic 'absent' here; allowed topics: hidden, open", False)
     refused = policy.refuse_subscribe(ann(), b"unlisted")
     assert refused == ("not authorized: subscribe 'unlisted'", True)
     refused = policy.refuse_consumer(ann(), b"unlisted")

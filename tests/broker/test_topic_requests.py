@@ -88,9 +88,11 @@ def test_a_fixed_list_of_topics_cannot_be_changed() -> None:
     client = core.connect("c")
     assert client.subscribe("NEWS", "WEATHER", "SPORT") == [0, 0, 0x8F]
     client.publish("SPORT", b"x", qos=1)
-    text = "there is no topic 'SPORT' here: there are NEWS, WEATHER"
+    text = "there is no topic 'SPORT' here; allowed topics: NEWS, WEATHER"
     assert client.only(Ack).properties == {"reason_string": text}
-    assert core.broker.catalog.create(b"SPORT") == "topics are fixed here: there are NEWS, WEATHER"
+    assert (
+        core.broker.catalog.create(b"SPORT") == "the list of topics is fixed; allowed topics: NEWS, WEATHER"
+    )
     assert "in the configuration" in core.broker.catalog.delete(b"NEWS")
 
 
@@ -139,8 +141,8 @@ def test_topics_are_created_listed_and_deleted() -> None:
         ("create", b"a/#", "a topic name holds no wildcard"),
         ("create", b"", "a topic name has at least one character"),
         ("create", b"\xff", "the payload is not a topic: it is not UTF-8"),
-        ("create", b"$SYS/x", "a topic that begins with $ is the broker's own"),
-        ("create", b"third", "there are too many topics"),
+        ("create", b"$SYS/x", "topics that begin with $ are reserved for the broker"),
+        ("create", b"third", "too many topics"),
         ("delete", b"nothing", "there is no topic 'nothing'"),
         ("list", b"a#", "'#' stands alone, in the last level"),
         ("dance", b"", "expected $pyrite/consumers/NAME/ and"),

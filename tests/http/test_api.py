@@ -294,7 +294,7 @@ def test_topics_are_listed_level_by_level(api: httpx.Client) -> None:
 
 def test_invalid_topics_are_refused(api: httpx.Client) -> None:
     problem(api.put("/api/v1/topics/a/%23"), 400, "a topic name holds no wildcard")
-    problem(api.put("/api/v1/topics/$SYS/x"), 409, "a topic that begins with $ is the broker's own")
+    problem(api.put("/api/v1/topics/$SYS/x"), 409, "topics that begin with $ are reserved for the broker")
     problem(api.put("/api/v1/topics/%FF"), 400, "is not UTF-8")
     problem(api.put("/api/v1/topics/"), 400, "at least one character")
     problem(api.get("/api/v1/topics?filter=a%23"), 400, "'#' stands alone")

@@ -22,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pyrite.broker import fanout, subscriptions
+from pyrite.broker import fanout, routes
 from pyrite.broker.limits import Limits
 from pyrite.journal import gathering, group_commit, progress, reading
 from pyrite.protocols.mqtt.packets import Publish, Suback, Subscribe, Unsubscribe, Wish
@@ -45,12 +45,16 @@ EXPIRIES = [10, 50]  # which no sum of ticks is equal to
 
 SMALL: list[list[tuple[Any, str, int]]] = [
     [  # every message is delivered in slices, to one receiver at a time
-        (fanout, "SMALL", 0),
-        (fanout, "BETWEEN_LOOKS", 1),
-        (subscriptions, "WIDE", 0),
+        (fanout, "MAX_DIRECT_COST", 0),
+        (fanout, "COST_PER_CLOCK", 1),
+        (routes, "MAX_PROMPT_RECEIVERS", 0),
     ],
-    [(fanout, "MANY", 0)],  # subscribers of a topic above which only connected ones are asked
-    [(fanout, "MAX_OWED", 50), (fanout, "CHARGED", 0), (subscriptions, "COSTLY", 0)],  # publishers wait
+    [(fanout, "MIN_FILTERED_TARGETS", 0)],  # subscribers of a topic above which only connected ones are asked
+    [
+        (fanout, "MAX_OWED", 50),
+        (fanout, "MIN_CHARGED_COST", 0),
+        (routes, "MAX_CHEAP_RECEIVERS", 0),
+    ],  # publishers wait
     [(reading, "MAX_PIECE_MESSAGES", 3)],  # read from the log at a time
     [(reading, "MIN_EXAMINED", 2)],
     [(progress, "MAX_STEP_ROWS", 2)],  # of a session's steps before they are written anew

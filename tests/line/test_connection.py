@@ -387,7 +387,7 @@ def test_a_session_moves_from_mqtt_to_line(core: Core) -> None:
         ("Pull nobody", "Error bad-consumer Pull: there is no consumer 'nobody'"),
         ("Register me a", "Error no-log Register"),
         ("Create a/#", "Error bad-topic Create: a topic name holds no wildcard"),
-        ("Create $SYS/x", "Error no-topic Create: a topic that begins with $"),
+        ("Create $SYS/x", "Error no-topic Create: topics that begin with $"),
         ("Connect me user=ann sesame", "Error bad-option Connect: word 3 is unknown: expected clean, resume"),
         ("Connect me pasword=sesame", "Error bad-option Connect: word 2 is unknown: expected clean, resume"),
         ("Connect me user=ann password=%sesame", "Error bad-option Connect: word 3 is not text"),
@@ -467,7 +467,7 @@ def test_unlisted_topics_are_refused() -> None:
         assert texts(client.say("Delete sport", "Publish sport 1", "x", "Delete news")) == [
             "Ack Delete sport",
             "Error no-topic Publish: there is no topic 'sport': create it first",
-            "Error no-topic Delete: the topic 'news' is in the configuration, and stays",
+            "Error no-topic Delete: topic 'news' is listed in the configuration and cannot be deleted",
         ]
 
 

@@ -108,7 +108,7 @@ def test_pull_delivers_each_message_once(machine: Machine) -> None:
     one.came()
     assert [part.payload for part in one.say("Pull work 10")] == [b"2", b"3", b"4", None]
     assert texts(one.say("Register work b/#"))[0].startswith(
-        "Error bad-consumer Register: consumer 'work' is there"
+        "Error bad-consumer Register: consumer 'work' already exists"
     )
     assert texts(one.say("Register new a/# from=latest", "Pull new 5")) == [
         "Ack Register new",

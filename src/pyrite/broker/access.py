@@ -1,12 +1,12 @@
-"""Who may connect, and what they may do: the interface that an authenticator implements.
+"""The interface of an authenticator: which clients may connect, and their rights.
 
-The broker asks an `Access` object. The one here lets everyone in; a plug-in names its own in pyrite.toml:
+The broker asks an `Access` object. The one in this module lets everyone in; pyrite.toml names a plug-in:
 
     [mqtt]
     authenticator = "my_package.my_module:make_access"
 
-where `make_access()` returns an object of a subclass of `Access`. Calls are made on the event loop, so they
-must not block; but for `authenticate`, which is called in a thread of its own if `takes_time` says so.
+`make_access()` returns an object of a subclass of `Access`. Calls are made on the event loop and must not
+block, except for `authenticate`, which runs in a thread if `takes_time` returns True.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ BAD_AUTHENTICATION_METHOD = 0x8C
 SERVER_BUSY = 0x89
 CONNECTION_RATE_EXCEEDED = 0x9F
 UNSPECIFIED = 0x80
-WHO_IT_IS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BANNED, BAD_AUTHENTICATION_METHOD)
-"""Reason codes that concern the client's identity. Each counts as a failed log-in."""
+IDENTITY_REFUSALS = (BAD_USER_NAME_OR_PASSWORD, NOT_AUTHORIZED, BANNED, BAD_AUTHENTICATION_METHOD)
+"""Reason codes about the client's identity. Each counts as a failed log-in."""
 
 
 @dataclass(slots=True)
 class Credentials:
-    """What a connecting client has presented, and its identity once it is accepted."""
+    """What a connecting client has presented, and its identity once accepted."""
 
     client_id: str
     username: str | None
     password: bytes | None = field(repr=False)
     address: str
     certificate: str | None = None
-    """The name in the client's certificate, if names are taken from there."""
+    """The name in the client's certificate, if certificates provide names."""
     groups: frozenset[str] = frozenset()
-    """The groups from the client's token; those in the file of users are known by its name."""
+    """The groups from the client's token; groups of the file of users are found by name."""
     proof: object = None
-    """The proof that the access plug-in accepted, such as the hash of the password."""
+    """The proof that the plug-in accepted, such as the hash of the password."""
     is_accepted: bool = False
     """Whether the client has logged in."""
 
@@ -63,10 +63,11 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Accept the client as `username`; `data` is sent along as authentication data.
+    """Accept the client as `username`; `data` is returned as authentication data.
 
-    `seconds` limits how long it may stay. `groups` and `proof` are stored in its credentials: `proof` is any
-    value, but no secret, from which `is_welcome` can tell later whether the client would still be accepted.
+    `seconds` limits the duration of the connection. The client's credentials keep `groups` and `proof`.
+    `proof` is any value that is not secret, from which `is_welcome` can later tell whether the client
+    would still be accepted.
     """
 
     data: bytes | None = None
@@ -80,7 +81,7 @@ class Accept:
 class Refuse:
     """Refuse the client, with an MQTT 5 reason code and a text for the client's developer.
 
-    `seconds` is the time after which it may try again.
+    The client may try again after `seconds`.
     """
 
     code: int = NOT_AUTHORIZED
@@ -96,7 +97,7 @@ class Challenge:
 
 
 class Exchange:
-    """One enhanced authentication under way, of the client that began it."""
+    """One client's enhanced authentication in progress."""
 
     def step(self, data: bytes | None) -> Accept | Refuse | Challenge:
         """Answer what the client sent: accept, refuse, or ask for more."""
@@ -104,24 +105,24 @@ class Exchange:
 
 
 class Access:
-    """Lets everyone do everything. Subclass it and override what should be otherwise."""
+    """Lets everyone do everything. Subclasses override what they restrict."""
 
     checks_topics = False
-    """Whether `may_publish` and `may_subscribe` are to be asked at all."""
+    """Whether the broker must ask `may_publish` and `may_subscribe` at all."""
     tells_of_changes = False
-    """Whether what clients may do changes only when the broker is told (`Broker.access_changed`)."""
+    """Whether rights change only with a call of `Broker.access_changed`."""
     limits_log_ins = True
-    """Whether the broker refuses clients that failed too often; not if the plug-in does that itself."""
+    """Whether the broker locks out clients after too many failures; False if the plug-in does that itself."""
 
     @property
     def lets_everyone_in(self) -> bool:
-        """Whether no client has to log in."""
+        """Whether clients need not log in."""
         return type(self).authenticate is Access.authenticate
 
     def takes_time(self, credentials: Credentials) -> bool:
-        """Return whether `authenticate` will take long: then it is called in a thread of its own.
+        """Return whether `authenticate` is slow and must run in a thread.
 
-        It must not for a client that presents nothing.
+        Must be False for a client without credentials.
         """
         return False
 
@@ -130,11 +131,11 @@ class Access:
         return Accept(username=credentials.username)
 
     def begin(self, method: str, credentials: Credentials) -> Exchange | None:
-        """Begin enhanced authentication by `method`, or return None if there is no such method."""
+        """Begin enhanced authentication by `method`; return None for an unknown method."""
         return None
 
     def is_welcome(self, credentials: Credentials) -> bool:
-        """Return whether an accepted client may stay, after the settings were read again."""
+        """Return whether an accepted client may stay after the settings were reloaded."""
         return True
 
     def groups_of(self, credentials: Credentials) -> frozenset[str]:
@@ -144,8 +145,8 @@ class Access:
     def may_within(self, action: str, credentials: Credentials, topic_filter: str) -> bool:
         """Return whether the client has a right (publish, pull, ...) on any topic of a filter.
 
-        Return True if that is not known. The broker asks before it knows the topic, so that it does no work
-        for a client without the right.
+        Return True if that is unknown. The broker asks before it knows the topic, so that a client without
+        the right causes no work.
         """
         return True
 
@@ -154,14 +155,13 @@ class Access:
         return True
 
     def may_subscribe(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Return whether the client may subscribe to `topic_filter`, or list the topics there."""
+        """Return whether the client may subscribe to `topic_filter`, or list its topics."""
         return True
 
     def may_pull(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Return whether the client may read `topic_filter` from the log: by pull, in bulk, or by subscribing
-        to the past."""
+        """Return whether the client may read `topic_filter` from the log: pull, bulk read, or replay."""
         return self.may_subscribe(credentials, topic_filter)
 
     def may_admin(self, credentials: Credentials, topic_filter: str) -> bool:
-        """Return whether the client may create and delete topics, and see who is connected."""
+        """Return whether the client may create and delete topics, and see the connected clients."""
         return self.may_publish(credentials, topic_filter)

@@ -1,7 +1,7 @@
-"""Accounts: what each user takes of what all users share, and the budget of its publish rate.
+"""Accounts: the use of shared resources by one user, and the user's publish budget.
 
-An account belongs to a user name, or to a network address where names prove nothing (see quotas.py).
-Sessions, subscriptions, consumers and retained messages are counted where they are made and removed.
+An account belongs to a user name, or to a network address where names are not authenticated (see quotas.py).
+Sessions, subscriptions, consumers and retained messages are counted where they are created and removed.
 Messages are metered, once per batch, only for accounts with a quota on rates or on stored bytes.
 """
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pyrite.broker.turns import Turn
 
 SECONDS_OF_BURST = 1.0
-"""The budget of a rate holds what this many seconds allow."""
+"""Capacity of a rate budget, in seconds of that rate."""
 MAX_WOKEN = 64
-"""Publishers of one account that go on at one tick; the others stay in the queue."""
+"""Publishers of one account that continue at one tick; the others stay in the queue."""
 MAX_SPANS = 16
-"""Spans of one stream in an account's ledger of stored bytes. Beyond twice that, neighbours are merged: the
-ledger is written whole with each change of the state, and stored bytes are freed a span at a time."""
+"""Spans of one stream in an account's ledger of stored bytes. Beyond twice that, neighbours are merged: each
+state change writes the whole ledger, and stored bytes are freed one span at a time."""
 WINDOW = 1.0
-"""Seconds over which the rate that is shown is measured."""
+"""Seconds over which the reported rate is measured."""
 
 QUOTAS = (
     "sessions",
@@ -40,11 +40,11 @@ QUOTAS = (
     "byte_rate",
     "concurrent_reads",
 )
-"""What can be limited for a user: the keys of each table of [quotas]."""
+"""The quotas of a user: the keys of each table of [quotas]."""
 
 
 class Span:
-    """Consecutive messages of one account in a stream: the offset after the last, and their bytes."""
+    """Consecutive messages of one account in a stream: the offset after the last message, and their bytes."""
 
     __slots__ = ("end", "size")
 
@@ -54,17 +54,17 @@ class Span:
 
 
 class Account:
-    """What one user, or one address, uses of each quota, and how much it may."""
+    """How much of each quota one user or address uses, and its limits."""
 
     def __init__(self, broker: Broker, key: str, groups: frozenset[str]) -> None:
         self.broker = broker
         self.key = key
-        """`user:NAME` or `address:NETWORK`: under this name it is kept in the state."""
+        """`user:NAME` or `address:NETWORK`, the key in the stored state."""
         self.groups = groups
-        """Groups that the user was let in with, beside those that are known by its name."""
+        """Groups that the log-in granted, in addition to those configured for the user's name."""
         self.slot = NO_SLOT
         self.limits: dict[str, float] = dict.fromkeys(QUOTAS, inf)
-        """The quotas in force, by name; infinite where there is none."""
+        """The quotas in force, by name; infinite without a quota."""
         self.sessions = 0
         self.connections = 0
         self.subscriptions = 0
@@ -73,38 +73,38 @@ class Account:
         self.retained_bytes = 0
         self.concurrent_reads = 0
         self.stored_bytes = 0
-        """Bytes of topics and payloads in the log that were published since there is a quota on them."""
+        """Bytes of topics and payloads in the log, published since the account has a quota on them."""
         self.stored: dict[Stream, deque[Span]] = {}
-        """Where in each stream they lie."""
+        """The spans of the stored bytes in each stream."""
         self.meter: Account | None = None
-        """The account itself if its messages are metered, else None: what connections look at."""
+        """The account itself if its messages are metered, else None; read by connections."""
         self._messages = 0.0
         self._bytes = 0.0
-        """What is left of the budgets; below 0 after a message larger than what was left."""
+        """The remaining budgets; negative after a message larger than the budget."""
         self._refilled = broker.now
         self._waiting: deque[Turn] = deque()
-        """Publishers that wait until there is budget again, first come, first served."""
+        """Publishers that wait for budget, first come, first served."""
         self._window_began = broker.now
         self._window = (0, 0)
         self._last_rate = (0.0, 0.0)
 
     @property
     def user(self) -> str | None:
-        """The user's name; None if the account is an address's."""
+        """The user's name; None for an address."""
         kind, _, name = self.key.partition(":")
         return name if kind == "user" else None
 
     @property
     def address(self) -> str | None:
-        """The address, or the network; None if the account is a user's."""
+        """The address or network; None for a user."""
         kind, _, name = self.key.partition(":")
         return name if kind == "address" else None
 
     def set_limits(self, limits: dict[str, float]) -> None:
-        """Put other quotas in force."""
+        """Replace the quotas in force."""
         self._refill()
         self.limits = limits
-        # A budget is full at first, and never more than full.
+        # A budget starts full, and never exceeds its capacity.
         metered = any(limits[name] < inf for name in ("stored_bytes", "message_rate", "byte_rate"))
         if metered and self.meter is None:
             self._messages, self._bytes = self._most_messages, self._most_bytes
@@ -119,7 +119,7 @@ class Account:
             self.broker.timers.set(self, self.broker.now)
 
     def refusal(self, name: str, more: int = 1) -> str:
-        """Return why the account may not have `more` of something; empty if it may."""
+        """Return why the account may not have `more` of a quota; empty if it may."""
         limit = self.limits[name]
         used: int = getattr(self, name)
         if used + more <= limit:
@@ -129,12 +129,12 @@ class Account:
 
     @property
     def label(self) -> str:
-        """How refusals name the account."""
+        """The account's name in refusals."""
         return f"user {self.user!r}" if self.user is not None else f"address {self.address}"
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost if the account is forgotten."""
+        """Whether the account holds nothing, so that it can be forgotten."""
         self._refill()
         return not (
             self.sessions
@@ -168,7 +168,7 @@ class Account:
 
     @property
     def is_spent(self) -> bool:
-        """Whether publishers must wait: less than one message, or no byte, is left of the budget."""
+        """Whether publishers must wait: the budget is below one message or one byte."""
         if self._messages >= 1 and self._bytes > 0:
             return False
         self._refill()
@@ -176,7 +176,7 @@ class Account:
 
     @property
     def seconds_to_wait(self) -> float:
-        """Seconds until there is budget again; 0 if there is."""
+        """Seconds until the budget allows a message; 0 if it does now."""
         if not self.is_spent:
             return 0.0
         return max(
@@ -185,7 +185,8 @@ class Account:
         )
 
     def grant(self, count: int, size: int) -> int:
-        """Take up to `count` messages of `size` bytes each from the budget; return how many, at least one."""
+        """Take up to `count` messages of `size` bytes each from the budget; return the number, at least
+        one."""
         self._refill()
         if self._messages < count:
             count = max(1, int(self._messages))
@@ -195,20 +196,20 @@ class Account:
         return count
 
     def charge(self, count: int, size: int) -> None:
-        """Take messages from the budget, `size` bytes in all; what it lacks is made up for by waiting."""
+        """Take messages of `size` bytes in all from the budget, which may become negative."""
         self._messages -= count
         self._bytes -= size
         self._measure(count, size)
 
     def wait(self, turn: Turn) -> None:
-        """Let a publisher go on when there is budget again."""
+        """Queue a publisher until the budget allows a message."""
         self._waiting.append(turn)
         self.broker.figures.publishers_throttled += 1
         if self.slot == NO_SLOT:
             self.broker.timers.set(self, self.broker.now + self.seconds_to_wait)
 
     def due(self) -> None:
-        """Let those go on for whom there is budget now."""
+        """Let publishers continue as far as the budget allows."""
         if not self.is_spent:
             woken = MAX_WOKEN if self._messages == inf else min(MAX_WOKEN, max(1, int(self._messages)))
             for _ in range(min(woken, len(self._waiting))):
@@ -225,7 +226,7 @@ class Account:
 
     @property
     def rate(self) -> tuple[float, float]:
-        """Messages and bytes per second that were granted lately."""
+        """Recently granted messages and bytes per second."""
         if self.broker.now - self._window_began >= 2 * WINDOW:
             return 0.0, 0.0
         self._measure(0, 0)
@@ -234,7 +235,7 @@ class Account:
     # Stored bytes
 
     def may_store(self, size: int) -> bool:
-        """Tell whether so many more bytes may be stored in the log."""
+        """Return whether the log may store `size` more bytes of this account."""
         limit = self.limits["stored_bytes"]
         if self.stored_bytes + size <= limit:
             return True
@@ -242,7 +243,7 @@ class Account:
         return self.stored_bytes + size <= limit
 
     def store(self, stream: Stream, end: int, size: int) -> None:
-        """Note that bytes were stored in a stream, the last message before offset `end`."""
+        """Record bytes stored in a stream, the last message before offset `end`."""
         spans = self.stored.setdefault(stream, deque())
         self.stored_bytes += size
         most = max(1, self.stored_bytes // MAX_SPANS)
@@ -264,7 +265,7 @@ class Account:
         self.broker.journal.state.save_stored(self)
 
     def unstore(self, stream: Stream, end: int, size: int) -> None:
-        """Take back what `store` noted: the log could not keep it."""
+        """Revert `store` for messages that could not be written."""
         for span in self.stored.get(stream, ()):
             if span.end >= end:
                 taken = min(size, span.size)
@@ -274,7 +275,7 @@ class Account:
         self.broker.journal.state.save_stored(self)
 
     def release_dropped(self) -> None:
-        """Forget what the log no longer keeps."""
+        """Subtract messages that retention has dropped."""
         for stream, spans in list(self.stored.items()):
             first = self.broker.journal.earliest(stream)
             if spans[0].end > first:

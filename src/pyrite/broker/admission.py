@@ -1,12 +1,12 @@
-"""Deciding on log-ins: limits on failures, and turns where a check takes time.
+"""Decisions on log-ins: limits on failures, and fair turns for slow checks.
 
 One log-in is checked at a time. Networks take turns, and so do the names on each network. The number of
-waiting log-ins is bounded; further ones are refused and may be repeated. So are all of them while a plug-in
+waiting log-ins is bounded; further ones are refused and may be repeated, as are all log-ins while a plug-in
 hangs.
 
-While a network is locked, its log-ins are checked all the same, after those of other networks, and refused
-whatever the result, unless their name has logged in from there before. Known and unknown names thus take the
-same path, in the same time.
+The log-ins of a locked network are checked too, after those of other networks. Their result is refused,
+unless the name has logged in from that network before. So known and unknown names take the same path and
+time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyrite.broker.access import (
     CONNECTION_RATE_EXCEEDED,
+    IDENTITY_REFUSALS,
     SERVER_BUSY,
     UNSPECIFIED,
-    WHO_IT_IS,
     Accept,
     Access,
     Challenge,
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4_096
-"""Log-ins that may wait to be checked; a check takes some 50 ms."""
+"""Log-ins that may wait for a check, which takes about 50 ms."""
 MAX_LOCKED = 1_024
-"""Those of locked networks among them."""
+"""Waiting log-ins of locked networks."""
 MAX_OF_ONE = 256
-"""Those of one network."""
-PATIENCE = 10.0
-"""Seconds that a check may take before the others no longer wait for it."""
+"""Waiting log-ins of one network."""
+CHECK_TIMEOUT = 10.0
+"""Seconds after which a check no longer blocks other log-ins."""
 FAILURE = 0x80
-"""From here on, reason codes tell of failures."""
+"""The lowest reason code of a failure."""
 
-Aside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
-"""Does what takes time in another thread, and tells the result in this one."""
+Offload = Callable[[Callable[[], Any], Callable[[Any], object]], object]
+"""Runs a slow job in another thread, and its callback in this one."""
 Then = Callable[[Accept | Refuse], object]
 Verdict = TypeVar("Verdict", bound=Accept | Refuse | Challenge)
 
@@ -62,19 +62,19 @@ class _LogIn(NamedTuple):
 
 
 class _Lane:
-    """Waiting log-ins: networks take turns, and so do the names on each network."""
+    """Waiting log-ins. Networks take turns, and so do the names on each network."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: FairQueue[_LogIn] = FairQueue()
         self._of: Counter[str] = Counter()
-        """How many wait of each network."""
+        """Number of waiting log-ins of each network."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, log_in: _LogIn) -> bool:
-        """Add a log-in; return False if there is no room for it."""
+        """Add a log-in; return False if the lane is full."""
         network = network_of(log_in.credentials.address)
         if len(self._waiting) >= self._most or self._of[network] >= MAX_OF_ONE:
             return False
@@ -83,7 +83,7 @@ class _Lane:
         return True
 
     def get(self) -> _LogIn:
-        """Take the log-in whose turn it is."""
+        """Remove and return the next log-in."""
         log_in = self._waiting.get()
         network = network_of(log_in.credentials.address)
         self._of[network] -= 1
@@ -93,28 +93,28 @@ class _Lane:
 
 
 class Admission:
-    """Has the access plug-in decide on log-ins."""
+    """Asks the access plug-in to decide on log-ins, in fair order."""
 
-    def __init__(self, broker: Broker, aside: Aside) -> None:
+    def __init__(self, broker: Broker, offload: Offload) -> None:
         self._broker = broker
-        self._aside = aside
+        self._offload = offload
         self._attempts = Attempts(lambda: broker.now)
         self._first = _Lane(MAX_WAITING)
         self._locked = _Lane(MAX_LOCKED)
-        """Log-ins of locked networks: checked when no others wait."""
+        """Log-ins of locked networks, checked when no other log-in waits."""
         self._busy = False
         self.version = 0
-        """Changes with the users that are let in."""
+        """Changes whenever users change."""
         self.slot = NO_SLOT
         self._checked: _LogIn | None = None
-        """The log-in that is being checked, until its client is answered."""
+        """The log-in being checked, until its client is answered."""
 
     def changed(self) -> None:
-        """Decide again on log-ins that are being checked: users have changed."""
+        """Repeat the check in progress, because users have changed."""
         self.version += 1
 
     def decide(self, credentials: Credentials, then: Then) -> None:
-        """Decide whether a client may come in; `then` is called with the verdict, at once or later."""
+        """Decide on a client's log-in; call `then` with the verdict, now or later."""
         refusal = self.too_many(credentials) if self._is_guess(credentials) else None
         if refusal is not None:
             then(refusal)
@@ -128,7 +128,7 @@ class Admission:
             self._enqueue(_LogIn(credentials, then))
 
     def too_many(self, credentials: Credentials) -> Refuse | None:
-        """Return the refusal of a log-in that is not checked: its name failed too often from this network."""
+        """Return a refusal without a check if this name failed too often from this network, else None."""
         if not self._broker.access.limits_log_ins:
             return None
         attempts, address, name = self._attempts, credentials.address, credentials.username
@@ -140,13 +140,13 @@ class Admission:
         return Refuse(CONNECTION_RATE_EXCEEDED, reason, wait)
 
     def judged(self, credentials: Credentials, verdict: Verdict) -> Verdict | Refuse:
-        """Count the outcome of a log-in, and return the verdict that its client is told.
+        """Count the outcome of a log-in, and return the verdict for its client.
 
-        While a lock is in force, all failures get the same answer, and so do right passwords under names that
-        have not logged in from this network before.
+        During a lock, every failure gets the same answer, and so does a right password under a name that
+        has not logged in from this network before.
         """
         attempts, address, name = self._attempts, credentials.address, credentials.username
-        failed = isinstance(verdict, Refuse) and verdict.code in WHO_IT_IS
+        failed = isinstance(verdict, Refuse) and verdict.code in IDENTITY_REFUSALS
         if not self._broker.access.limits_log_ins or not (failed or isinstance(verdict, Accept)):
             return verdict
         if not failed and not attempts.wait(address, name):
@@ -157,7 +157,7 @@ class Admission:
         return told
 
     def _is_guess(self, credentials: Credentials) -> bool:
-        """Tell whether a client may have guessed what it says of itself: not where everyone is let in."""
+        """Return whether the client may be guessing a name or password; False if everyone is let in."""
         if type(self._broker.access).authenticate is Access.authenticate:
             return False
         return credentials.password is not None or (
@@ -183,11 +183,11 @@ class Admission:
         return self._locked if locked else self._first
 
     def _next(self) -> None:
-        """Have the next log-in checked."""
+        """Check the next log-in."""
         while (self._first or self._locked) and not self._busy:
             lane = self._first or self._locked
             log_in = lane.get()
-            # Others may have failed since it came.
+            # Other log-ins may have failed while this one waited.
             refusal = self.too_many(log_in.credentials) if self._is_guess(log_in.credentials) else None
             if refusal is not None:
                 self._tell(log_in, refusal)
@@ -200,13 +200,13 @@ class Admission:
         access, version, credentials = self._broker.access, self.version, log_in.credentials
         self._busy = True
         self._checked = log_in
-        self._broker.timers.set(self, self._broker.now + PATIENCE)
+        self._broker.timers.set(self, self._broker.now + CHECK_TIMEOUT)
 
         def checked(verdict: Accept | Refuse) -> None:
             self._busy = False
             self._broker.timers.cancel(self)
-            if self._checked is None:  # it took too long, and its client was told
-                logger.warning("log-ins are checked again")
+            if self._checked is None:  # the check took too long, and the client was refused
+                logger.warning("the access plug-in answers again")
             elif version != self.version:
                 self._enqueue(log_in)
             else:
@@ -216,13 +216,13 @@ class Admission:
             self._next()
 
         authenticate = partial(access.authenticate, credentials)
-        self._aside(partial(verdict_of, authenticate, credentials.password), checked)
+        self._offload(partial(verdict_of, authenticate, credentials.password), checked)
 
     def due(self) -> None:
-        """Have no one wait any longer for a check that does not come to an end."""
+        """Refuse all waiting log-ins, because a check takes too long."""
         logger.error(
-            "the access plug-in has been checking a log-in for %d s: who comes now is told to come again",
-            PATIENCE,
+            "the access plug-in has not answered for %d s: log-ins are refused until it does",
+            CHECK_TIMEOUT,
         )
         waiting = [] if self._checked is None else [self._checked]
         self._checked = None
@@ -234,23 +234,23 @@ class Admission:
     def _tell(self, log_in: _LogIn, verdict: Accept | Refuse) -> None:
         try:
             log_in.then(verdict)
-        except Exception:  # it must not end what others wait for
+        except Exception:  # the other log-ins must still be answered
             logger.exception("internal error")
 
 
 def verdict_of(
     decide: Callable[[], Verdict], secret: bytes | None, kinds: tuple[type, ...] = (Accept, Refuse)
 ) -> Verdict | Refuse:
-    """Return what a plug-in decides. It may do anything: then the client is refused, and the log says why.
+    """Return a plug-in's decision; if it raises or returns nonsense, refuse the client and log the reason.
 
-    But not if the words of an error have the client's `secret` in them.
+    An error whose text contains the client's `secret` is logged without its text.
     """
     try:
         verdict = decide()
-    except BaseException as error:  # also one that would end the thread, for which all others wait
+    except BaseException as error:  # of any kind: it must not end the thread that checks all log-ins
         if secret and _is_told(secret, "".join(format_exception(error))):
             logger.error(
-                "internal error in the access plug-in: %s, whose words are those of the client's password",
+                "internal error in the access plug-in: %s (text withheld: it contains the client's password)",
                 type(error).__name__,
             )
         else:
@@ -259,7 +259,7 @@ def verdict_of(
     if isinstance(verdict, kinds) and not (isinstance(verdict, Refuse) and verdict.code < FAILURE):
         return verdict
     logger.error(
-        "the access plug-in answered with %s: expected one of %s, a Refuse with a code from 0x80 on",
+        "the access plug-in returned %s: expected %s, or a Refuse with a code of at least 0x80",
         f"the code {verdict.code:#04x}" if isinstance(verdict, Refuse) else type(verdict).__name__,
         ", ".join(kind.__name__ for kind in kinds),
     )
@@ -267,5 +267,5 @@ def verdict_of(
 
 
 def _is_told(secret: bytes, text: str) -> bool:
-    """Tell whether a text has a secret in it, as text or as Python writes bytes."""
+    """Return whether a text contains a secret, decoded or as a Python literal."""
     return secret.decode("utf-8", "replace") in text or repr(secret)[2:-1] in text

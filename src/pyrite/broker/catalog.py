@@ -1,7 +1,7 @@
-"""The topics that were created, and their policy.
+"""The created topics, and the topic policy.
 
-Unless the policy says otherwise, a topic need not be created to be used. A created topic is listed even
-without a retained message, and lasts until it is deleted.
+By default, a topic need not be created to be used. A created topic is listed even without a retained message,
+and lasts until it is deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ANY, CREATED, LISTED = "any", "created", "listed"
 POLICIES = (ANY, CREATED, LISTED)
 MAX_LISTED = 20
-"""Topics that a refusal names."""
+"""Topics that a refusal lists."""
 
 
 @dataclass(slots=True)
@@ -51,13 +51,13 @@ class Catalog:
     def create_refusal(self, topic: bytes) -> str:
         """Return why a topic may not be created, or an empty text."""
         if topic.startswith(b"$"):
-            return "a topic that begins with $ is the broker's own"
+            return "topics that begin with $ are reserved for the broker"
         if self.policy == LISTED and topic not in self._fixed:
-            return f"topics are fixed here: there are {self.names()}"
+            return f"the list of topics is fixed; allowed topics: {self.names()}"
         return ""
 
     def names(self) -> str:
-        """Return the names of the topics, as a text; of many, some."""
+        """Return the names of the topics as a text, shortened if they are many."""
         names = sorted(topic.decode() for topic in self.created.values)
         return (
             ", ".join(names[:MAX_LISTED]) + (", ..." if len(names) > MAX_LISTED else "") if names else "none"
@@ -66,12 +66,12 @@ class Catalog:
     def create(self, topic: bytes) -> str:
         """Create a topic unless it exists; return why it cannot be created, or an empty text.
 
-        It is durable when the journal makes the next `after` call.
+        The topic is durable when `Journal.after` calls back.
         """
         refusal = self.create_refusal(topic)
         if not refusal and topic not in self.created.values:
             if len(self.created) >= self._broker.limits.max_created_topics:
-                return "there are too many topics"
+                return "too many topics"
             self.created[topic] = True
             self._broker.journal.state.save_topic(topic)
         return refusal
@@ -79,21 +79,21 @@ class Catalog:
     def delete(self, topic: bytes) -> str:
         """Delete a topic and its retained message; return why it cannot be deleted, or an empty text."""
         if self.is_fixed(topic):
-            return f"the topic {topic.decode()!r} is in the configuration, and stays"
+            return f"topic {topic.decode()!r} is listed in the configuration and cannot be deleted"
         existed = self.created.pop(topic) is not None
         if existed:
             self._broker.journal.state.drop_topic(topic)
         retained = self._broker.retained
         if topic in retained.values and not topic.startswith(SYSTEM):
-            retained.remove(topic)
+            retained.delete(topic)
             existed = True
         return "" if existed else f"there is no topic {topic.decode()!r}"
 
     def each(self, topic_filter: bytes) -> Iterator[tuple[bytes, bytes | None] | None]:
-        """Yield the topics of a filter that were created or have a retained message, in order.
+        """Yield the created or retained topics that match a filter, in order.
 
-        Each comes with its retained payload, or None. Like `Retained.each`, yield None in steps that found no
-        topic.
+        Each is paired with its retained payload, or None. Like `Retained.each`, yield None in steps that
+        found no topic.
         """
         created, retained = self.created, self._broker.retained
         for topic in walk((created, retained), topic_filter):

@@ -70,7 +70,7 @@ class Chores:
         if self.then is not None:
             self.then()
         elif session.link is not None:
-            session.pump()
+            session.send_waiting()
 
     def _go_on(self) -> None:
         try:

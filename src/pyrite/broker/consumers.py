@@ -1,7 +1,7 @@
-"""Pull: named consumers that fetch messages from the log when they like, and acknowledge them.
+"""Consumers: named cursors from which clients fetch messages, and acknowledge them.
 
-A consumer has a filter, and a place in each stream that lasts. A message is given out once, to whoever
-fetches; it comes again only if it is not acknowledged in time, or if the broker went down before it was.
+A consumer has a topic filter and a durable position in each stream. Each message is delivered to one client
+that fetches. It is delivered again if it is not acknowledged in time, or after a restart of the broker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyrite.broker.fetching import Fetch, Give, IsFull, never_full
+from pyrite.broker.fetching import Deliver, Fetch, IsFull, never_full
 from pyrite.broker.journal import Stream, Wanted
 from pyrite.broker.pending import Pending, Place
 from pyrite.broker.quotas import MAX_CONSUMERS
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
 
 ACKNOWLEDGE_WITHIN = 30.0
-"""Seconds after which a message that was fetched and not acknowledged is given out again."""
+"""Seconds after which an unacknowledged message is delivered again."""
 MAX_FETCH = 10_000
 """Messages in one fetch."""
-TOGETHER = 64
-"""Messages that are forgotten before it is looked how long that took."""
+REMOVALS_PER_CLOCK = 64
+"""Messages acknowledged between two readings of the clock."""
 MAX_WITHIN = 7 * 86_400.0
-"""Seconds that may be asked for to acknowledge a message in."""
+"""Maximum of `within`, in seconds."""
 MAX_NAME = 256
 """Characters of a consumer's name."""
 
@@ -53,61 +53,61 @@ class Consumer:
     ) -> None:
         self.broker = broker
         self.owner = owner
-        """The account that the consumer counts for: that of the user who created it."""
+        """The account of the user who created the consumer, which counts for its quota."""
         self.name = name
         self.topic_filter = topic_filter
         self.positions = positions
-        """From where on each stream has not been given out yet."""
+        """The offset in each stream from which messages were not delivered yet."""
         self.within = within
         self.pending = Pending()
-        """What was given out and is not acknowledged."""
+        """Messages that were delivered and are not acknowledged."""
         self.wanted = Wanted([topic_filter])
         self._fetches: deque[Fetch] = deque()
-        """Those that were asked for, of which the first is under way."""
+        """Requested fetches; the first is in progress."""
 
     @property
     def is_there(self) -> bool:
-        """Whether it was not deleted."""
+        """Whether the consumer still exists."""
         return self.broker.consumers.get(self.name) is self
 
     def fetch(
         self,
         most: int,
-        give: Give,
+        deliver: Deliver,
         done: Callable[[int], object],
         asker: Asker = NO_ONE,
         is_full: IsFull = never_full,
     ) -> None:
-        """Give out up to `most` messages: those overdue first, then new ones, in the log's order.
+        """Deliver up to `most` messages: first those due for redelivery, then new ones, in log order.
 
-        `done` is told at the end how many there were. The log is read for `asker`. The fetch ends early when
+        `done` is called with their number at the end. The log is read for `asker`. The fetch ends early when
         `is_full`, but not before the first message.
         """
-        self._fetches.append(Fetch(self, min(most, MAX_FETCH), give, done, asker, is_full))
+        self._fetches.append(Fetch(self, min(most, MAX_FETCH), deliver, done, asker, is_full))
         if len(self._fetches) == 1:
             self._fetches[0].begin()
 
     def fetched(self) -> None:
-        """Begin the next fetch in a turn of its own: thousands may wait, and find nothing.
+        """Begin the next fetch, in a turn of its own: thousands of fetches may wait and find nothing.
 
-        Fetches come one after the other, so that no message is given out twice.
+        One fetch runs at a time, so that no message is delivered twice.
         """
         self._fetches.popleft()
         if self._fetches:
             self.broker.turns.soon(self._fetches[0].begin)
 
     def acknowledge(self, places: Sequence[Place], done: Callable[[int], object]) -> None:
-        """Note that messages were dealt with; `done` is told how many of them were known, when it is safe."""
+        """Remove pending messages; `done` is called with the number removed, once that is durable."""
         _Acknowledgement(self, places, done).go_on()
 
     def save(self) -> None:
-        """Note what was given out and acknowledged, unless the consumer was deleted meanwhile."""
+        """Record the consumer's changes, unless it was deleted meanwhile."""
         if self.is_there:
             self.broker.journal.state.save_consumer(self)
 
 
 class _Acknowledgement:
-    """Forgets messages in turns: there may be many of them, far apart."""
+    """Removes acknowledged messages in turns: they may be many."""
 
     def __init__(self, consumer: Consumer, places: Sequence[Place], done: Callable[[int], object]) -> None:
         self._consumer = consumer
@@ -116,10 +116,10 @@ class _Acknowledgement:
         self._known = 0
 
     def go_on(self) -> None:
-        """Forget some more of them."""
+        """Remove some of the messages."""
         consumer, broker = self._consumer, self._consumer.broker
         until = broker.clock() + TURN
-        while some := list(islice(self._places, TOGETHER)):
+        while some := list(islice(self._places, REMOVALS_PER_CLOCK)):
             self._known += sum(map(consumer.pending.discard, some))
             consumer.save()
             if broker.turns.is_over(self, until):
@@ -128,11 +128,11 @@ class _Acknowledgement:
 
 
 class ConsumerError(PyriteError):
-    """What was asked of a consumer cannot be; the text says why."""
+    """A request to a consumer failed; the text says why."""
 
 
 class TooManyConsumers(ConsumerError):
-    """There is no room for one more."""
+    """The broker has the maximum number of consumers."""
 
 
 class NotAllowed(ConsumerError):
@@ -140,7 +140,7 @@ class NotAllowed(ConsumerError):
 
 
 class QuotaExceeded(ConsumerError):
-    """The user has as many consumers as its quota allows."""
+    """The user has the maximum number of consumers."""
 
 
 def create(
@@ -152,47 +152,45 @@ def create(
     within: float,
     done: Callable[[], object],
 ) -> None:
-    """Make a consumer for `who`, or find it there; `done` is called when it is safe.
+    """Create a consumer for `who`, unless it exists; `done` is called once it is durable.
 
-    Raise ConsumerError if there is one of that name with another filter, or no log to fetch from, or if it
-    cannot be had like this.
+    Raise ConsumerError if a consumer of that name has another filter, without a log, or for invalid
+    arguments.
     """
     streams = broker.journal.streams
     if not streams:
         raise ConsumerError("this broker keeps no log to fetch messages from")
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        raise ConsumerError(f"the name of a consumer is of 1 to {MAX_NAME} printable characters")
+        raise ConsumerError(f"a consumer's name has 1 to {MAX_NAME} printable characters")
     if topic_filter.startswith(SHARE_PREFIX):
         raise ConsumerError(
-            "a consumer's filter is not shared: those who pull under its name share its messages"
+            "a consumer's filter cannot be shared: all clients of a consumer share its messages already"
         )
     if not 0 < within <= MAX_WITHIN:
-        raise ConsumerError(
-            f"messages are acknowledged within at most {MAX_WITHIN:.0f} seconds, and more than 0"
-        )
+        raise ConsumerError(f"within: expected more than 0 and at most {MAX_WITHIN:.0f} seconds")
     there = broker.consumers.get(name)
     if there is not None:
         if there.topic_filter != topic_filter:
             known = there.topic_filter.decode()
             may_know = broker.policy.refuse_pull(who, there.topic_filter) is None
-            which = f"the filter {known!r}" if may_know else "another filter"
-            raise ConsumerError(f"consumer {name!r} is there, with {which}")
+            which = f"filter {known!r}" if may_know else "another filter"
+            raise ConsumerError(f"consumer {name!r} already exists with {which}")
         broker.journal.after(done)
         return
     if len(broker.consumers) >= MAX_CONSUMERS:
-        raise TooManyConsumers("there are too many consumers")
+        raise TooManyConsumers("too many consumers")
     owner = broker.quotas.account_of(who)
     refusal = broker.quotas.refusal(owner, "consumers")
     if refusal:
         raise QuotaExceeded(refusal)
-    owner.consumers += 1  # at once: others may be created before this one's start is known
+    owner.consumers += 1  # now, as other consumers may be created before the start position is known
     positions: dict[Stream, int] = {}
 
     def found(stream: Stream, offset: int) -> None:
         positions[stream] = min(offset, stream.routed)
         if len(positions) < len(streams):
             return
-        if name not in broker.consumers:  # another may have asked for it meanwhile
+        if name not in broker.consumers:  # another client may have created it meanwhile
             broker.consumers[name] = Consumer(broker, name, topic_filter, positions, within, owner)
             broker.consumers[name].save()
         else:
@@ -212,22 +210,22 @@ def create(
 
 
 def find(broker: Broker, who: Credentials, name: str) -> Consumer:
-    """Return a consumer by name; raise ConsumerError if there is none, or NotAllowed.
+    """Return a consumer by name; raise ConsumerError if it does not exist, or NotAllowed.
 
-    A caller that may not pull everything is told the same of a missing consumer as of one that it may not
-    pull from, so that the answer does not tell which names exist.
+    A caller that may not pull everything gets the same answer for a missing consumer as for a forbidden
+    one, so the answer does not reveal which names exist.
     """
     consumer = broker.consumers.get(name)
     topic_filter = b"#" if consumer is None else consumer.topic_filter
     if broker.policy.refuse_pull(who, topic_filter) is not None:
-        raise NotAllowed(f"not authorized: pull from consumer {name!r}, or there is no such consumer")
+        raise NotAllowed(f"not authorized: pull from consumer {name!r}, if it exists")
     if consumer is None:
         raise ConsumerError(f"there is no consumer {name!r}: create it first")
     return consumer
 
 
 def delete(consumer: Consumer, done: Callable[[], object]) -> None:
-    """Forget a consumer; `done` is called when that is safe."""
+    """Delete a consumer; `done` is called once that is durable."""
     broker = consumer.broker
     if broker.consumers.pop(consumer.name, None) is not None and consumer.owner is not None:
         consumer.owner.consumers -= 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.access import Access
-from pyrite.broker.admission import Admission, Aside
+from pyrite.broker.admission import Admission, Offload
 from pyrite.broker.catalog import Catalog, TopicOptions
 from pyrite.broker.fanout import FanOuts
 from pyrite.broker.figures import Figures
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyrite.broker.consumers import Consumer
 
 QUIET_MESSAGES = 100
-"""Messages between two ticks below which there is time to find routes again."""
+"""Messages between two ticks below which the route cache may be trimmed."""
 
 
 def _do_nothing() -> None:
@@ -42,17 +42,17 @@ def _do_nothing() -> None:
 
 
 def _no_clock() -> float:
-    """Stand in for a clock: in a broker that is driven by hand, everything takes no time."""
+    """Default clock, for tests: work takes no time."""
     return 0.0
 
 
 def _inline(job: Callable[[], Any], then: Callable[[Any], object]) -> None:
-    """Stand in for another thread."""
+    """Default `offload`: run the job at once."""
     then(job())
 
 
 class Broker:
-    """One broker's parts, its time, and what happens with the time."""
+    """Holds the parts of one broker, and drives its timers."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class Broker:
         clock: Callable[[], float] = _no_clock,
         journal: Journal | None = None,
         topics: TopicOptions | None = None,
-        aside: Aside | None = None,
+        offload: Offload | None = None,
         quotas: QuotaOptions | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.access = access or Access()
         self.wake = wake
-        """Called when there is something to do or to send, and no work is going on."""
+        """Called when work or output begins to wait."""
         self.alert: Callable[[], object] = _do_nothing
         """Called on an event that observers of the broker should see at once."""
         self.clock = clock
-        """A precise clock, which only measures how long work takes."""
+        """A precise clock, used only to measure how long work takes."""
         self.now = 0.0
-        """The time in seconds since some point in the past, as `tick` told it."""
+        """The current time in seconds, as set by `tick`."""
         self.is_quiet = False
         """Whether traffic is low and the caches have been trimmed."""
         self._more_is_due = False
@@ -94,7 +94,7 @@ class Broker:
         self.retained = Retained(self)
         self.catalog = Catalog(self, topics)
 
-        self.admission = Admission(self, aside or _inline)
+        self.admission = Admission(self, offload or _inline)
         self.policy = Policy(self)
 
         self.fan_outs = FanOuts(self)
@@ -104,7 +104,7 @@ class Broker:
         self.following = Following(self)
 
     def tick(self, now: float) -> None:
-        """Set the time, and do what is due."""
+        """Set the time, and handle due timers."""
         self.now = now
         self._do_what_is_due()
         received, self._received = self._received, self.figures.publish_received
@@ -115,7 +115,7 @@ class Broker:
         self.is_quiet = quiet and not forgotten
 
     def _do_what_is_due(self) -> None:
-        """Do it for a turn: many sessions may expire at one time."""
+        """Handle due timers for one turn: many sessions may expire at one time."""
         until = self.clock() + TURN
         if self.timers.advance(self.now, lambda: self.clock() > until) and not self._more_is_due:
             self._more_is_due = True

@@ -1,7 +1,7 @@
-"""Steps of deliveries, as they are written down for sessions that outlive the broker's process.
+"""Delivery steps, as recorded durably for sessions that outlive the broker's process.
 
-Each step is 16 bytes: what happened, to how many messages, under which ids, and where they lie in the log.
-Played from the first on, they lead to what is in flight and how far the session has come in each stream.
+Each step is 16 bytes: what happened, to how many messages, under which ids, and their place in the log.
+Played from the first on, steps yield the messages in flight and the session's position in each stream.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ _STEP = Struct("<BBHHHq")
 SIZE = _STEP.size
 
 SENT = 1
-"""Messages went out; the session has come as far as the last of them."""
-SENT_ASIDE = 2
-"""Messages went out that do not tell how far the session has come."""
+"""Messages were sent; the session's position is after the last of them."""
+SENT_KEPT_CURSOR = 2
+"""Messages were sent; the session's position did not change."""
 SENT_SHARED = 6
-"""The same, dealt to the session as a member of a shared subscription."""
-NOWHERE = 0
-"""The stream of a message that no stream captured."""
+"""Messages of a shared subscription were sent; the session's position did not change."""
+NO_STREAM = 0
+"""Number of the stream of messages that no stream captured."""
 RECEIVED = 3
-"""The client has QoS 2 messages (PUBREC): only their ids are still taken."""
+"""The client has received QoS 2 messages (PUBREC): only their ids are in use."""
 DONE = 4
-"""Deliveries are over."""
+"""Deliveries are complete."""
 POSITION = 5
-"""The session has come as far as this."""
+"""The session's position."""
 
 
 def step(kind: int, qos: int, first_id: int, count: int, stream: int, offset: int) -> bytes:
-    """Write down one step, of messages with consecutive ids and offsets."""
+    """Encode one step, for messages with consecutive ids and offsets."""
     return _STEP.pack(kind, qos, first_id, count, stream, offset)
 
 
 def steps(kind: int, ids: Sequence[int]) -> bytes:
-    """Write down what happened to messages by their ids alone."""
+    """Encode what happened to messages given by their ids alone."""
     if not ids:
         return b""
     first, count = ids[0], len(ids)
@@ -45,7 +45,7 @@ def steps(kind: int, ids: Sequence[int]) -> bytes:
 
 
 class Sent(NamedTuple):
-    """A message in flight: where it lies in the log."""
+    """A message in flight: its place in the log."""
 
     stream: int
     offset: int
@@ -54,14 +54,14 @@ class Sent(NamedTuple):
 
 
 def play(written: bytes) -> tuple[dict[int, int], dict[int, Sent | None]]:
-    """Return where the steps lead: positions by stream; and by id what was sent, None if it was received."""
+    """Return positions by stream; and by id the message in flight, None if the client has received it."""
     positions: dict[int, int] = {}
     flights: dict[int, Sent | None] = {}
     for kind, qos, first_id, count, stream, offset in _STEP.iter_unpack(written):
         ids = range(first_id, first_id + count)
         if kind == POSITION:
             positions[stream] = offset
-        elif kind in (SENT, SENT_ASIDE, SENT_SHARED):
+        elif kind in (SENT, SENT_KEPT_CURSOR, SENT_SHARED):
             for number, message_id in enumerate(ids):
                 flights.pop(message_id, None)
                 flights[message_id] = Sent(stream, offset + number, qos, kind == SENT_SHARED)

@@ -15,7 +15,7 @@ Queued = tuple[Batch, int, Subscription]
 
 
 class DeliveryQueue:
-    """Batches that wait, and how many messages and bytes they are."""
+    """Batches that wait, with the number of their messages and bytes."""
 
     __slots__ = ("_figures", "_sifting", "bytes", "entries", "messages")
 

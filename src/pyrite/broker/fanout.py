@@ -45,15 +45,15 @@ SINGLE = 20
 """Cost of a message that may have to be delivered by itself; that of other messages is 1."""
 BYTES_PER_COST = 8 * 1024
 """Bytes of a batch that add 1 to the cost of a delivery: each receiver may be sent a copy."""
-SMALL = 1_000
+MAX_DIRECT_COST = 1_000
 """Cost up to which a batch does not join the queue."""
-CHARGED = 500
+MIN_CHARGED_COST = 500
 """Cost from which a batch counts as owed while it is in the journal."""
 MAX_OWED = 160_000
 """Owed cost above which publishers to many receivers wait."""
-BETWEEN_LOOKS = 500
+COST_PER_CLOCK = 500
 """Cost of the deliveries between two looks at the clock."""
-FIRST_SLICE = TURN / 4
+FIRST_SLICE_SECONDS = TURN / 4
 """Seconds of work on a batch at once when it is published: a turn may publish several."""
 MIN_FILTERED_TARGETS = 16
 """Receivers above which it pays to skip those that are not connected."""
@@ -134,7 +134,7 @@ class FanOuts:
             targets = route.present(self._broker.sessions.presence)  # the others read it from the log
         cost = cost_of(batch, route)
         fan_out = FanOut(batch, route, targets, cost)
-        if cost * (len(targets) + len(route.groups)) <= SMALL:
+        if cost * (len(targets) + len(route.groups)) <= MAX_DIRECT_COST:
             if not self.queue:
                 self._deliver(fan_out, None)
                 return
@@ -146,7 +146,7 @@ class FanOuts:
         if is_first:
             self._broker.wake()
             if begins:
-                self.work(self._broker.clock() + FIRST_SLICE)
+                self.work(self._broker.clock() + FIRST_SLICE_SECONDS)
 
     def work(self, until: float) -> None:
         """Work on the queue until a time."""
@@ -165,7 +165,7 @@ class FanOuts:
         clock, broker = self._broker.clock, self._broker
         batch, ahead, left = fan_out.batch, fan_out.ahead, fan_out.targets_left
         qos, origin = batch.qos, batch.origin
-        step = fan_out.route.receivers if until is None else max(1, BETWEEN_LOOKS // fan_out.cost)
+        step = fan_out.route.receivers if until is None else max(1, COST_PER_CLOCK // fan_out.cost)
         while True:
             try:
                 for target in islice(left, step):
@@ -178,7 +178,7 @@ class FanOuts:
                     elif qos or session.link is None:
                         session.deliver(batch, target)
                     else:
-                        session.link.forward(batch, target)
+                        session.link.send_qos0(batch, target)
                 if not length_hint(left):
                     for group in islice(fan_out.groups, step):
                         if group not in ahead:
@@ -196,10 +196,10 @@ class FanOuts:
         Each receiver first gets what the older fan-outs owe it.
         """
         broker, batch = self._broker, fan_out.batch
-        until = broker.clock() + FIRST_SLICE
+        until = broker.clock() + FIRST_SLICE_SECONDS
         for target in fan_out.targets_left:
             self.settle(target.session)
-            self._give(batch, target)
+            self._deliver_one(batch, target)
             if broker.clock() > until:
                 return not fan_out.cost_left
         for group in fan_out.groups:
@@ -209,7 +209,7 @@ class FanOuts:
                 return not fan_out.cost_left
         return True
 
-    def _give(self, batch: Batch, target: Subscription) -> None:
+    def _deliver_one(self, batch: Batch, target: Subscription) -> None:
         """Deliver a batch to one subscriber."""
         session = target.session
         if not target.no_local or session.client_id != batch.origin:
@@ -225,7 +225,7 @@ class FanOuts:
             target = fan_out.owes(session)
             if target is not None:
                 fan_out.ahead.add(session)
-                self._give(fan_out.batch, target)
+                self._deliver_one(fan_out.batch, target)
 
     def settle_group(self, group: SharedGroup) -> None:
         """Deliver everything owed to a shared group."""
@@ -261,7 +261,7 @@ class FanOuts:
     def charged(self, batch: Batch, route: Route, done: Done | None) -> Done | None:
         """Count a batch as owed until the returned call is made in place of `done`."""
         cost = cost_of(batch, route) * route.receivers
-        if cost < CHARGED:
+        if cost < MIN_CHARGED_COST:
             return done
         self._owe(cost)
 
@@ -276,7 +276,7 @@ class FanOuts:
         """Return whether a publisher of messages on a topic has to wait first."""
         if not self.is_full:
             return False
-        return (DELIVERY + count) * self._broker.subscriptions.route(topic).receivers >= CHARGED
+        return (DELIVERY + count) * self._broker.subscriptions.route(topic).receivers >= MIN_CHARGED_COST
 
     def wait(self, turn: Turn) -> None:
         """Queue a publisher until less is owed."""

@@ -1,7 +1,6 @@
-"""One fetch of a consumer: what is overdue is read again, then what is new, and all is given out in turns.
+"""One fetch of a consumer: redelivers due messages, then delivers new ones, in turns.
 
-What is given out is noted with it, so that a fetch which is cut short has lost nothing and gives nothing
-twice.
+Each delivery is recorded together with the message, so an interrupted fetch neither loses nor duplicates any.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ if TYPE_CHECKING:
     from pyrite.broker.message import Batch
 
 MAX_PENDING = 100_000
-"""Messages of one consumer that may be fetched and not acknowledged."""
-AGAIN = 1_000
-"""Messages that are overdue and read together."""
-CHUNK = 8
+"""Pending messages of one consumer."""
+MAX_REFETCH = 1_000
+"""Messages due for redelivery that are read together."""
+CHUNK_MESSAGES = 8
 CHUNK_BYTES = 1024 * 1024
-"""Messages, and bytes of them, that are noted and given out together before the clock is read."""
+"""Messages, and their bytes, that are recorded and delivered between two readings of the clock."""
 
-Give = Callable[[Place, "Batch"], object]
-"""Is given a message."""
+Deliver = Callable[[Place, "Batch"], object]
+"""Called with a message and its place."""
 IsFull = Callable[[], bool]
-"""Tells whether a fetch is to end before it has all its messages."""
+"""Returns whether a fetch must end early."""
 
 
 def never_full() -> bool:
-    """Let a fetch give out all the messages that were asked for."""
+    """Never end a fetch early."""
     return False
 
 
 class Fetch:
-    """Gives out up to `most` messages, and tells `done` how many there were."""
+    """Delivers up to `most` messages, then calls `done` with their number."""
 
     def __init__(
         self,
         consumer: Consumer,
         most: int,
-        give: Give,
+        deliver: Deliver,
         done: Callable[[int], object],
         asker: Asker,
         is_full: IsFull = never_full,
@@ -55,28 +54,28 @@ class Fetch:
         self._consumer = consumer
         self._broker = consumer.broker
         self._left = most
-        self._give = give
+        self._deliver = deliver
         self._asker = asker
         self._done = done
         self._is_full = is_full
         self._count = 0
         self._overdue: deque[tuple[Stream, list[int]]] = deque()
         self._ready: Iterator[tuple[Place, Batch]] = iter(())
-        """What was read and not given out yet."""
+        """Messages that were read and not delivered yet."""
 
     def begin(self) -> None:
-        """Look for what is overdue, and read on from there."""
+        """Collect messages due for redelivery, and start reading."""
         by_stream: dict[Stream, list[int]] = {}
         for stream, offset in self._consumer.pending.overdue(self._broker.now, self._left):
             by_stream.setdefault(stream, []).append(offset)
         for stream, offsets in by_stream.items():
             offsets.sort()
-            for at in range(0, len(offsets), AGAIN):
-                self._overdue.append((stream, offsets[at : at + AGAIN]))
+            for at in range(0, len(offsets), MAX_REFETCH):
+                self._overdue.append((stream, offsets[at : at + MAX_REFETCH]))
         self._read()
 
     def _read(self) -> None:
-        """Read the next piece, or end."""
+        """Read the next piece, or end the fetch."""
         consumer, journal = self._consumer, self._broker.journal
         if consumer.is_there and self._overdue:
             stream, offsets = self._overdue.popleft()
@@ -94,7 +93,7 @@ class Fetch:
         consumer.fetched()
 
     def _room(self) -> int:
-        """Return how many new messages may be given out."""
+        """Return how many new messages may be delivered."""
         return min(self._left, MAX_PENDING - len(self._consumer.pending))
 
     def _found_again(self, stream: Stream, offsets: list[int], batches: dict[int, Batch]) -> None:
@@ -108,7 +107,7 @@ class Fetch:
         for offset in offsets:
             place = Place(stream, offset)
             batch = batches.get(offset)
-            if batch is None:  # the log does not keep it any longer
+            if batch is None:  # no longer in the log
                 pending.discard(place)
             elif place in pending:
                 yield place, batch
@@ -129,7 +128,7 @@ class Fetch:
         positions[stream] = piece.next_offset
 
     def go_on(self) -> None:
-        """Give out what was read, for a turn."""
+        """Deliver messages that were read, for one turn."""
         consumer, broker = self._consumer, self._broker
         until = broker.clock() + TURN
         while consumer.is_there:
@@ -143,7 +142,7 @@ class Fetch:
             self._left -= len(some)
             self._count += len(some)
             for place, batch in some:
-                self._give(place, batch)
+                self._deliver(place, batch)
             if self._is_full():
                 self._left = 0
                 self._overdue.clear()
@@ -158,6 +157,6 @@ class Fetch:
         for place, batch in self._ready:
             chunk.append((place, batch))
             size += len(batch.data)
-            if len(chunk) == CHUNK or size >= CHUNK_BYTES:
+            if len(chunk) == CHUNK_MESSAGES or size >= CHUNK_BYTES:
                 break
         return chunk

@@ -1,15 +1,15 @@
-"""The broker's running figures: plain counters, raised a batch at a time."""
+"""The broker's counters, incremented once per batch."""
 
 from __future__ import annotations
 
 from collections import deque
 
 COMMIT_TIMES = 10_000
-"""Commits of which it is remembered how long they took."""
+"""Commits whose duration is remembered."""
 
 
 class Figures:
-    """Counters since the start, and a few of the present."""
+    """Counters since the start, and some current values."""
 
     __slots__ = (
         "bytes_received",
@@ -46,38 +46,38 @@ class Figures:
         self.clients_expired = 0
         self.clients_maximum = 0
         self.commit_times: deque[float] = deque(maxlen=COMMIT_TIMES)
-        """Seconds that each of the last commits took; whoever has looked at them takes them out."""
+        """Duration of each of the last commits in seconds; the reader removes them."""
         self.connections = 0
-        """Clients connected now."""
+        """Connected clients."""
         self.connections_accepted = 0
         self.connections_refused = 0
         self.log_bytes = 0
-        """Bytes of messages, as they came, that were written to the log."""
+        """Bytes of messages, as received, that were written to the log."""
         self.log_commits = 0
         self.log_lost = 0
-        """Messages with QoS 0 that the log could not keep, as the disk did not take them."""
+        """QoS 0 messages that could not be written to the log."""
         self.log_messages = 0
         """Messages that were written to the log."""
         self.longest_block = 0.0
-        """The longest time, in seconds, that the event loop was busy with one thing."""
+        """The longest time, in seconds, for which one task blocked the event loop."""
         self.longest_log_block = 0.0
-        """The same, for what the log had to be done in the event loop: routing and acknowledging."""
+        """The same, for the log's work in the event loop: routing and acknowledging."""
         self.messages_dropped = 0
-        """Messages not sent to a client: its share of memory was full, or it takes none so large."""
+        """Messages not sent to a client: its buffer was full, or the message was too large for it."""
         self.messages_stored = 0
-        """Messages that wait in sessions' queues now."""
+        """Messages in sessions' queues."""
         self.packets_received = 0
-        """Packets other than PUBLISH."""
+        """Received packets other than PUBLISH."""
         self.packets_sent = 0
-        """Packets other than PUBLISH."""
+        """Sent packets other than PUBLISH."""
         self.publish_bytes_received = 0
         self.publish_bytes_sent = 0
         self.publish_received = 0
         self.publish_sent = 0
         self.publishers_throttled = 0
-        """Times that a publisher had to wait, as its user's rate quota was spent."""
+        """Times that a publisher was throttled by its user's rate quota."""
         self.quota_refused = 0
-        """Connections, subscriptions, consumers, messages and reads that a user's quota refused."""
+        """Connections, subscriptions, consumers, messages and reads refused by a user's quota."""
         self.retained_refused = 0
         self.sessions_behind = 0
-        """Clients connected now that are sent messages from the log: they were away, or are too slow."""
+        """Connected clients that read from the log, because they were away or are slow."""

@@ -1,9 +1,10 @@
-"""Those who read the log: from a position, through filters, until they have caught up with what comes in.
+"""Followers: read the log from a position until they have caught up with new messages.
 
-A session that was away or is slow, a subscription that asked for the past, a shared subscription that no one
-had room for: to each the log is read a piece at a time, as there is room; no more than a piece is in memory.
-They have caught up when they have been given everything that was routed; the next message to be routed is
-theirs as it comes. As all this happens in one thread, nothing can come in between.
+Three kinds exist: for a session that was away or is slow, for a subscription that requests past messages, and
+for a shared group without room. The log is read a piece at a time, as the reader has room, and at most one
+piece is in memory. A follower has caught up when it has delivered everything that was routed; from then on
+its reader takes messages as they are routed. All of this runs in one thread, so no message can slip in
+between.
 """
 
 from __future__ import annotations
@@ -23,63 +24,63 @@ if TYPE_CHECKING:
     from pyrite.broker.subscriptions import Subscription
 
 
-ROUNDS = 8
-TAKEN_TOGETHER = 16
-"""Batches that are taken between two looks at the clock."""
-LITTLE = 1_000
-"""Messages that may be read in the broker's own thread, after so many rounds of reading."""
-A_MOMENT = 0.1
-"""Seconds after which it is looked again whether there is room."""
-OVERHEAD = 64
-"""More bytes than a packet has besides topic and payload, mostly."""
+ROUNDS_BEFORE_INLINE = 8
+BATCHES_PER_CLOCK = 16
+"""Batches taken between two readings of the clock."""
+MAX_INLINE_BACKLOG = 1_000
+"""After so many rounds of reading, a backlog below this many messages is read in the broker's thread."""
+RETRY_INTERVAL = 0.1
+"""Seconds between two checks for room."""
+PACKET_OVERHEAD = 64
+"""Upper estimate of the bytes of a packet besides topic and payload."""
 
 
 class Follower:
-    """Reads streams from positions on, and gives what is found to someone who may have no room at times."""
+    """Reads streams from given positions, and delivers messages as its reader has room."""
 
     all_at_once = False
-    """Whether a stream that was caught up with must be read on until all are."""
+    """Whether to keep reading a stream that has caught up until all streams have."""
 
     def __init__(self, broker: Broker, positions: dict[Stream, int]) -> None:
         self.broker = broker
         self.positions = positions
-        """From where on each stream is still to be read; those caught up with are not in it."""
+        """The next offset of each stream; streams that have caught up are removed."""
         self._waiting: deque[Batch] = deque()
-        """What was read and not yet taken."""
+        """Batches that were read and not taken yet."""
         self._reading = False
         self._stopped = False
-        self._pumping = False
-        self._will_pump = False
-        """Whether another turn comes for what was read."""
+        self._is_reading_on = False
+        self._will_read_on = False
+        """Whether another turn has been requested."""
         self._rounds = 0
 
     def stop(self) -> None:
-        """Read no more; what is being read now is for no one."""
+        """Stop reading, and discard what is being read."""
         self._stopped = True
         self.positions.update(self.reached_positions())
         self._waiting.clear()
 
     def reached_positions(self) -> dict[Stream, int]:
-        """Return up to where what was read has been taken."""
+        """Return the offset of each stream up to which messages were taken."""
         reached = dict(self.positions)
         for batch in self._waiting:
             if batch.stream is not None:
                 reached[batch.stream] = min(batch.offset, reached.get(batch.stream, batch.offset))
         return reached
 
-    def pump(self) -> None:
-        """Go on reading, if there is room and nothing is being read."""
-        if self._pumping:
+    def read_on(self) -> None:
+        """Read on, if the reader has room and no read is in progress."""
+        if self._is_reading_on:
             return
-        self._pumping = True
+        self._is_reading_on = True
         clock = self.broker.clock
         until, count = clock() + TURN if self._waiting else 0.0, 0
         try:
             while not self._stopped and not self._reading and self.has_room():
                 if self._waiting:
                     count += 1
-                    if count % TAKEN_TOGETHER == 0 and clock() > until:
-                        self._pump_later()
+                    if count % BATCHES_PER_CLOCK == 0 and clock() > until:
+                        self._read_on_later()
                         return
                     self._take_one()
                     continue
@@ -92,17 +93,17 @@ class Follower:
                     self._stopped = True
                     self.caught_up()
         finally:
-            self._pumping = False
+            self._is_reading_on = False
 
-    def _pump_later(self) -> None:
-        """Go on in another turn: what was read takes longer than one."""
-        if not self._will_pump:
-            self._will_pump = True
-            self.broker.turns.soon(self._pump_again)
+    def _read_on_later(self) -> None:
+        """Continue in another turn."""
+        if not self._will_read_on:
+            self._will_read_on = True
+            self.broker.turns.soon(self._read_on_again)
 
-    def _pump_again(self) -> None:
-        self._will_pump = False
-        self.pump()
+    def _read_on_again(self) -> None:
+        self._will_read_on = False
+        self.read_on()
 
     def _take_one(self) -> None:
         batch = self._waiting[0]
@@ -116,7 +117,7 @@ class Follower:
             self._waiting[0] = batch.part(taken, batch.count)
 
     def _behind(self) -> tuple[Stream, int] | None:
-        """Return a stream of which there is more to read, and from where on; the others are live now."""
+        """Return a stream with a backlog and its next offset; mark the other streams as caught up."""
         for stream, position in list(self.positions.items()):
             if position < stream.routed:
                 return stream, position
@@ -133,47 +134,51 @@ class Follower:
             if not self._stopped:
                 self.positions[stream] = piece.next_offset
                 self._waiting.extend(piece.batches)
-                self.pump()
+                self.read_on()
 
-        # Of several busy streams one would always be a little behind, were the last of it not read at once.
+        # Among several busy streams one is always slightly behind, unless its last messages are read at once.
         self._rounds += 1
-        last = self.all_at_once and self._rounds > ROUNDS and stream.routed - position < LITTLE
+        last = (
+            self.all_at_once
+            and self._rounds > ROUNDS_BEFORE_INLINE
+            and stream.routed - position < MAX_INLINE_BACKLOG
+        )
         self.broker.journal.read(
             stream, position, stream.routed, self.wanted(), answer, self.asker(), at_once=last
         )
 
-    # What kinds of followers differ in
+    # To be implemented by each kind of follower
 
     def settle(self) -> None:
-        """Have what was routed so far pass by those for whom the log is read: they have read it there."""
+        """Finish pending fan-outs to the reader, which has read those messages from the log."""
 
     def wanted(self) -> Wanted:
-        """Return which messages to look for."""
+        """Return which messages to read."""
         raise NotImplementedError
 
     def asker(self) -> Asker:
-        """Return for whom the log is read."""
+        """Return the user for whom the log is read."""
         raise NotImplementedError
 
     def has_room(self) -> bool:
-        """Tell whether more can be taken."""
+        """Return whether the reader can take more messages."""
         raise NotImplementedError
 
     def take(self, batch: Batch) -> int:
-        """Take a batch, and return how many of its messages were taken."""
+        """Deliver a batch; return how many of its messages were taken."""
         raise NotImplementedError
 
     def may_go_live(self) -> bool:
-        """Tell whether what comes in can be taken, as all has been read; else `pump` is called again."""
+        """Return whether the reader can switch to new messages; otherwise, call again later."""
         return True
 
     def caught_up(self) -> None:
-        """Go on with what comes in."""
+        """Switch the reader to new messages."""
         raise NotImplementedError
 
 
 class CatchUp(Follower):
-    """Sends a session what it missed while it was away, or too slow. Its positions are the session's."""
+    """Sends a session the messages it missed while away or slow. Shares the session's positions."""
 
     def __init__(self, broker: Broker, session: Session) -> None:
         assert session.positions is not None
@@ -198,32 +203,32 @@ class CatchUp(Follower):
         return self._session.asker
 
     def settle(self) -> None:
-        """Have what was routed so far pass by the session."""
+        """Finish pending fan-outs to the session."""
         self.broker.fan_outs.settle(self._session)
 
     def has_room(self) -> bool:
-        """Tell whether the session can take more."""
+        """Return whether the session can take more messages."""
         return self._session.has_room
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         super().stop()
         self.broker.figures.sessions_behind -= 1
 
     def take(self, batch: Batch) -> int:
-        """Send a batch to the session, or have it wait there."""
+        """Deliver a batch to the session."""
         self._session.deliver_missed(batch)
         return batch.count
 
     def caught_up(self) -> None:
-        """Have the session take messages as they come."""
+        """Let the session take messages as they are routed."""
         self.broker.figures.sessions_behind -= 1
         self._session.positions = None
         self._session.follower = None
 
 
 class Replay(Follower):
-    """Sends a subscription the past, before it takes part in what comes in."""
+    """Sends a subscription past messages, before new ones."""
 
     all_at_once = True  # the subscription goes live as a whole
 
@@ -239,14 +244,14 @@ class Replay(Follower):
         super().__init__(broker, positions)
         self.slot = NO_SLOT
         self._until = until
-        """Up to where a stream must have been routed first: there is something in it that was not sent."""
+        """A stream, and the offset up to which it must be routed first: a message before it was not sent."""
         self.key = key
         self.subscription = subscription
         self._seen = seen or {}
         """Offsets below which QoS 0 messages were sent already, before the subscription fell behind."""
         self.reached = dict(positions)
-        """Up to where messages have been sent: what is saved."""
-        subscription.aside = True
+        """Offsets up to which messages have been sent: this is saved."""
+        subscription.keeps_cursor = True
         subscription.replay = self
 
     def wanted(self) -> Wanted:
@@ -258,9 +263,10 @@ class Replay(Follower):
         return self.subscription.session.asker
 
     def has_room(self) -> bool:
-        """Tell whether the session can take more, and the client's connection too.
+        """Return whether both the session and the client's connection can take more messages.
 
-        Nothing may wait in the session when the subscription goes live: it would not be known to be unsent.
+        When the subscription goes live, its session's queue must be empty: queued messages would not be
+        known to be unsent.
         """
         session = self.subscription.session
         link = session.link
@@ -269,11 +275,11 @@ class Replay(Follower):
         return not self._waiting or self._fits(self._waiting[0].part(0, 1))
 
     def _fits(self, batch: Batch) -> bool:
-        """Tell whether the client's connection takes messages now; one that waits for nothing takes any."""
+        """Return whether the client's connection has room for a batch; an empty output buffer takes any."""
         link = self.subscription.session.link
         if link is None:
             return False
-        size = batch.count * (batch.stride + OVERHEAD + len(batch.topic))
+        size = batch.count * (batch.stride + PACKET_OVERHEAD + len(batch.topic))
         return link.room >= size or link.room == self.broker.limits.max_waiting_bytes
 
     def take(self, batch: Batch) -> int:
@@ -291,25 +297,27 @@ class Replay(Follower):
         if batch.qos == 0 and seen > 0:
             return min(seen, batch.count)
         assert session.link is not None
-        count = min(batch.count, max(1, session.link.room // (batch.stride + OVERHEAD + len(batch.topic))))
-        session.link.forward(batch.part(0, count), subscription)
+        count = min(
+            batch.count, max(1, session.link.room // (batch.stride + PACKET_OVERHEAD + len(batch.topic)))
+        )
+        session.link.send_qos0(batch.part(0, count), subscription)
         if not session.queue.messages:
             self.reached[stream] = batch.offset + count
         return count
 
     def sent(self, stream: Stream, offset: int) -> None:
-        """Note how far the client has been sent messages, for the case of a crash."""
+        """Save how far the client has been sent messages, in case of a crash."""
         self.reached[stream] = offset
         self.broker.journal.state.save_subscription(self.subscription.session, self.key, self.subscription)
 
     def again(self) -> Replay:
-        """Return what goes on where this one was stopped, when its client is back."""
+        """Return a replay that continues this stopped one, for the client's new connection."""
         return Replay(self.broker, self.key, self.subscription, dict(self.reached), self._seen, self._until)
 
     def succeeded_by(self, subscription: Subscription) -> Replay:
-        """Return what goes on for the subscription that comes in place of this one's.
+        """Return a replay that continues this one for a subscription that replaces this one's.
 
-        What this one has taken is still sent by the session, and counts for the successor.
+        The session still sends what this one has taken; its progress counts for the successor.
         """
         successor = Replay(self.broker, self.key, subscription, dict(self.positions), self._seen, self._until)
         successor.reached = self.reached
@@ -317,7 +325,7 @@ class Replay(Follower):
         return successor
 
     def _unrouted(self) -> list[Batch]:
-        """Return what is on its way into the log, was given to others already, and is not to be left out."""
+        """Return wanted batches that were delivered to others, but cannot be read from the log yet."""
         subscription, wanted = self.subscription, self.wanted()
         return [
             part.part(max(0, self._seen.get(stream, 0) - part.offset), part.count)
@@ -330,18 +338,18 @@ class Replay(Follower):
         ]
 
     def may_go_live(self) -> bool:
-        """Tell whether there is room for what is on its way into the log; else it is read from there."""
+        """Return whether there is room for batches that are not in the log yet; if not, check again later."""
         link = self.subscription.session.link
         waits = self._until is not None and self._until[0].routed < self._until[1]
-        size = sum(one.count * (one.stride + OVERHEAD + len(one.topic)) for one in self._unrouted())
+        size = sum(one.count * (one.stride + PACKET_OVERHEAD + len(one.topic)) for one in self._unrouted())
         if not waits and link is not None and (not size or size <= link.room):
             return True
-        self.broker.timers.set(self, self.broker.now + A_MOMENT)
+        self.broker.timers.set(self, self.broker.now + RETRY_INTERVAL)
         return False
 
     def due(self) -> None:
-        """Look again."""
-        self.pump()
+        """Check for room again."""
+        self.read_on()
 
     def stop(self) -> None:
         """Read no more."""
@@ -349,17 +357,17 @@ class Replay(Follower):
         self.broker.timers.cancel(self)
 
     def caught_up(self) -> None:
-        """Send what is on its way into the log and was routed already, and take part from now on."""
+        """Send batches that were routed but are not in the log yet, then make the subscription live."""
         link = self.subscription.session.link
         for part in self._unrouted():
             if link is not None:
-                link.forward(part, self.subscription)
+                link.send_qos0(part, self.subscription)
         self.broker.timers.cancel(self)
         self.broker.following.go_live(self.key, self.subscription)
 
 
 class GroupReader(Follower):
-    """Deals the members of a shared subscription what none of them had room for, or was there for."""
+    """Delivers to a shared group the messages for which no member had room."""
 
     def __init__(self, broker: Broker, group: SharedGroup) -> None:
         super().__init__(broker, group.positions)
@@ -370,28 +378,28 @@ class GroupReader(Follower):
         return Wanted([self._group.topic_filter], least_qos=1)
 
     def asker(self) -> Asker:
-        """Return the user of a member: whoever is in a group has its messages read for all of it."""
+        """Return the user of a member, for whom the log is read on behalf of the whole group."""
         member = next(iter(self._group.members), None)
         user = "" if member is None else member.session.asker.user
         return Asker(user, self._group.topic_filter.decode("utf-8", "replace"))
 
     def settle(self) -> None:
-        """Have what was routed so far pass by the group."""
+        """Finish pending fan-outs to the group."""
         self.broker.fan_outs.settle_group(self._group)
 
     def has_room(self) -> bool:
-        """Tell whether any member can take more."""
+        """Return whether any member can take more messages."""
         return any(member.session.capacity for member in self._group.members)
 
-    def pump(self) -> None:
-        """Deal what came back first, then what is in the log."""
+    def read_on(self) -> None:
+        """Deliver returned messages first, then those in the log."""
         group = self._group
         clock = self.broker.clock
         until, count = clock() + TURN if group.returned else 0.0, 0
         while group.returned and self.has_room():
             count += 1
-            if count % TAKEN_TOGETHER == 0 and clock() > until:
-                self._pump_later()
+            if count % BATCHES_PER_CLOCK == 0 and clock() > until:
+                self._read_on_later()
                 return
             batch = group.returned[0]
             if batch.absent:
@@ -403,10 +411,10 @@ class GroupReader(Follower):
                 group.returned[0] = batch.part(taken, batch.count)
                 return
             del group.returned[0]
-        super().pump()
+        super().read_on()
 
     def _fetch(self, place: Batch) -> None:
-        """Read what came back as a mere place in the log."""
+        """Read a returned message of which only the offset is known."""
         assert place.stream is not None
         if self._reading:
             return
@@ -417,15 +425,15 @@ class GroupReader(Follower):
             if place in self._group.returned:
                 at = self._group.returned.index(place)
                 self._group.returned[at : at + 1] = found.values()
-            self.pump()
+            self.read_on()
 
         offsets = range(place.offset, place.offset + place.count)
         self.broker.journal.fetch(place.stream, offsets, fetched, self.asker())
 
     def take(self, batch: Batch) -> int:
-        """Deal a batch to the members that have room."""
+        """Deliver a batch to members with room."""
         return self.broker.groups.deliver_with_room(batch, self._group)
 
     def caught_up(self) -> None:
-        """Have the group take messages as they are routed."""
+        """Let the group take messages as they are routed."""
         self.broker.groups.caught_up(self._group)

@@ -27,11 +27,11 @@ class Following:
     def catch_up(self, session: Session) -> None:
         """Deliver to a connected session the messages that it missed."""
         if not any(one.qos and one.group is None for one in session.subscriptions.values()):
-            session.positions = None  # a session that was away gets no QoS 0
+            session.positions = None  # a session that was away does not get QoS 0
             return
         if session.follower is None:
             session.follower = CatchUp(self._broker, session)
-        session.follower.pump()
+        session.follower.read_on()
 
     def replay(
         self,
@@ -47,7 +47,7 @@ class Following:
         session = subscription.session
         session.add_replay(replay)
         self._broker.subscribing.save(key, subscription)
-        replay.pump()
+        replay.read_on()
 
     def replay_from(self, key: bytes, subscription: Subscription, position: Position) -> None:
         """Replay to a subscription from a position that the client asked for, then make it live."""
@@ -85,14 +85,14 @@ class Following:
         for replay in replays:
             again = replay.again()
             session.add_replay(again)
-            again.pump()
+            again.read_on()
 
     def go_live(self, key: bytes, subscription: Subscription) -> None:
         """Deliver new messages to a subscription whose replay has caught up."""
         broker, session = self._broker, subscription.session
         session.remove_replay(subscription.replay)
         subscription.replay = None
-        subscription.aside = False
+        subscription.keeps_cursor = False
         subscription.since = {stream: stream.routed for stream in broker.journal.streams}
         broker.subscriptions.add(subscription)
         broker.subscribing.save(key, subscription)

@@ -78,7 +78,7 @@ class SharedGroups:
         if group.reader is None:
             group.reader = GroupReader(self._broker, group)
         self._broker.journal.state.save_group(group)
-        group.reader.pump()
+        group.reader.read_on()
 
     def caught_up(self, group: SharedGroup) -> None:
         """Have a group take messages as they are routed."""

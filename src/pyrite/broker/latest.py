@@ -1,4 +1,4 @@
-"""The newest message of each topic, for a session that wants no other."""
+"""The newest message of each topic, for subscriptions with `latest`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Latest:
-    """What waits for a client's acknowledgement: of each topic the newest message, and never another."""
+    """The newest message of each topic that waits for a client's acknowledgement."""
 
     __slots__ = ("_limits", "_size", "values")
 
@@ -23,9 +23,9 @@ class Latest:
         self.values: dict[bytes, Batch] = {}
 
     def put(self, batch: Batch) -> int:
-        """Have the last message of a batch of one topic wait; return how many messages it replaces.
+        """Keep the last message of a batch of one topic; return the number of messages that it replaces.
 
-        One of a topic that there is no room for is not kept, and counts as replaced itself.
+        Without room, the message is dropped and counts as replaced.
         """
         newest = batch.part(batch.count - 1, batch.count)
         before = self.values.get(batch.topic)
@@ -40,13 +40,13 @@ class Latest:
         return batch.count - (before is None)
 
     def remove(self, topic: bytes) -> None:
-        """Forget what waits for a topic."""
+        """Forget the message of a topic."""
         value = self.values.pop(topic, None)
         if value is not None:
             self._size -= value.stride
 
     def remove_matching(self, topic_filter: bytes) -> Iterator[None]:
-        """Forget what waits now for the topics of a filter, a topic at each step."""
+        """Forget the messages of topics that match a filter, one topic in each step."""
         return self._remove(topic_filter, list(self.values), list(self.values.values()))
 
     def _remove(self, topic_filter: bytes, topics: list[bytes], values: list[Batch]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""How much of everything one client, or all together, may take."""
+"""The limits of one client, and of all clients together."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Limits:
     max_connections_per_address: int = 100_000
     """Connections at one time from one IP address."""
     before_login: int = 64 * 1024
-    """Bytes of a packet or line from a client that has not logged in, and bytes that are read from it at a
-    time."""
+    """Largest packet or line, in bytes, from a client that has not logged in; also the most that is read
+    from it at a time."""
     connect_timeout: float = 10.0
-    """Seconds in which a new connection must have sent its CONNECT."""
+    """Seconds within which a new connection must send its CONNECT."""
     max_inflight: int = 4_000
-    """Messages in flight to one client, if it does not ask for fewer itself (at most 65,535)."""
+    """Messages in flight to one client, unless it requests fewer (at most 65,535)."""
     receive_maximum: int = 65_535
-    """QoS 1 and 2 messages that one client may have unacknowledged towards the broker."""
+    """QoS 1 and 2 messages of one publisher that the broker has not acknowledged."""
     max_subscriptions_per_client: int = 10_000
     """Subscriptions of one session."""
     max_topic_levels: int = 128
@@ -37,14 +37,14 @@ class Limits:
     retained_bytes: int = 1024 * MIB
     """Bytes of retained messages in all: topics, payloads and properties."""
     max_waiting_bytes: int = 16 * MIB
-    """Bytes that may wait for one slow client. QoS 0 beyond it is dropped and counted."""
+    """Bytes that may wait for one slow client. Further QoS 0 messages are dropped and counted."""
     max_queued_messages: int = 100_000
-    """QoS 1 and 2 messages that may wait for one session, slow or away. Beyond it, new ones are dropped."""
+    """QoS 1 and 2 messages that may wait for one session, slow or away. Further ones are dropped."""
     max_queued_bytes: int = 64 * MIB
     """Bytes of QoS 1 and 2 messages that may wait for one session."""
     max_buffered_bytes: int = MIB
     """Bytes of QoS 1 and 2 messages that wait in memory for one slow client; the rest waits in the log."""
     max_sessions: int = 1_000_000
-    """Sessions, connected or not. Beyond it, new clients are refused."""
+    """Sessions, connected or not. Further clients are refused."""
     max_staged_bytes: int = 16 * 1024 * MIB
-    """Bytes that the sinks of one user may have staged and not committed, where users are told apart."""
+    """Bytes that the sinks of one user may have staged and not committed, if users are authenticated."""

@@ -86,7 +86,7 @@ class Link:
         """Return whether the batch's bytes can be sent to this client unchanged, except message ids."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, target: Subscription) -> None:
+    def send_qos0(self, batch: Batch, target: Subscription) -> None:
         """Send a whole batch with QoS 0; without room, leave it in the log, or drop and count it."""
         raise NotImplementedError
 

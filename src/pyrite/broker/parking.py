@@ -28,7 +28,7 @@ def park(session: Session) -> None:
 def _park(session: Session, positions: dict[Stream, int]) -> Iterator[None]:
     def keep(batch: Batch, qos: int, target: Subscription) -> tuple[Queued, ...]:
         stream = batch.stream
-        if stream is None or (target.aside and target.replay is None):
+        if stream is None or (target.keeps_cursor and target.replay is None):
             return ((batch, qos, target),)
         if target.replay is None:  # a replay reads again what was not sent
             positions[stream] = min(batch.offset, positions.get(stream, batch.offset))

@@ -1,7 +1,7 @@
-"""What a consumer was given and has not acknowledged: when it is due again, and which of it has changed.
+"""Pending messages: fetched by a consumer and not acknowledged.
 
-It is kept in blocks, a bit for each message of 256 that lie one after the other in the log. So what is to be
-written down of some messages does not grow with how many others there are.
+Changes are recorded in blocks, with a bit for each of 256 consecutive offsets. So the size of a record does
+not depend on the number of other pending messages.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 from pyrite.broker.journal import Stream
 
 BLOCK = 256
-"""Offsets of a block."""
+"""Offsets in a block."""
 
 Block = tuple[Stream, int]
-"""Where a block lies: in which stream, and after how many others."""
+"""The stream of a block, and its number there."""
 
 
 class Place(NamedTuple):
-    """Where a message lies: in which stream, at which offset. As text it is what a client acknowledges."""
+    """A message's stream and offset. Clients acknowledge its text form."""
 
     stream: Stream
     offset: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Pending:
-    """The places of messages, those that are due first in front."""
+    """The pending messages of a consumer, ordered by when they are due for redelivery."""
 
     def __init__(self) -> None:
         self._due: dict[Place, float] = {}
@@ -46,13 +46,13 @@ class Pending:
         return place in self._due
 
     def add(self, place: Place, due: float) -> None:
-        """Note that a message was given out, perhaps again; nothing else is due later."""
+        """Record that a message was delivered, perhaps again; no other message is due later."""
         if self._due.pop(place, None) is None:
             self._flip(place)
         self._due[place] = due
 
     def discard(self, place: Place) -> bool:
-        """Forget a message; tell whether it was there."""
+        """Remove a message; return whether it was pending."""
         if self._due.pop(place, None) is None:
             return False
         self._flip(place)
@@ -69,7 +69,7 @@ class Pending:
         self._changed[block] = None
 
     def overdue(self, now: float, most: int) -> list[Place]:
-        """Return the messages that are to be given out again, the first of them if there are many."""
+        """Return up to `most` messages that are due for redelivery."""
         found: list[Place] = []
         for place, due in self._due.items():
             if due > now or len(found) == most:
@@ -78,17 +78,17 @@ class Pending:
         return found
 
     def next_due(self) -> float | None:
-        """Return when the first message is to be given out again; None if nothing is pending."""
+        """Return when the first message is due for redelivery; None if nothing is pending."""
         return next(iter(self._due.values()), None)
 
     def take_changed(self) -> Iterator[tuple[Block, int]]:
-        """Yield the blocks that have changed since they were last asked for, with their bits."""
+        """Yield the blocks that have changed since the last call, with their bits."""
         changed, self._changed = self._changed, {}
         for block in changed:
             yield block, self._blocks.get(block, 0)
 
     def restore(self, block: Block, bits: int) -> None:
-        """Bring back a block as it was; all of it is due."""
+        """Restore a block; all of its messages are due."""
         stream, number = block
         self._blocks[block] = bits
         for at in range(BLOCK):

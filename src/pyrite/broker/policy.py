@@ -181,5 +181,5 @@ class Policy:
             return None
         name = topic.decode()
         if catalog.policy == LISTED:
-            return Refusal(f"there is no topic {name!r} here: there are {catalog.names()}", False)
+            return Refusal(f"there is no topic {name!r} here; allowed topics: {catalog.names()}", False)
         return Refusal(f"there is no topic {name!r}: create it first", False)

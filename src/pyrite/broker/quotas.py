@@ -1,16 +1,16 @@
-"""Quotas: how much of what all users share each user may take.
+"""Quotas: each user's limits on shared resources.
 
-    [quotas.default]            each user who has no more specific quota
+    [quotas.default]            each user without a more specific quota
     sessions = 1000
     [quotas.group.devices]      each member of a group
     message_rate = 10
     [quotas.user.ann]           one user
     sessions = "unlimited"
 
-The most specific setting wins, key by key: user, group (the most generous of several), default. Where nothing
-is set, one user may take half of each global limit. A user is known by name where names are checked. Clients
-without a name, and all clients of a broker that lets everyone in, are counted by their address; from this
-machine they have no quota unless [quotas.default] sets one.
+The most specific setting wins, key by key: user, group (the most generous of several), default. Without any,
+one user may take half of each global limit. Users are known by name if names are authenticated. Clients
+without a name, and all clients of a broker that lets everyone in, are counted by address; those on this
+machine have no quota unless [quotas.default] sets one.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 MAX_CONSUMERS = 10_000
 """Consumers of all users together."""
 DEFAULT_READS = 100
-"""Concurrent reads of a user for whom nothing is set."""
-SWEEP = 1.0
-"""Seconds between two looks for accounts that can be forgotten."""
-SWEPT = 200
-"""Accounts that are looked at each time."""
+"""Concurrent reads of a user without a setting."""
+SWEEP_INTERVAL = 1.0
+"""Seconds between two searches for idle accounts."""
+MAX_SWEPT = 200
+"""Accounts examined in one search."""
 LOCAL = "unix"
-"""The address of clients that come over a Unix socket."""
+"""The address of clients of a Unix socket."""
 
 
 @dataclass(slots=True)
 class Quota:
-    """One table of [quotas]. A number of at least 0 (rates: more than 0), or "unlimited"."""
+    """One table of [quotas]: numbers of at least 0 (rates: more than 0), or "unlimited"."""
 
     sessions: float | None = None
     """Sessions, connected or not."""
@@ -63,9 +63,9 @@ class Quota:
     stored_bytes: float | None = None
     """Bytes in the log."""
     message_rate: float | None = None
-    """Messages a second that a user may publish."""
+    """Messages per second that a user may publish."""
     byte_rate: float | None = None
-    """Bytes a second that a user may publish."""
+    """Bytes per second that a user may publish."""
     concurrent_reads: float | None = None
     """Reads of the log and waiting pulls at one time, over HTTP and Flight."""
 
@@ -75,11 +75,11 @@ class QuotaOptions:
     """The [quotas] tables."""
 
     default: Quota = field(default_factory=Quota)
-    """For each user, where neither its own table nor that of a group says otherwise."""
+    """For each user, unless the user's own table or that of a group says otherwise."""
     user: dict[str, Quota] = field(default_factory=dict)
     """By user name."""
     group: dict[str, Quota] = field(default_factory=dict)
-    """By group: for each of its members."""
+    """By group, for each of its members."""
 
 
 assert tuple(one.name for one in fields(Quota)) == QUOTAS
@@ -92,31 +92,31 @@ class Quotas:
         self._broker = broker
         self._options = options
         self.accounts: SortedDict[str, Account] = SortedDict()
-        """By key, in order: for lists of them, some at a time."""
+        """By key, in order, for lists in pages."""
         self.max_connections = broker.limits.max_connections
-        """Connections that there can be at one time: files that may be open bound them, too."""
+        """The maximum number of connections, which the limit on open files may reduce."""
         self.slot = NO_SLOT
         self._swept = ""
-        broker.timers.set(self, broker.now + SWEEP)
+        broker.timers.set(self, broker.now + SWEEP_INTERVAL)
 
-    # Who is who
+    # Accounts
 
     def account_of(self, who: Credentials) -> Account:
-        """Return the account that a client's use is counted for."""
+        """Return the account of a client."""
         access = self._broker.access
         if who.username is None or type(access).authenticate is Access.authenticate:
             return self._account(f"address:{_network(who.address)}", frozenset())
         return self._account(f"user:{who.username}", who.groups)
 
     def restored(self, key: str | None) -> Account | None:
-        """Return the account that something belongs to that was kept in the state."""
+        """Return the account with a key from the stored state."""
         if key is None:
             return None
         known: Account | None = self.accounts.get(key)
         return known or self._account(key, frozenset())
 
     def kept(self, account: Account | None) -> Account | None:
-        """Return an account that something is counted for from now on; it may have been forgotten."""
+        """Return an account that is about to be used: it may have been forgotten meanwhile."""
         return None if account is None else self.accounts.setdefault(account.key, account)
 
     def _account(self, key: str, groups: frozenset[str]) -> Account:
@@ -129,15 +129,15 @@ class Quotas:
             account.set_limits(self._limits_of(account))
         return account
 
-    # Which quotas apply
+    # Quotas in force
 
     def replace(self, options: QuotaOptions) -> None:
-        """Put other quotas in force, at once, for everyone."""
+        """Replace the quotas of all accounts at once."""
         self._options = options
         self.access_changed()
 
     def access_changed(self) -> None:
-        """Find out anew which quotas apply to whom: users may be in other groups."""
+        """Determine all quotas again, in turns: users may have changed groups."""
         self._broker.turns.work_through(self._renew())
 
     def _renew(self) -> Iterator[None]:
@@ -170,7 +170,7 @@ class Quotas:
         return found
 
     def _shares(self, account: Account) -> dict[str, float]:
-        """Return what one user may take where nothing is set: half of what there is for all."""
+        """Return the quotas of an account without settings: half of each global limit."""
         reads: dict[str, float] = {"concurrent_reads": DEFAULT_READS}
         if account.address is not None and (account.address == LOCAL or is_loopback(account.address)):
             return reads
@@ -184,7 +184,7 @@ class Quotas:
         }
         return reads | {name: max(1, number // 2) for name, number in in_all.items()}
 
-    # What may be had
+    # Refusals
 
     def session_refusal(self, account: Account, client_id: str) -> str:
         """Return why a client may not connect with an id; empty if it may."""
@@ -205,16 +205,16 @@ class Quotas:
         return refusal
 
     def refusal(self, account: Account | None, name: str, more: int = 1) -> str:
-        """Return why an account may not have `more` of something, and count that; empty if it may."""
+        """Return why an account may not have `more` of a quota, and count the refusal; empty if it may."""
         refusal = "" if account is None else account.refusal(name, more)
         if refusal:
             self._broker.figures.quota_refused += 1
         return refusal
 
-    # Whose a session is
+    # Owners
 
     def own(self, session: Session, account: Account | None) -> None:
-        """Count a session, with its subscriptions, for an account, and no longer for the one before."""
+        """Move a session with its subscriptions from its present account to another."""
         before, account = session.account, self.kept(account)
         if before is account:
             return
@@ -229,12 +229,12 @@ class Quotas:
             session.link.meter = None if account is None else account.meter
 
     def following(self, after: str | None) -> Iterator[str]:
-        """Yield the keys of accounts after one, or all, in order."""
+        """Yield the keys of the accounts after one, or of all accounts, in order."""
         keys: Iterator[str] = self.accounts.irange(after, None, (False, True))
         return keys
 
     def due(self) -> None:
-        """Forget some accounts that use nothing, and let go of what the log no longer keeps."""
+        """Forget some idle accounts, and subtract messages that retention has dropped."""
         looked_at = 0
         idle = []
         for key in self.accounts.irange(self._swept, None, (False, True)):
@@ -243,15 +243,15 @@ class Quotas:
             account.release_dropped()
             if account.is_idle:
                 idle.append(key)
-            if looked_at == SWEPT:
+            if looked_at == MAX_SWEPT:
                 break
-        self._swept = key if looked_at == SWEPT else ""
+        self._swept = key if looked_at == MAX_SWEPT else ""
         for key in idle:
             self._broker.timers.cancel(self.accounts[key])
             del self.accounts[key]
-        self._broker.timers.set(self, self._broker.now + SWEEP)
+        self._broker.timers.set(self, self._broker.now + SWEEP_INTERVAL)
 
 
 def _network(address: str) -> str:
-    """Return what stands for an address: of IPv6, where one client has many, its network."""
+    """Return the network of an address: an IPv6 client has many addresses."""
     return address if is_loopback(address) else network_of(address)

@@ -24,14 +24,14 @@ def reassign(session: Session, ends: bool) -> Iterator[None]:
         yield
         part = _take_back(session, message_id, flight, ends)
         if part is not None:
-            _give_to_others(session, part, flight.target)
+            _redeliver(session, part, flight.target)
 
     def keep(batch: Batch, qos: int, target: Subscription) -> tuple[Queued, ...]:
         expired = batch.expires_at is not None and batch.expires_at <= session.broker.now
         if not expired and not _has_others(session, target, ends):
             return ((batch, qos, target),)
         if not expired:
-            _give_to_others(session, batch, target)
+            _redeliver(session, batch, target)
         return ()
 
     yield from session.queue.sift(keep)
@@ -81,7 +81,7 @@ def _take_back(session: Session, message_id: int, flight: Flight, ends: bool) ->
     return part
 
 
-def _give_to_others(session: Session, batch: Batch, target: Subscription | None) -> None:
+def _redeliver(session: Session, batch: Batch, target: Subscription | None) -> None:
     assert target is not None
     assert target.group is not None
     if batch.stream is None:

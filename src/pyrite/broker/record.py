@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyrite.broker import deliveries
-from pyrite.broker.deliveries import DONE, NOWHERE, POSITION, RECEIVED, SENT, SENT_ASIDE, SENT_SHARED
+from pyrite.broker.deliveries import DONE, NO_STREAM, POSITION, RECEIVED, SENT, SENT_KEPT_CURSOR, SENT_SHARED
 from pyrite.broker.fanout import lowest_offsets
 from pyrite.broker.inflight import RELEASED, SHARED, Flight
 
@@ -32,10 +32,10 @@ class DeliveryRecord:
         target, stream = flight.target, flight.batch.stream
         assert target is not None
         if stream is None:
-            self._add(SENT_ASIDE, flight.qos, flight.first_id, count, NOWHERE, 0)
+            self._add(SENT_KEPT_CURSOR, flight.qos, flight.first_id, count, NO_STREAM, 0)
             return
         offset = flight.batch.offset + flight.start
-        kind = SENT if not target.aside else SENT_ASIDE if target.group is None else SENT_SHARED
+        kind = SENT if not target.keeps_cursor else SENT_KEPT_CURSOR if target.group is None else SENT_SHARED
         self._add(kind, flight.qos, flight.first_id, count, stream.number, offset)
         if target.group is not None:
             self._session.broker.journal.state.save_group(target.group)
@@ -70,7 +70,7 @@ def snapshot(session: Session) -> bytes:
     if session.follower is not None:
         positions.update(session.follower.reached_positions())
     for batch, _, target in session.queue:
-        if batch.stream is not None and not target.aside:
+        if batch.stream is not None and not target.keeps_cursor:
             before = positions.get(batch.stream, batch.offset)
             positions[batch.stream] = min(before, batch.offset)
     steps = bytearray()
@@ -85,11 +85,11 @@ def snapshot(session: Session) -> bytes:
             continue
         asked = flight.target
         shared = asked is SHARED or (asked is not None and asked.group is not None)
-        kind = SENT_SHARED if shared else SENT_ASIDE
+        kind = SENT_SHARED if shared else SENT_KEPT_CURSOR
         lies_in = flight.batch.stream
         if lies_in is not None:
             offset = flight.batch.offset + flight.index(message_id)
             steps += deliveries.step(kind, flight.qos, message_id, 1, lies_in.number, offset)
         elif flight.qos == 2:
-            steps += deliveries.step(kind, 2, message_id, 1, NOWHERE, 0)
+            steps += deliveries.step(kind, 2, message_id, 1, NO_STREAM, 0)
     return bytes(steps + deliveries.steps(RECEIVED, released))

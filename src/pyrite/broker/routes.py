@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pyrite.broker.shared_group import SharedGroup
     from pyrite.broker.subscriptions import Subscription
 
-COSTLY = 8
+MAX_CHEAP_RECEIVERS = 8
 """Receivers above which delivering a message takes much longer than publishing it."""
-WIDE = 16
+MAX_PROMPT_RECEIVERS = 16
 """Receivers above which a delivery may take too long to be made at once."""
 MAX_CACHED_ROUTES = 100_000
 MIN_CACHED_ROUTES = 64
 """Routes that are not forgotten to save memory."""
-FORGOTTEN_TOGETHER = 1_024
+ROUTES_EVICTED = 1_024
 """Routes that are forgotten at a time, the oldest: finding the first of a dictionary takes time."""
 MAX_FORGETTING_STEPS = 512
 """Steps to find the routes that a changed subscription affects; beyond it, all are forgotten."""
@@ -67,8 +67,8 @@ class Route:
         self.stream = stream
         """The stream that captures these topics, if one does."""
         self.receivers = len(targets) + len(groups)
-        self.is_costly = self.receivers > COSTLY
-        self.is_wide = self.receivers > WIDE
+        self.is_costly = self.receivers > MAX_CHEAP_RECEIVERS
+        self.is_wide = self.receivers > MAX_PROMPT_RECEIVERS
         self.has_no_local = any(one.no_local for one in targets)
         """Whether delivering a message depends on its publisher."""
         self.last_publisher: str | None = None
@@ -133,7 +133,7 @@ class RouteCache:
         To find its first entry, a dictionary skips all removed entries before it: so routes are not forgotten
         one at a time.
         """
-        oldest = list(islice(self.routes, max(0, min(FORGOTTEN_TOGETHER, len(self.routes) - but))))
+        oldest = list(islice(self.routes, max(0, min(ROUTES_EVICTED, len(self.routes) - but))))
         for topic in oldest:
             self._forget(topic)
         return len(oldest)

@@ -53,7 +53,7 @@ class Sender:
         self._unsent = 0
         """Messages in flight that are sent when the record is committed."""
         self.is_pumping = False
-        """Whether `pump` goes on in a later turn."""
+        """Whether `send_waiting` goes on in a later turn."""
 
     @property
     def inflight_ids(self) -> Collection[int]:
@@ -113,7 +113,7 @@ class Sender:
             if self.record is None:
                 fits = link.send(batch, 0, 1, target, qos, message_id, False)
             else:
-                fits = self._transmit(link, flight, 1)
+                fits = self._record_and_send(link, flight, 1)
             if fits:
                 flights[message_id] = flight
                 inflight.size += len(batch.data)
@@ -125,13 +125,13 @@ class Sender:
             count = min(batch.count - sent, free, max(1, link.room // batch.stride))
             first_id, count = inflight.free_ids(count)
             flight = Flight(batch, sent, first_id, qos, target, count)
-            if not self._transmit(link, flight, count):
+            if not self._record_and_send(link, flight, count):
                 return batch.count  # [MQTT-3.1.2-25]: too large for this client, as if it had been sent
             inflight.add(flight, count)
             sent += count
         return sent
 
-    def _transmit(self, link: Link, flight: Flight, count: int) -> bool:
+    def _record_and_send(self, link: Link, flight: Flight, count: int) -> bool:
         """Record and send messages; return false if this client can never take them.
 
         With QoS 2, the id of a message is committed before the message is sent. Later messages wait for that.
@@ -177,7 +177,7 @@ class Sender:
         if link is None or (qos and not self.capacity):
             return 0
         if qos == 0:
-            link.forward(batch, target)
+            link.send_qos0(batch, target)
             return batch.count
         if not batch.mixed or link.takes_as_it_came(batch, target, qos):
             return self._send(batch, qos, target)
@@ -193,7 +193,7 @@ class Sender:
     def go_on(self) -> None:
         """Take a turn: send more of what waits."""
         self.is_pumping = False
-        self.pump()
+        self.send_waiting()
 
     def _is_turn_over(self, count: int, until: float) -> bool:
         """Return whether the rest, after `count` messages, waits for another turn; ask for one if so."""
@@ -203,7 +203,7 @@ class Sender:
         self.broker.turns.add(self)
         return True
 
-    def pump(self) -> None:
+    def send_waiting(self) -> None:
         """Send what waits, as far as window and link allow; in turns if it is much."""
         link = self.link
         if link is None or self.is_pumping:
@@ -211,7 +211,7 @@ class Sender:
         queue = self.queue
         until = self.broker.clock() + TURN if self.resend or queue.entries else 0.0
         if self.resend:
-            self._pump_resend(link, self.resend, until)
+            self._resend_waiting(link, self.resend, until)
         if self.resend is not None:
             return
         count = 0
@@ -231,9 +231,9 @@ class Sender:
                 queue.remove_first(sent)
             if sent < batch.count:
                 return
-        self.pump_followers()
+        self.read_backlog()
 
-    def pump_followers(self) -> None:
+    def read_backlog(self) -> None:
         """Read on in the log what waits there for the client."""
         raise NotImplementedError
 
@@ -241,7 +241,7 @@ class Sender:
         """Return whether messages wait in the log for the client, or for a shared group."""
         raise NotImplementedError
 
-    def _pump_resend(self, link: Link, waiting: deque[int], until: float) -> None:
+    def _resend_waiting(self, link: Link, waiting: deque[int], until: float) -> None:
         inflight = self.inflight
         assert inflight is not None
         flights = inflight.flights
@@ -277,7 +277,7 @@ class Sender:
         if self.record is not None:
             self.record.done(message_ids)
         if self.queue.entries or self.resend or self.has_backlog():
-            self.pump()
+            self.send_waiting()
 
     def complete(self, message_ids: Sequence[int]) -> None:
         """Handle PUBCOMP."""
@@ -288,7 +288,7 @@ class Sender:
         if self.record is not None:
             self.record.done(message_ids)
         if self.queue.entries or self.resend or self.has_backlog():
-            self.pump()
+            self.send_waiting()
 
     def received(self, message_ids: Sequence[int]) -> bool:
         """Handle PUBREC. Return false if any of the ids is unknown."""
@@ -303,7 +303,7 @@ class Sender:
         flight = self.inflight.flights.get(message_id) if self.inflight is not None else None
         if flight is not None:
             self.drop_flight(message_id, flight)
-        self.pump()
+        self.send_waiting()
 
     def drop_flight(self, message_id: int, flight: Flight) -> None:
         """Remove a message from the window and the record."""

@@ -65,13 +65,13 @@ class Session(Sender):
         "has_answers",
         "identity",
         "incoming",
-        "is_dealt_to",
         "latest",
         "positions",
         "pruned_as",
         "replays",
         "slot",
         "subscriptions",
+        "was_group_member",
         "will",
         "will_at",
     )
@@ -105,7 +105,7 @@ class Session(Sender):
         """The identity, and the version of the rules, for which all subscriptions are known to be allowed."""
         self.has_answers = False
         """Whether answers to requests were ever sent."""
-        self.is_dealt_to = False
+        self.was_group_member = False
         """Whether it was ever a member of a shared subscription."""
         self.chores: Chores | None = None
         """Work that is being done on the queue and on messages in flight."""
@@ -136,11 +136,11 @@ class Session(Sender):
         link = self.link
         if qos == 0:
             if link is not None:
-                link.forward(batch, target)
+                link.send_qos0(batch, target)
             elif target.latest and not self.has_ended:
                 self.keep_latest(batch)
             return
-        if self.positions is not None and batch.stream in self.positions and not target.aside:
+        if self.positions is not None and batch.stream in self.positions and not target.keeps_cursor:
             return  # it will be read from the log
         if batch.mixed and link is not None and not link.takes_as_it_came(batch, target, qos):
             for single in batch.parts():
@@ -159,7 +159,7 @@ class Session(Sender):
             if sent < batch.count:
                 self._enqueue(batch.part(sent, batch.count), qos, target)
         elif self.link is not None:
-            self.link.forward(batch, target)
+            self.link.send_qos0(batch, target)
 
     def deliver_missed(self, batch: Batch) -> None:
         """Deliver a batch that the session missed, as far as its subscriptions match."""
@@ -188,7 +188,7 @@ class Session(Sender):
             return
         broker, queue = self.broker, self.queue
         limits = broker.limits
-        if batch.stream is not None and not target.aside:
+        if batch.stream is not None and not target.keeps_cursor:
             if queue.bytes >= limits.max_buffered_bytes or self.link is None:
                 self.fall_behind(batch.stream, batch.offset)
                 return
@@ -216,16 +216,16 @@ class Session(Sender):
         """Return whether messages wait in the log for the client, or for a shared group."""
         return bool(self.follower or self.replays or self.broker.groups.behind)
 
-    def pump_followers(self) -> None:
+    def read_backlog(self) -> None:
         """Read on in the log what waits there for the client."""
         if self.follower is not None:
-            self.follower.pump()
+            self.follower.read_on()
         for replay in list(self.replays or ()):
-            replay.pump()
+            replay.read_on()
         if self.broker.groups.behind:
             for subscription in self.subscriptions.values():
                 if subscription.group is not None and subscription.group.reader is not None:
-                    subscription.group.reader.pump()
+                    subscription.group.reader.read_on()
 
     def add_replay(self, replay: Replay) -> None:
         if self.replays is None:
@@ -274,7 +274,7 @@ class Session(Sender):
         self.window = window
         self.expires_at = None
         self.will_at = None
-        if self.is_dealt_to:
+        if self.was_group_member:
             for subscription in self.subscriptions.values():
                 if subscription.group is not None:
                     subscription.group.came(subscription)
@@ -291,7 +291,7 @@ class Session(Sender):
         """Send everything in flight again, then what is queued, missed and replayed."""
         self.pruned_as = self.broker.policy.rights_of(self)
         self.resend = deque(self.inflight.flights) if self.inflight_messages and self.inflight else None
-        self.pump()
+        self.send_waiting()
         if self.positions is not None:
             self.broker.following.catch_up(self)
         self.broker.following.continue_replays(self)
@@ -304,7 +304,7 @@ class Session(Sender):
             self.resend = None
         else:
             self.chores.detached()
-        if self.is_dealt_to and not ends:  # a session that ends leaves its groups anyway
+        if self.was_group_member and not ends:  # a session that ends leaves its groups anyway
             for subscription in self.subscriptions.values():
                 if subscription.group is not None:
                     subscription.group.went(subscription)
@@ -313,7 +313,7 @@ class Session(Sender):
             self.follower = None
         for replay in self.replays or ():
             replay.stop()
-        if self.is_dealt_to and not ends:
+        if self.was_group_member and not ends:
             self.do(reassign(self, ends=False))
         park(self)
 
@@ -330,7 +330,7 @@ class Session(Sender):
         """Give unacknowledged messages of shared subscriptions to other members, and forget the rest."""
         if self.chores is not None:
             self.chores.then = None
-        groups = return_logged(self) if self.is_dealt_to else {}
+        groups = return_logged(self) if self.was_group_member else {}
         self.record = None
         self.do(self._end(groups))
 
@@ -339,7 +339,7 @@ class Session(Sender):
             yield
             if group.members:
                 self.broker.groups.fall_behind(group)
-        if self.is_dealt_to:
+        if self.was_group_member:
             yield from reassign(self, ends=True)
         self._clear()
 

@@ -30,7 +30,7 @@ class Sessions:
         """The client identifiers in order, for lists in pages."""
         self.presence = 0
         """Changes whenever a client connects or disconnects."""
-        self._claims: dict[str, Credentials] = {}
+        self._takeovers: dict[str, Credentials] = {}
         """The clients that are about to resume large sessions, by client identifier."""
 
     def new_client_id(self) -> str:
@@ -39,16 +39,16 @@ class Sessions:
 
     # Clients connect
 
-    def claim(self, credentials: Credentials) -> Generator[None, None, bool]:
+    def take_over(self, credentials: Credentials) -> Generator[None, None, bool]:
         """Prepare to resume a large session in steps: end its connection, and prune it for a client.
 
         Return false if a later connection has claimed it meanwhile. Otherwise the caller opens it next.
         """
-        client_id, claims, policy = credentials.client_id, self._claims, self._broker.policy
-        claims[client_id] = credentials
+        client_id, takeovers, policy = credentials.client_id, self._takeovers, self._broker.policy
+        takeovers[client_id] = credentials
         try:
             version = None
-            while claims.get(client_id) is credentials:
+            while takeovers.get(client_id) is credentials:
                 session = self.by_id.get(client_id)
                 if session is None or version == policy.version:
                     return True
@@ -65,15 +65,15 @@ class Sessions:
                         break
             return False
         finally:
-            if claims.get(client_id) is credentials:
-                del claims[client_id]
+            if takeovers.get(client_id) is credentials:
+                del takeovers[client_id]
 
     def open(self, client_id: str, clean_start: bool, account: Account | None = None) -> tuple[Session, bool]:
         """Return the session of a client that connects, and whether it existed.
 
         It counts for `account` from now on. Its present connection is displaced [MQTT-3.1.4-3].
         """
-        self._claims.pop(client_id, None)
+        self._takeovers.pop(client_id, None)
         session = self.by_id.get(client_id)
         if session is not None:
             self.due(session)  # it may have expired since the last tick, or before a restart
@@ -216,7 +216,7 @@ class Sessions:
             broker.journal.state.drop_owner(session)
         subscriptions = list(session.subscriptions.values())
         groups: list[SharedGroup] = []
-        if session.is_dealt_to:
+        if session.was_group_member:
             groups = [one.group for one in subscriptions if one.group is not None]
         if session.replays:
             for subscription in subscriptions:
@@ -230,6 +230,17 @@ class Sessions:
         session.end()
         if lasting:
             broker.journal.state.drop_session(session)
+        broker.journal.state.release_session(session)
+
+    def move(self, session: Session) -> None:
+        """Forget a session that another node has taken over; its connection here is displaced."""
+        link = session.link
+        if link is not None:
+            link.displaced()
+            self.close(session, link, True, resumed=True)
+        if self.by_id.get(session.client_id) is session:
+            session.will = None
+            self.end(session)
 
     # Wills
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from pyrite.broker.session import NO_SUBSCRIPTIONS, Session
 from pyrite.broker.subscriptions import Subscription
 from pyrite.broker.timers import TURN
-from pyrite.broker.turns import FREED_TOGETHER
+from pyrite.broker.turns import FREES_PER_CLOCK
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
     from pyrite.broker.core import Broker
 
-PRUNED_TOGETHER = 16
-"""Subscriptions of a session that are checked in one go when its client connects again."""
-REMOVED_TOGETHER = 4
+MAX_PRUNED_AT_ONCE = 16
+"""Subscriptions of a session that are checked at once when its client connects again; more take turns."""
+REMOVALS_PER_CLOCK = 4
 """Subscriptions that are removed from the tree between two looks at the clock."""
 
 
@@ -87,7 +87,7 @@ class Subscribing:
         self._remove(subscription)
         if subscription.latest and session.latest is not None:
             steps = session.latest.remove_matching(subscription.topic_filter)
-            if sum(1 for _ in islice(steps, FREED_TOGETHER)) == FREED_TOGETHER:
+            if sum(1 for _ in islice(steps, FREES_PER_CLOCK)) == FREES_PER_CLOCK:
                 broker.turns.free(steps)
         if session.lasting:
             broker.journal.state.drop_subscription(session, key)
@@ -96,7 +96,7 @@ class Subscribing:
     def takes_long_to_prune(self, client_id: str) -> bool:
         """Return whether the session of a client that connects is to be pruned in turns."""
         session = self._broker.sessions.by_id.get(client_id)
-        return session is not None and len(session.subscriptions) > PRUNED_TOGETHER
+        return session is not None and len(session.subscriptions) > MAX_PRUNED_AT_ONCE
 
     def prune(self, session: Session, credentials: Credentials) -> Iterator[None]:
         """Remove the subscriptions that a client may not have any more, or not as another user: one a step.
@@ -139,7 +139,7 @@ class Subscribing:
 
         Its shared groups deliver nothing to it from now on: that would be lost.
         """
-        if len(subscriptions) <= REMOVED_TOGETHER:
+        if len(subscriptions) <= REMOVALS_PER_CLOCK:
             for subscription in subscriptions:
                 self._remove(subscription)
             return
@@ -154,7 +154,7 @@ class Subscribing:
         broker, leaving = self._broker, self._leaving
         until = broker.clock() + TURN
         while leaving:
-            for _ in range(min(REMOVED_TOGETHER, len(leaving))):
+            for _ in range(min(REMOVALS_PER_CLOCK, len(leaving))):
                 self._remove(leaving.pop())
             if leaving and broker.clock() > until:
                 broker.turns.soon(self._remove_more)
@@ -180,7 +180,7 @@ class Subscribing:
             retain_as_published=True,
             identifiers=subscription.identifiers,
         )
-        target.aside = True
+        target.keeps_cursor = True
         target.latest = subscription.latest
         for batch in self._broker.retained.each(topic_filter):
             if batch is None:

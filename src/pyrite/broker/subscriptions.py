@@ -24,10 +24,10 @@ class Subscription:
     """A session's subscription to a filter; in a route, all those that match the topic, merged into one."""
 
     __slots__ = (
-        "aside",
         "group",
         "identifiers",
         "is_answer",
+        "keeps_cursor",
         "latest",
         "lossless",
         "no_local",
@@ -72,7 +72,7 @@ class Subscription:
         """Whether the client gets only the newest message of each topic that it has not acknowledged."""
         self.replay: Replay | None = None
         """Its replay. Until that has caught up, the subscription is not in the tree."""
-        self.aside = False
+        self.keeps_cursor = False
         """Whether its messages do not move the session's cursor in the log."""
 
     def wants(self, batch: Batch) -> bool:
@@ -180,8 +180,8 @@ class SubscriptionTree:
             if group is None:
                 group = node.groups[group_name] = SharedGroup(group_name, subscription.topic_filter)
             subscription.group = group
-            subscription.aside = True
-            subscription.session.is_dealt_to = True
+            subscription.keeps_cursor = True
+            subscription.session.was_group_member = True
             new = group.add(subscription)
             self.shared_count += new
         self.count += new
@@ -260,7 +260,7 @@ class SubscriptionTree:
         for node in self._matching(topic):
             if node.subscriptions is not None and session in node.subscriptions:
                 found.append(node.subscriptions[session])
-            if node.groups is not None and session.is_dealt_to:
+            if node.groups is not None and session.was_group_member:
                 members = [group.member_of(session) for group in node.groups.values()]
                 found.extend([member for member in members if member is not None])
         return found

@@ -53,7 +53,7 @@ def target_for(session: Session, batch: Batch) -> Subscription | None:
 def earlier_target(session: Session, batch: Batch, qos: int) -> Subscription:
     """Return a target for a message older than the subscription: it was sent as a retained message."""
     target = Subscription(session, batch.topic, qos, retain_as_published=True)
-    target.aside = True
+    target.keeps_cursor = True
     for one in _matching(session, batch.topic):
         if one.group is None:
             target.identifiers = one.identifiers

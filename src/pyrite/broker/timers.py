@@ -1,7 +1,7 @@
-"""What happens when: a wheel of things that are due at some time, cheap to put in and to take out.
+"""Timers: a wheel of objects that are due at some time, with cheap insertion and removal.
 
-A heap would keep a closed connection alive until its keep-alive had run out (18 hours for the longest);
-from a wheel it is removed at once.
+A heap would keep a closed connection alive until its keep-alive expired (18 hours for the longest); the wheel
+removes it at once.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 TURN = 0.002
-"""Seconds that one client, or one piece of work, is attended to at a time, while the others wait."""
+"""Seconds of work for one client or task, before others get their turn."""
 SLOTS_PER_SECOND = 10
 NO_SLOT = -1
 LATEST = 100 * 366 * 86_400.0
-"""Seconds from now after which nothing is due: what is to happen later, or never, happens then."""
+"""The latest time of a timer, in seconds from now; later ones are due then."""
 
 
 class Due(Protocol):
-    """Something that can wait in the wheel, in one slot at a time."""
+    """An object that can wait in the wheel, in one slot at a time."""
 
     slot: int
 
     def due(self) -> None:
-        """Do what was due."""
+        """Handle the timer."""
 
 
 class Timers:
-    """The wheel. It has no clock: `advance` tells it the time."""
+    """The wheel. It has no clock: `advance` sets the time."""
 
     __slots__ = ("_late", "_reached", "_slots")
 
@@ -39,13 +39,13 @@ class Timers:
         self._slots: dict[int, set[Due]] = {}
         self._reached = 0
         self._late: list[int] = []
-        """Slots whose time has come, in which things wait still."""
+        """Slots whose time has come, and that still hold objects."""
 
     def set(self, thing: Due, when: float) -> None:
-        """Have `thing.due()` called at `when`, and not at the time it waited for before."""
+        """Call `thing.due()` at `when`; replaces the object's earlier timer."""
         self.cancel(thing)
         latest = self._reached / SLOTS_PER_SECOND + LATEST
-        when = when if when < latest else latest  # also if `when` is no number
+        when = when if when < latest else latest  # also if `when` is NaN
         slot = max(ceil(max(when, 0.0) * SLOTS_PER_SECOND), self._reached + 1)
         thing.slot = slot
         waiting = self._slots.get(slot)
@@ -55,7 +55,7 @@ class Timers:
             waiting.add(thing)
 
     def cancel(self, thing: Due) -> None:
-        """Take `thing` out of the wheel, if it is in it."""
+        """Remove `thing` from the wheel, if it is there."""
         if thing.slot != NO_SLOT:
             waiting = self._slots.get(thing.slot)
             if waiting is not None:
@@ -65,7 +65,7 @@ class Timers:
             thing.slot = NO_SLOT
 
     def advance(self, now: float, enough: Callable[[], bool] = bool) -> bool:
-        """Call everything that is due at `now`; or, if that was `enough`, some of it, and tell that."""
+        """Call everything that is due at `now`; return True if `enough` ended that early."""
         reached = int(now * SLOTS_PER_SECOND)
         if reached - self._reached > len(self._slots):
             slots = sorted(slot for slot in self._slots if slot <= reached)
@@ -76,7 +76,7 @@ class Timers:
         count = 0
         while self._late:
             slot = self._late[0]
-            while waiting := self._slots.get(slot):  # what is due may take others out
+            while waiting := self._slots.get(slot):  # a handler may cancel other timers
                 if count % 8 == 7 and enough():
                     return True
                 count += 1
@@ -86,7 +86,7 @@ class Timers:
                     del self._slots[slot]
                 try:
                     thing.due()
-                except Exception:  # a mistake with one must not keep the others from their time
-                    logger.exception("internal error in what was due")
+                except Exception:  # one faulty handler must not stop the other timers
+                    logger.exception("internal error in a timer")
             del self._late[0]
         return False

@@ -13,7 +13,7 @@ from pyrite.broker.timers import TURN
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
 
-FREED_TOGETHER = 256
+FREES_PER_CLOCK = 256
 """Objects that are freed between two looks at the clock."""
 
 
@@ -137,7 +137,7 @@ class Turns:
         until = self._broker.clock() + TURN
         while self._unneeded:
             steps = self._unneeded[-1]
-            if sum(1 for _ in islice(steps, FREED_TOGETHER)) < FREED_TOGETHER:
+            if sum(1 for _ in islice(steps, FREES_PER_CLOCK)) < FREES_PER_CLOCK:
                 self._unneeded.pop()
             if self._unneeded and self._broker.clock() > until:
                 self.soon(self._free_more)

@@ -93,8 +93,10 @@ def rows_of(entries: Sequence[Entry]) -> list[Row]:
         ids: Sequence[int | None] = packet_ids or [None] * batch.count
         times = [timestamp, *later] if later else [timestamp] * batch.count
         values = None if batch.properties is None else _get_values(batch.properties)
-        qos, retain, origin = batch.qos, batch.retain, batch.origin
-        for time, topic, payload, packet_id in zip(times, topics, payloads, ids, strict=True):
+        qos, retain = batch.qos, batch.retain
+        origins = [batch.origin] * batch.count if batch.origins is None else batch.origins
+        columns = zip(times, topics, payloads, ids, origins, strict=True)
+        for time, topic, payload, packet_id, origin in columns:
             rows.append(Row(time, topic, payload, qos, retain, origin, packet_id, values))
     return rows
 

@@ -68,7 +68,7 @@ class RecordedChanges(StateChanges):
         self.progress.take(changes, unsafe)
         return changes
 
-    def give_back(self, changes: Changes) -> None:
+    def keep_uncommitted(self, changes: Changes) -> None:
         """Keep changes that could not be committed."""
         changes.update(self._changes)
         self._changes = changes

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyrite.broker.access import CONNECTION_RATE_EXCEEDED, WHO_IT_IS, Credentials
+from pyrite.broker.access import CONNECTION_RATE_EXCEEDED, IDENTITY_REFUSALS, Credentials
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
@@ -60,7 +60,7 @@ events = Events()
 """Shared by the whole process, like its loggers."""
 
 
-_ACCESS_CODES = (*WHO_IT_IS, CONNECTION_RATE_EXCEEDED)
+_ACCESS_CODES = (*IDENTITY_REFUSALS, CONNECTION_RATE_EXCEEDED)
 
 
 def tell_refused(broker: Broker, who: Credentials, code: int, reason: str) -> None:

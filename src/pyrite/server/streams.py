@@ -30,7 +30,7 @@ def is_encrypted(transport: Transport) -> bool:
     return isinstance(transport, StreamProtocol) and transport.is_encrypted
 
 
-WRITTEN_AT_ONCE = 64 * 1024
+MAX_WRITE_BYTES = 64 * 1024
 """Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
 
 
@@ -70,6 +70,7 @@ class StreamProtocol(asyncio.Protocol):
         "_held",
         "_listener",
         "_lost",
+        "_peer",
         "_tls",
         "_unsent",
         "connection",
@@ -77,9 +78,10 @@ class StreamProtocol(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, server: Server, listener: Listener) -> None:
+    def __init__(self, server: Server, listener: Listener, peer: object) -> None:
         self.server = server
         self._listener = listener
+        self._peer = peer
         self.transport: asyncio.Transport | None = None
         self.connection: Conversation | None = None
         self._tls = False
@@ -101,7 +103,7 @@ class StreamProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open a connection, if there is room."""
         transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
+        peer = self._peer
         address = self.server.connections.admit(address_of(peer))
         if address is None:
             transport.abort()
@@ -202,10 +204,10 @@ class StreamProtocol(asyncio.Protocol):
             return
         if self._unsent is not None:
             self._unsent.append(memoryview(data))
-        elif self._tls and len(data) > WRITTEN_AT_ONCE:
+        elif self._tls and len(data) > MAX_WRITE_BYTES:
             view = memoryview(data)
-            self.transport.write(view[:WRITTEN_AT_ONCE])
-            self._unsent = deque((view[WRITTEN_AT_ONCE:],))
+            self.transport.write(view[:MAX_WRITE_BYTES])
+            self._unsent = deque((view[MAX_WRITE_BYTES:],))
             self.server.broker.turns.soon(self._put_more)
         else:
             self.transport.write(data)
@@ -218,9 +220,9 @@ class StreamProtocol(asyncio.Protocol):
                 self.server.broker.turns.soon(self._put_more)
                 return
             data = unsent.popleft()
-            self.transport.write(data[:WRITTEN_AT_ONCE])
-            if len(data) > WRITTEN_AT_ONCE:
-                unsent.appendleft(data[WRITTEN_AT_ONCE:])
+            self.transport.write(data[:MAX_WRITE_BYTES])
+            if len(data) > MAX_WRITE_BYTES:
+                unsent.appendleft(data[MAX_WRITE_BYTES:])
         self._unsent = None
         if self.transport is not None and self._closes:
             self.transport.close()

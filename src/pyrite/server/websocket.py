@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 FRAME_SLACK = 1024 * 1024
-FRAMES_TOGETHER = 1024
+MAX_FRAMES_PER_CALL = 1024
 """Bytes of frames between two checks of the clock: the smallest frame has 6 bytes and takes 10 µs."""
 _QUIET = logging.getLogger("pyrite.websocket")
 _QUIET.setLevel(logging.ERROR)
@@ -56,8 +56,8 @@ class WebSocketProtocol(StreamProtocol):
 
     __slots__ = ("_rest", "_unread", "_waits", "local", "path", "websocket")
 
-    def __init__(self, server: Server, listener: Listener) -> None:
-        super().__init__(server, listener)
+    def __init__(self, server: Server, listener: Listener, peer: object) -> None:
+        super().__init__(server, listener, peer)
         self.path = listener.path
         self.local = listener.local
         self.websocket = ServerProtocol(
@@ -87,8 +87,8 @@ class WebSocketProtocol(StreamProtocol):
         clock = self.server.broker.clock
         began = clock()
         while rest and self.connection is not None:
-            self._received(bytes(rest[:FRAMES_TOGETHER]))
-            rest = rest[FRAMES_TOGETHER:]
+            self._received(bytes(rest[:MAX_FRAMES_PER_CALL]))
+            rest = rest[MAX_FRAMES_PER_CALL:]
             if rest and clock() > began + TURN:
                 self._rest = bytes(rest)
                 self._pause_if_full()

@@ -127,7 +127,7 @@ class SinkCommit:
             else:
                 self._attempt(lambda: then(found))  # type: ignore[arg-type]
 
-        self._journal.aside(guarded, done)
+        self._journal.offload(guarded, done)
 
     # Check
 
@@ -210,7 +210,7 @@ class SinkCommit:
         account = self._account
         self._meter = None if account is None else account.meter
         self._rows = self._staging.read(self.state.name, self.state.pending.parts)
-        self._run(self._next, self._came)
+        self._run(self._next, self._publish_batches)
 
     def _next(self) -> list[Batch] | None:
         """Return the next batches; None after the last."""
@@ -220,7 +220,7 @@ class SinkCommit:
         rows = self._without_published(rows)
         return batches_of(rows, self._origin) if rows.num_rows else []
 
-    def _came(self, batches: list[Batch] | None) -> None:
+    def _publish_batches(self, batches: list[Batch] | None) -> None:
         if batches is None or self._fault:
             self._published(False, None)
             return
@@ -250,7 +250,7 @@ class SinkCommit:
             if ready and broker.clock() > until:
                 broker.turns.add(self)
                 return
-        self._run(self._next, self._came)
+        self._run(self._next, self._publish_batches)
 
     def _publish_batch(self, batch: Batch) -> None:
         broker, routes = self._broker, self._broker.subscriptions

@@ -61,10 +61,10 @@ class Sinks:
         """Remove old parts that were never committed, every hour."""
         needed = {one.name for one in self.journal.sinks.values() if one.pending is not None}
         needed.update(one.state.name for one in self._commits)
-        self._aside(lambda: self.staging.tidy(needed.__contains__), log_failure)
+        self._offload(lambda: self.staging.tidy(needed.__contains__), log_failure)
         self.broker.timers.set(self, self.broker.now + TIDY)
 
-    def _aside(self, job: Callable[[], object], told: Told) -> None:
+    def _offload(self, job: Callable[[], object], told: Told) -> None:
         """Run a job on files in another thread, and report errors to `told`."""
 
         def guarded() -> str:
@@ -74,7 +74,7 @@ class Sinks:
                 return str(error)
             return ""
 
-        self.journal.aside(guarded, told)
+        self.journal.offload(guarded, told)
 
     # Owners
 
@@ -173,7 +173,7 @@ class Sinks:
         elif owner is None:
             told("")
         else:
-            self._aside(measure, told)
+            self._offload(measure, told)
 
     def abort(self, sink: str, parts: Sequence[str] | None, told: Told, user: str | None = None) -> None:
         """Remove staged parts; without a list, remove all parts and refuse new ones.
@@ -207,7 +207,7 @@ class Sinks:
     ) -> None:
         """Remove parts, or all parts, except those that a commit needs."""
         needed = self.needed(sink, other_than)
-        self._aside(lambda: self.staging.remove(sink, parts, needed), told)
+        self._offload(lambda: self.staging.remove(sink, parts, needed), told)
 
     def needed(self, sink: str, other_than: SinkCommit | None = None) -> set[str]:
         """Return the parts of a sink that its commits need."""

@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 SMALL = 8_192
 """Topics whose dictionary is not worth making smaller."""
-MUCH_LESS = 64
+SHRINK_FACTOR = 64
 """By how much there must have been more of them: what is left is copied, and that must not take long."""
 AFTER_SLASH = b"0"
 """Comes next after a slash: below a level are the topics from `level/` to before `level0`."""
@@ -103,7 +103,7 @@ class TopicTree(Generic[Value]):
                 break
             assert children is not None
             del children[levels[depth - 1]]
-        if len(self.values) < self._most // MUCH_LESS:
+        if len(self.values) < self._most // SHRINK_FACTOR:
             self._shrink()
         return value
 

@@ -201,7 +201,7 @@ class DatagramConnection(LineConnection):
         text = f"a message of {size} bytes on {batch.topic.decode()!r} does not fit into a datagram"
         self.write(error("too-long", text))
 
-    def forward(self, batch: Batch, target: Subscription) -> None:
+    def send_qos0(self, batch: Batch, target: Subscription) -> None:
         """Send messages of QoS 0, which are retransmitted until their Ack all the same."""
         for part in batch.parts():
             if not self.can_take(part, target, 0):
@@ -220,7 +220,7 @@ class DatagramConnection(LineConnection):
     ) -> bool:
         """Send messages under the session's numbers."""
         if not qos:
-            self.forward(batch.part(start, stop), target)
+            self.send_qos0(batch.part(start, stop), target)
             return True
         for number, message in enumerate(single_messages(batch, start, stop), first_id):
             frame = numbered_message(message, number)

@@ -47,7 +47,7 @@ class LineDelivery(Conversation):
         """Return false: a Publish frame is never sent unchanged."""
         return False
 
-    def forward(self, batch: Batch, target: Subscription) -> None:
+    def send_qos0(self, batch: Batch, target: Subscription) -> None:
         """Send a whole batch without acknowledgement. HOT: once per batch and subscriber."""
         for part in batch.parts():
             if target.latest:
@@ -68,7 +68,7 @@ class LineDelivery(Conversation):
     ) -> bool:
         """Send messages, each with its number if the client has to acknowledge it."""
         if not qos:
-            self.forward(batch.part(start, stop), target)
+            self.send_qos0(batch.part(start, stop), target)
             return True
         messages = single_messages(batch, start, stop)
         data = b"".join([numbered_message(one, number) for number, one in enumerate(messages, first_id)])

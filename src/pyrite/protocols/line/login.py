@@ -12,6 +12,7 @@ from pyrite.protocols.states import CONNECTED
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account
+    from pyrite.broker.journal import Fault
     from pyrite.protocols.line.connection import LineConnection
 
 
@@ -57,23 +58,39 @@ def _let_in(
     asked: bool,
     verdict: Accept | Refuse,
 ) -> None:
-    broker, credentials = connection.broker, connection.credentials
+    credentials = connection.credentials
     if isinstance(verdict, Refuse):
         credentials.password = None
         raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
     credentials.become(verdict)
+    connection.claim(partial(_claimed, connection, client_id, clean, expiry, asked))
+
+
+def _claimed(
+    connection: LineConnection,
+    client_id: str,
+    clean: bool,
+    expiry: int,
+    asked: bool,
+    fault: Fault | None,
+) -> None:
+    broker, credentials = connection.broker, connection.credentials
+    if fault is not None:
+        raise FrameError("unavailable", fault.text, ends=True)
     account = broker.quotas.account_of(credentials)
     refusal = broker.quotas.session_refusal(account, client_id)
     if refusal:
         raise FrameError("full", refusal, ends=True)
     if broker.subscribing.takes_long_to_prune(client_id) and not clean:
-        connection.add_work(_claim(connection, expiry, account, asked))
+        connection.add_work(_take_over(connection, expiry, account, asked))
     else:
         _open(connection, clean, expiry, account, asked)
 
 
-def _claim(connection: LineConnection, expiry: int, account: Account | None, asked: bool) -> Iterator[None]:
-    is_first = yield from connection.broker.sessions.claim(connection.credentials)
+def _take_over(
+    connection: LineConnection, expiry: int, account: Account | None, asked: bool
+) -> Iterator[None]:
+    is_first = yield from connection.broker.sessions.take_over(connection.credentials)
     if not is_first:
         raise FrameError("displaced", "another connection has taken over this client id", ends=True)
     _open(connection, False, expiry, account, asked, is_pruned=True)

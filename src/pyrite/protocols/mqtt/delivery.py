@@ -111,7 +111,7 @@ class Delivery(Conversation):
         self.broker.figures.messages_dropped += batch.count
         return False
 
-    def forward(self, batch: Batch, target: Subscription) -> None:
+    def send_qos0(self, batch: Batch, target: Subscription) -> None:
         """Send a whole batch with QoS 0. HOT: once per batch and subscriber."""
         data = batch.data
         if (

@@ -21,6 +21,7 @@ from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account
+    from pyrite.broker.journal import Fault
     from pyrite.protocols.mqtt.connection import Connection
 
 KEEP_ALIVE_GRACE = 1.5
@@ -127,7 +128,14 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 connection.add_work(_prune(connection, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
-                _accept(connection, _authentication(method, data))
+                connection.claim(partial(_claimed, connection, _authentication(method, data)))
+
+
+def _claimed(connection: Connection, properties: dict[str, Any], fault: Fault | None) -> None:
+    if fault is None:
+        _accept(connection, properties)
+    else:
+        connection.refuse(Reason.SERVER_UNAVAILABLE, fault.text)
 
 
 def _prune(connection: Connection, properties: dict[str, Any]) -> Iterator[None]:
@@ -186,15 +194,15 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     if refusal:
         connection.refuse(Reason.QUOTA_EXCEEDED, refusal)
     elif broker.subscribing.takes_long_to_prune(client_id) and not packet.clean_start:
-        connection.add_work(_claim(connection, packet, account, properties))
+        connection.add_work(_take_over(connection, packet, account, properties))
     else:
         _open(connection, packet, account, properties)
 
 
-def _claim(
+def _take_over(
     connection: Connection, packet: Connect, account: Account | None, properties: dict[str, Any]
 ) -> Iterator[None]:
-    is_first = yield from connection.broker.sessions.claim(connection.credentials)
+    is_first = yield from connection.broker.sessions.take_over(connection.credentials)
     if is_first:
         _open(connection, packet, account, properties, is_pruned=True)
     else:

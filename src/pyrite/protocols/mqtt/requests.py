@@ -9,9 +9,9 @@ Consumers, `$pyrite/consumers/NAME/ACTION`:
 
 Topics, `$pyrite/topics/ACTION`, where the payload is a topic, or a filter for `list`:
 
-    create   weather/temp                                                 create a topic delete   weather/temp
-    delete a topic and its retained message list     weather/#
-    list topics
+    create   weather/temp                                                 create a topic
+    delete   weather/temp                                                 delete it and its retained message
+    list     weather/#                                                    list topics
 
 A request is an MQTT 5 PUBLISH with a response topic. The broker answers the same client, on that topic, with
 the QoS and the correlation data of the request. Each fetched message is sent with its topic and its place as
@@ -185,9 +185,9 @@ class Request:
         count = wishes.get("count", 1) if isinstance(wishes, dict) else wishes
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_FETCH:
             raise RequestRefused(f'expected {{"count": a number from 1 to {MAX_FETCH}}}')
-        consumer.fetch(count, self._give, self._counted, self._connection.credentials.asker)
+        consumer.fetch(count, self._send_fetched, self._counted, self._connection.credentials.asker)
 
-    def _give(self, place: Place, batch: Batch) -> None:
+    def _send_fetched(self, place: Place, batch: Batch) -> None:
         known = batch.properties or Properties()
         about = (("pyrite-topic", batch.topic.decode()), ("pyrite-place", str(place)))
         properties = Properties(

@@ -164,9 +164,9 @@ class _WaitingPull:
             raise Problem(401, "log in again: the users have changed")
         consumer = self._pulls.find(self._caller, name)
         asker = self._caller.asker._replace(client=name)
-        consumer.fetch(self._request.body.max, self._give, self._fetched, asker, self._is_full)
+        consumer.fetch(self._request.body.max, self._send_fetched, self._fetched, asker, self._is_full)
 
-    def _give(self, place: Place, batch: Batch) -> None:
+    def _send_fetched(self, place: Place, batch: Batch) -> None:
         self._messages.append(_message(place, batch))
         self._bytes += len(batch.topic) + len(batch.data)
         if self._bytes >= TURN_BYTES:

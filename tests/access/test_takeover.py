@@ -11,12 +11,12 @@ import pytest
 from pyrite.access.guard import Guard
 from pyrite.access.rules import Rule
 from pyrite.broker.access import Accept, Credentials
-from pyrite.broker.subscribing import PRUNED_TOGETHER
+from pyrite.broker.subscribing import MAX_PRUNED_AT_ONCE
 from pyrite.protocols.mqtt.packets import Connack, Connect, Publish, Subscribe, Wish
 from pyrite.protocols.mqtt.reasons import Reason
 from tests.support.core import Client, Core
 
-FILTERS = [f"{number % 2}/{number}" for number in range(4 * PRUNED_TOGETHER)]
+FILTERS = [f"{number % 2}/{number}" for number in range(4 * MAX_PRUNED_AT_ONCE)]
 EXPIRY = 100
 
 
