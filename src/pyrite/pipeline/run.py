@@ -28,10 +28,11 @@ from pyrite.pipeline.project import Project
 from pyrite.pipeline.schemas import read_schemas
 from pyrite.pipeline.session import pipeline_session
 from pyrite.pipeline.state import announce
-from pyrite.pipeline.tables import row_counts
+from pyrite.pipeline.tables import messages_read, row_counts
 
 STREAM = "default"
-BRONZE = "bronze"
+MESSAGES = "messages"
+"""In the rows of tables: the number of messages that the pipeline has read."""
 _STEP = re.compile(r"Flow '?(?:[\w]+\.)*(\w+)'? (?:is|has) (\w+)")
 _CODE = re.compile(r"^\([\w.]+\)\s*|^\[[A-Z_.0-9]+\]\s*")
 
@@ -94,7 +95,7 @@ class Runner:
         except PipelineError:
             self.tell("failed")
             raise
-        rows = max(0, outcome.added.get(BRONZE, 0))
+        rows = max(0, outcome.added.get(MESSAGES, 0))
         self.figures = {
             "batch": self.figures["batch"] + 1,
             "rows": rows,
@@ -115,9 +116,12 @@ class Runner:
                 self._unheard = True
                 self.note(str(error))
 
+    def _counts(self) -> dict[str, int]:
+        return row_counts(self.project) | {MESSAGES: messages_read(self.project)}
+
     def _run(self, say: Say, full_refresh: bool) -> RunResult:
         began = time.monotonic()
-        before = row_counts(self.project)
+        before = self._counts()
         specification = load_pipeline_spec(self.project.specification)
         configuration = dict(specification.configuration) | {"pyrite.broker": self.broker}
         try:
@@ -140,7 +144,7 @@ class Runner:
         except PySparkException as error:
             log_end(self.broker)  # raises a clearer error if the broker is unreachable
             raise PipelineError(_plain(error)) from None
-        rows = row_counts(self.project)
+        rows = self._counts()
         added = {name: count - before.get(name, 0) for name, count in rows.items()}
         return RunResult(time.monotonic() - began, rows, added)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, zip_longest
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyrite.pipeline.errors import PipelineError
 from pyrite.topics.filters import InvalidTopic, check_filter
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _WHOLE = ("byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint")
 _FRACTIONS = ("float", "real", "double", "dec", "decimal", "numeric")
@@ -23,6 +24,8 @@ OWN = ("offset", "timestamp", "topic", "device", "event_time")
 """Columns of every silver table."""
 BAD = "_bad"
 """Spark's column for payloads that do not match."""
+_NUMBERS = "array<struct<field: string, value: double>>"
+_RESULT = f"struct<result: string, event_time: timestamp, device: string, numbers: {_NUMBERS}>"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE = re.compile(r"\s*(\w+)")
 _STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
@@ -87,42 +90,100 @@ class TopicSchema:
         """
         from pyspark.sql import functions as F
 
-        text = F.try_validate_utf8(F.col("payload").cast("string"))
-        levels = self.topic.split("/")
-        device = F.split("topic", "/").getItem(levels.index("+")) if "+" in levels else F.col("topic")
-        fields = F.col("parsed.fields")
-        measured = fields.getField("time") if "time" in self.fields else F.col("timestamp")
+        decoded = messages.where(self.matches()).select("*", self.parsed().alias("parsed"))
+        return decoded.select(
+            "*",
+            F.col("parsed.fields").alias("fields"),
+            self.bad_column("parsed").alias("bad"),
+            self.device().alias("device"),
+            self.event_time("parsed").alias("event_time"),
+        )
+
+    def matches(self) -> Column:
+        """Return a column that is true for messages of this schema."""
+        from pyspark.sql import functions as F
+
+        return F.col("topic").rlike(self.pattern)
+
+    def parsed(self) -> Column:
+        """Return a column with the payload as a struct."""
+        from pyspark.sql import functions as F
+
         # Spark's parser stops at the end of the first value. Within braces and within brackets it has to
         # parse the whole text; text that would close one of them too early is an error in the other.
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD, **_STRICT}
-        in_braces = F.concat(F.lit('{"fields":'), text, F.lit("}"))
-        parsed = F.from_json(in_braces, f"fields STRUCT<{self.ddl}>, {BAD} STRING", options)
-        in_brackets = F.concat(F.lit("["), text, F.lit("]"))
-        alone = F.json_array_length(in_brackets).eqNullSafe(1)
-        decoded = messages.where(F.col("topic").rlike(self.pattern)).select("*", parsed.alias("parsed"))
-        bad = ~(alone & fields.isNotNull() & F.col(f"parsed.{BAD}").isNull())
-        # Never later than the broker's time: a clock that is ahead would make other devices' messages late.
-        event_time = F.least(F.coalesce(measured, "timestamp"), "timestamp")
-        return decoded.select(
-            "*",
-            fields.alias("fields"),
-            bad.alias("bad"),
-            device.alias("device"),
-            event_time.alias("event_time"),
-        )
+        in_braces = F.concat(F.lit('{"fields":'), self._text(), F.lit("}"))
+        return F.from_json(in_braces, f"fields STRUCT<{self.ddl}>, {BAD} STRING", options)
 
-    def measurements(self, decoded: DataFrame) -> DataFrame:
-        """Return a row per number in a table of decoded messages: `device`, `field` and `value`."""
+    def bad_column(self, parsed: str) -> Column:
+        """Return a column that is true if the payload, parsed into a column, does not match the schema."""
         from pyspark.sql import functions as F
 
+        alone = F.json_array_length(F.concat(F.lit("["), self._text(), F.lit("]"))).eqNullSafe(1)
+        return ~(alone & F.col(f"{parsed}.fields").isNotNull() & F.col(f"{parsed}.{BAD}").isNull())
+
+    def device(self) -> Column:
+        """Return a column with the device."""
+        from pyspark.sql import functions as F
+
+        levels = self.topic.split("/")
+        return F.split("topic", "/").getItem(levels.index("+")) if "+" in levels else F.col("topic")
+
+    def event_time(self, parsed: str) -> Column:
+        """Return a column with the time of the measurement, or else the broker's."""
+        from pyspark.sql import functions as F
+
+        measured = F.col(f"{parsed}.fields.time") if "time" in self.fields else F.col("timestamp")
+        # Never later than the broker's time: a clock that is ahead would make other devices' messages late.
+        return F.least(F.coalesce(measured, "timestamp"), "timestamp")
+
+    def result(self, parsed: str) -> Column:
+        """Return a column with what gold tables need to know of a message: a struct."""
+        from pyspark.sql import functions as F
+
+        bad = self.bad_column(parsed)
         numbers = [
-            F.struct(F.lit(name).alias("field"), F.col(name).cast("double").alias("value"))
+            F.struct(
+                F.lit(name).alias("field"), F.col(f"{parsed}.fields.{name}").cast("double").alias("value")
+            )
             for name in self.numbers
         ]
         # An empty array has no element type.
-        array = F.array(*numbers).cast("array<struct<field: string, value: double>>")
-        rows = decoded.select("device", F.explode(array).alias("number"))
-        return rows.select("device", "number.*").where("value IS NOT NULL")
+        return F.struct(
+            F.when(bad, "bad").otherwise("decoded").alias("result"),
+            F.when(bad, F.col("timestamp")).otherwise(self.event_time(parsed)).alias("event_time"),
+            self.device().alias("device"),
+            F.when(bad, F.array().cast(_NUMBERS))
+            .otherwise(F.array(*numbers).cast(_NUMBERS))
+            .alias("numbers"),
+        ).cast(_RESULT)
+
+    def _text(self) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.try_validate_utf8(F.col("payload").cast("string"))
+
+
+def results_of(messages: DataFrame, schemas: Sequence[TopicSchema]) -> DataFrame:
+    """Return what gold tables are made of: for each message its result, device, time and numbers."""
+    from pyspark.sql import functions as F
+
+    parsed = [F.when(schema.matches(), schema.parsed()).alias(f"parsed_{schema.name}") for schema in schemas]
+    results = [F.when(schema.matches(), schema.result(f"parsed_{schema.name}")) for schema in schemas]
+    without = F.struct(
+        F.lit("none").alias("result"),
+        F.col("timestamp").alias("event_time"),
+        F.lit(None).cast("string").alias("device"),
+        F.array().cast(_NUMBERS).alias("numbers"),
+    ).cast(_RESULT)
+    read = messages.select("topic", "timestamp", "payload", *parsed)
+    judged = read.select(
+        "topic",
+        "timestamp",
+        F.length("payload").cast("long").alias("bytes"),
+        F.coalesce(*results, without).alias("found"),
+    )
+    return judged.select("topic", "timestamp", "bytes", "found.*")
 
 
 def read_schemas(path: str | Path) -> list[TopicSchema]:
