@@ -23,7 +23,7 @@ import pytest
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient, read_log
-from pyrite.pipeline.project import Project, make_project
+from pyrite.pipeline.project import Project, find_project, make_project
 from pyrite.pipeline.tables import messages_read, read_table, row_counts
 from pyrite.spark.java import JavaNotFound, find_java
 from tests.support.process import BrokerProcess
@@ -34,6 +34,7 @@ PATIENCE = 300.0
 """Seconds for a run, on a busy machine."""
 PLANT = {"PYRITE_USERNAME": "plant", "PYRITE_PASSWORD": "plant-word"}
 """The pipeline's credentials."""
+PASSWORD = {"username": "plant", "password": "plant-word"}
 RULES = """
 [access]
 users = "users"
@@ -126,6 +127,9 @@ class Story:
     counts: list[dict[str, int]] = field(default_factory=list)
     """The rows of all tables after each round."""
     elsewhere: str = ""
+    backtest: list[dict[str, Any]] = field(default_factory=list)
+    """The alerts of a backtest of the whole log."""
+    published_by_backtest: int = -1
     interrupted: tuple[int, int] = (-1, -1)
     """Exit code of a run after Ctrl-C, and the number of processes left."""
     last_words: list[str] = field(default_factory=list)
@@ -183,7 +187,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         # The killed run is completed by Spark's own command.
         story.elsewhere = _spark_pipelines(story.project)
         story.counts.append(counts_of(story.project))
-        rows = read_log(broker.urls[1], username="plant", password="plant-word").to_pylist()
+        rows = read_log(broker.urls[1], **PASSWORD).to_pylist()
         story.log = [row for row in rows if not row["topic"].startswith("alerts/")]
         with BlockingClient(broker.urls[0], client_id="ear", session_expiry=0) as client:
             alerts = client.subscribe([], unclaimed=True)
@@ -193,7 +197,21 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
                 except TimeoutError:
                     break
         _interrupt(story)
+        story.backtest = _backtest(story.project)
+        end = len(read_log(broker.urls[1], columns=("topic",), **PASSWORD))
+        story.published_by_backtest = end - len(rows)
     return story
+
+
+def _backtest(project: Project) -> list[dict[str, Any]]:
+    """Run a backtest of the whole log; returns its alerts."""
+    command = [sys.executable, "-m", "pyrite", "pipeline", "backtest", "--output", "backtest"]
+    done = subprocess.run(
+        command, cwd=project.folder, env=os.environ | PLANT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    alerts = read_table(find_project(project.folder / "backtest"), "alerts_telemetry")
+    return [dict(row) for row in alerts.to_pylist()]
 
 
 def _interrupt(story: Story) -> None:
@@ -389,6 +407,16 @@ def test_a_subscriber_receives_one_alert_per_fault(story: Story) -> None:
     assert len({alert["id"] for alert in story.heard}) == len(story.heard)
     table = rows_of(story, "alerts_telemetry")
     assert {row["id"] for row in table} == {alert["id"] for alert in story.heard}
+
+
+def test_the_alerts_of_a_backtest_are_those_of_the_live_run(story: Story) -> None:
+    names = ("id", "kind", "time", "arrived", "value", "expected", "score", "offset")
+    live, again = (
+        sorted(tuple(row[name] for name in names) for row in rows)
+        for rows in (rows_of(story, "alerts_telemetry"), story.backtest)
+    )
+    assert again == live
+    assert story.published_by_backtest == 0
 
 
 def test_spark_pipelines_runs_the_project_unchanged(story: Story) -> None:

@@ -22,7 +22,7 @@ from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, star
 from pyspark.sql import SparkSession
 
 from pyrite.client.log import FlightLog
-from pyrite.pipeline.connection import credentials
+from pyrite.pipeline.connection import PUBLISH, credentials
 from pyrite.pipeline.errors import BrokerUnavailable, PipelineError
 from pyrite.pipeline.project import Project
 from pyrite.pipeline.schemas import read_schemas
@@ -108,7 +108,9 @@ class Runner:
         return outcome
 
     def tell(self, state: str) -> None:
-        """Publish the pipeline's status."""
+        """Publish the pipeline's status; a backtest has none."""
+        if self.project.configuration.get(PUBLISH) == "false":
+            return
         try:
             announce(self.broker, self.project.folder.resolve().name, state, **self.figures)
         except PipelineError as error:
