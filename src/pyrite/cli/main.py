@@ -21,6 +21,7 @@ COMMANDS = (
     "tables",
     "passwd",
     "pipeline",
+    "schemas",
     "simulate",
     "classic",
 )

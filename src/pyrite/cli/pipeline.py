@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from pyrite.cli.arguments import number_between, positive_int
+from pyrite.cli.schemas import add_sample, sampled, show_families, write_schemas
 
 if TYPE_CHECKING:
     from pyrite.pipeline.project import Project
@@ -23,6 +24,7 @@ BROKER = "flight://127.0.0.1:8815"
 _EXAMPLES = """\
 examples:
   pyrite pipeline init plant                    create a project in the folder plant
+  pyrite pipeline init plant --infer            the same, with schemas inferred from the log
   cd plant
   pyrite pipeline run                           process what is new since the last run
   pyrite pipeline run --continuous              keep processing until Ctrl-C
@@ -48,6 +50,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     init = _add(actions, "init", "create a project", "  pyrite pipeline init plant\n")
     init.add_argument("name", metavar="NAME", type=Path, help="the folder to create")
     init.add_argument("--broker", default=BROKER, metavar="URL", type=_broker, help=f"default: {BROKER}")
+    init.add_argument(
+        "--infer", action="store_true", help="infer schemas.toml from the messages of the broker"
+    )
+    add_sample(init)
     init.set_defaults(run=_init)
 
     run = _add(
@@ -224,7 +230,11 @@ def _init(args: argparse.Namespace) -> int:
     def work() -> int:
         from pyrite.pipeline.project import make_project
 
+        families = sampled(args) if args.infer else []
         project = make_project(args.name, args.broker)
+        if families:
+            show_families(families, Console())
+            write_schemas(project.folder / "schemas.toml", families)
         print(f"Created {args.name}. Edit schemas.toml and transformations/ to suit your messages, then:")
         print(f"  cd {args.name}\n  pyrite pipeline run")
         print(f"It reads from {project.broker}; start a broker there with `pyrite serve`.")

@@ -76,7 +76,7 @@ class GoldWriter(DataSourceStreamArrowWriter):
         """Add the sums of a micro-batch to the tables, unless that was done before."""
         parts = [message for message in messages if isinstance(message, GoldPart)]
         if parts:
-            filesystem, root = fs.FileSystem.from_uri(self._path)
+            filesystem, root = _filesystem(self._path)
             with _locked(self._path):
                 GoldFiles(filesystem, root).merge(self._flow, parts[0].query, batchId, parts)
 
@@ -182,6 +182,14 @@ def _serialised(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return sink.getvalue()
+
+
+def _filesystem(path: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a location, and the path in it; local paths are not escaped."""
+    if path.startswith("file:") or "://" not in path:
+        return fs.LocalFileSystem(), path.removeprefix("file:").removeprefix("//")
+    found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
+    return found
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pyrite.pipeline.schemas import read_schemas, results_of
 
 spark = SparkSession.active()
 schemas = read_schemas("schemas.toml")
-tables = str(spark.conf.get("spark.sql.warehouse.dir"))
+tables = str(spark.conf.get("pyrite.gold"))
 
 dp.create_sink("gold", "pyrite_gold", {"path": tables, "flow": "log"})
 

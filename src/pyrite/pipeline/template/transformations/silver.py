@@ -16,7 +16,7 @@ def define(schema: TopicSchema) -> None:
     @dp.table(name=schema.silver, comment=f"messages on {schema.topic}, decoded")
     def silver() -> DataFrame:
         good = schema.decode(spark.readStream.table("bronze")).where("NOT bad")
-        fields = [F.col(f"fields.{name}").alias(name) for name in schema.fields if name != "time"]
+        fields = [F.col(f"fields.{name}").alias(column) for name, column in schema.columns.items()]
         return good.select("offset", "timestamp", "topic", "device", "event_time", *fields)
 
     @dp.table(name=schema.bad, comment=f"messages on {schema.topic} that do not match the schema, unchanged")
