@@ -33,7 +33,7 @@ class Roamer(Device):
 
     def _let_in(self, connack: Connack) -> None:
         if connack.reason:
-            assert connack.reason == 0x88
+            assert connack.reason in (0x88, 0x89)  # no quorum, or no answer from it in time
             self.cut_off()
         else:
             super()._let_in(connack)
