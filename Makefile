@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 # Tests of `make test-fast` and `make coverage`: no Spark, no browser, no other brokers, nothing marked slow.
 FAST := -m "not slow" $(addprefix tests/,access broker cli client conformance journal line mqtt process sinks storage topics)
 
-.PHONY: help run demo test test-fast coverage lint bench soak fuzz clean
+.PHONY: help run cluster demo test test-fast coverage lint bench soak fuzz clean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -17,6 +17,9 @@ help:            ## show this list
 
 run: $(VENV)/.run-ready   ## start the broker with defaults (ARGS="--listen mqtt://127.0.0.1:0" to change them)
 	$(BIN)/pyrite serve $(ARGS)
+
+cluster: $(VENV)/.cluster-ready ## run three nodes on this machine, until Ctrl-C (ARGS="--data DIR" keeps their data)
+	$(BIN)/pyrite cluster local $(ARGS)
 
 demo: $(VENV)/.demo-ready ## a broker, 50 devices with faults, a Spark pipeline and its alerts, in a few minutes
 	$(BIN)/pyrite pipeline demo $(ARGS)
@@ -58,14 +61,18 @@ $(VENV)/.run-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable .
 	touch $@
 
+$(VENV)/.cluster-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[cluster]"
+	touch $@ $(VENV)/.run-ready
+
 $(VENV)/.demo-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[spark]"
 	touch $@ $(VENV)/.run-ready
 
 $(VENV)/.test-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[test]"
-	touch $@ $(VENV)/.run-ready
+	touch $@ $(VENV)/.run-ready $(VENV)/.cluster-ready
 
 $(VENV)/.dev-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[dev]"
-	touch $@ $(VENV)/.run-ready $(VENV)/.demo-ready $(VENV)/.test-ready
+	touch $@ $(VENV)/.run-ready $(VENV)/.demo-ready $(VENV)/.test-ready $(VENV)/.cluster-ready

@@ -33,6 +33,8 @@ SILENCE = 3.0
 RETRY_DELAY = 0.2
 TURN = 0.002
 """Seconds for which groups are delivered before the event loop gets a turn."""
+ENDS = frozenset(("Batch Completed", "Message Size Exceeds MaxBytes"))
+"""Descriptions of the ends of requests that have got what they asked for; others end the consumer."""
 NANO = 1_000_000_000
 
 
@@ -62,6 +64,8 @@ class Follower:
         self.next = after + 1
         """The sequence that is delivered next."""
         self.is_paused = False
+        self.consumers = 0
+        """Consumers that were created; more than one if reading had to begin again."""
         self._received: deque[tuple[int, bytes]] = deque()
         """Groups that were received and not delivered; bounded by what is requested."""
         self._heard_at = 0.0
@@ -123,6 +127,7 @@ class Follower:
             self._work(lambda: self._lost(first))
             return False
         self._received.clear()
+        self._trouble = ""
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox + ".*", cb=self._hear)
         consumer = inbox.rpartition(".")[2]
@@ -144,6 +149,7 @@ class Follower:
                     },
                 },
             )
+            self.consumers += 1
             self._heard_at = self._moved_at = monotonic()
             self._requested = False
             while True:
@@ -224,9 +230,7 @@ class Follower:
             description = (message.headers or {}).get("Description", "")
             if message.subject.rpartition(".")[2] == str(self._requests):
                 self._requested = False
-            # The request has ended because its time or its bytes are used up; anything else ends the
-            # consumer.
-            if status == "503" or (status == "409" and "MaxBytes" not in description):
+            if status == "503" or (status == "409" and description not in ENDS):
                 self._trouble = f"{status} {description}"
         self._changed.set()
 
