@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from collections import defaultdict
@@ -95,8 +96,8 @@ class Publisher(Client):
         self.acknowledged: set[int] = set()
         self.refused: set[int] = set()
         self._numbers: dict[int, int] = {}
-        self._room = threading.Semaphore(MAX_IN_FLIGHT)
-        self._lock = threading.Lock()
+        self._answers: queue.SimpleQueue[tuple[int, bool]] = queue.SimpleQueue()
+        """Packet identifiers and refusals, from paho's thread, which holds a lock of its own meanwhile."""
         self._feeder = threading.Thread(target=self._feed, daemon=True)
         self.is_paused = False
 
@@ -106,24 +107,20 @@ class Publisher(Client):
 
     def _feed(self) -> None:
         while not self._over.wait(0.01):
-            if self.is_paused or not self._room.acquire(timeout=0.5):
+            while not self._answers.empty():
+                mid, is_refused = self._answers.get()
+                number = self._numbers.pop(mid)
+                (self.refused if is_refused else self.acknowledged).add(number)
+            if self.is_paused or len(self._numbers) >= MAX_IN_FLIGHT:
                 continue
-            with self._lock:
-                number = self.sent + 1
-                info = self._client.publish(self.topic, b"%s %d" % (self.name.encode(), number), self.qos)
-                if info.rc not in (paho.MQTT_ERR_SUCCESS, paho.MQTT_ERR_NO_CONN):
-                    self._room.release()
-                    continue
+            number = self.sent + 1
+            info = self._client.publish(self.topic, b"%s %d" % (self.name.encode(), number), self.qos)
+            if info.rc in (paho.MQTT_ERR_SUCCESS, paho.MQTT_ERR_NO_CONN):
                 self.sent = number
                 self._numbers[info.mid] = number
 
     def _published(self, _client: Any, _data: Any, mid: int, reason: Any, _more: Any) -> None:
-        with self._lock:
-            number = self._numbers.pop(mid, None)
-        if number is None:
-            return
-        (self.refused if reason.is_failure else self.acknowledged).add(number)
-        self._room.release()
+        self._answers.put((mid, reason.is_failure))
 
     @property
     def outstanding(self) -> int:

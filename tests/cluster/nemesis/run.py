@@ -62,7 +62,8 @@ class _Run:
             Subscriber(f"subscriber-{number}", addresses, seed, "nemesis/#", 2) for number in range(2)
         ]
         self._members = [
-            Subscriber(f"member-{number}", addresses, seed, "$share/g/nemesis/#", 1) for number in range(MEMBERS)
+            Subscriber(f"member-{number}", addresses, seed, "$share/g/nemesis/#", 1)
+            for number in range(MEMBERS)
         ]
 
     def run(self) -> Report:
