@@ -106,6 +106,9 @@ class StateChanges:
     def drop_session(self, session: Session) -> None:
         """Delete a session with everything that belongs to it."""
 
+    def save_will(self, session: Session) -> None:
+        """Record a session's will, or that it has none any more."""
+
     def release_session(self, session: Session) -> None:
         """Record that a session has ended, whether it outlives the process or not."""
 
@@ -241,7 +244,9 @@ class Journal(ABC):
 
     # Sessions
 
-    def claim_session(self, client_id: str, then: Callable[[Fault | None], object]) -> None:
+    def claim_session(
+        self, client_id: str, clean_start: bool, then: Callable[[Fault | None], object]
+    ) -> None:
         """Call `then` when the session of a client may be opened here, or with the reason why not."""
         then(None)
 

@@ -51,7 +51,7 @@ class Ownership:
 
     # Claims
 
-    def claim(self, kind: str, name: str, then: Claimed) -> None:
+    def claim(self, kind: str, name: str, then: Claimed, clean_start: bool = False) -> None:
         """Make this node the owner; call `then` when it is, and has loaded what belongs to it."""
         key = kind, name
         calls = self._claims.get(key)
@@ -63,22 +63,23 @@ class Ownership:
             then(NOT_HERE)
         else:
             self._claims[key] = [then]
-            self._journal.do(["claim", kind, name])
+            self._journal.do(["claim", kind, name, clean_start, int(self._journal.wall() * 1e6)])
 
     def _is_loaded(self, kind: str, name: str) -> bool:
         owner = self._ledger.owners[kind, name]
         return not owner.lasts or name in self._journal.broker.sessions.by_id
 
-    def claimed(self, sequence: int, author: str, kind: str, name: str) -> None:
+    def claimed(self, sequence: int, author: str, kind: str, name: str, clean_start: bool) -> None:
         """Apply a claim."""
         journal, key = self._journal, (kind, name)
         before = self._ledger.owners.get(key)
         is_ours = self.epoch(kind, name) > 0
         lasts = before is not None and before.lasts
-        self._ledger.set_owner(kind, name, Owner(author, sequence, lasts), journal.rows.note)
+        owner = Owner(author, sequence) if before is None else before._replace(node=author, epoch=sequence)
+        self._ledger.set_owner(kind, name, owner, journal.rows.note)
         if author != journal.node:
             if is_ours:
-                self._moved(name)
+                self._moved(name, clean_start)
         elif lasts and name not in journal.broker.sessions.by_id:
             journal.groups.after(lambda: self._load(name, sequence))
         else:
@@ -107,11 +108,11 @@ class Ownership:
 
     # Moves
 
-    def _moved(self, client_id: str) -> None:
+    def _moved(self, client_id: str, clean_start: bool) -> None:
         """Give up a session that another node has claimed."""
         session = self._journal.broker.sessions.by_id.get(client_id)
         if session is not None:
-            self._journal.broker.sessions.move(session)
+            self._journal.broker.sessions.move(session, clean_start)
 
     def lose_all(self) -> None:
         """Give up every session: this node was declared gone."""
@@ -135,7 +136,7 @@ class Ownership:
         for session in islice(sessions, MOVED_TOGETHER):
             count += 1
             if not session.has_ended and not self.epoch(SESSION, session.client_id):
-                self._journal.broker.sessions.move(session)
+                self._journal.broker.sessions.move(session, False)
         return count == MOVED_TOGETHER
 
     # Releases
@@ -166,8 +167,14 @@ class Ownership:
             for statement in (sql.DROP_SESSION, sql.DROP_SUBSCRIPTIONS, sql.DROP_STEPS, sql.DROP_INCOMING):
                 note((statement, (name,)))
 
-    def lasts(self, kind: str, name: str, lasts: bool) -> None:
-        """Apply that a session outlives its node from now on, or does not."""
-        owner = self._ledger.owners[kind, name]
-        if owner.lasts is not lasts:
-            self._ledger.set_owner(kind, name, owner._replace(lasts=lasts), self._journal.rows.note)
+    def saved(self, name: str, expiry: int, expires_at: float | None) -> None:
+        """Apply that a session outlives its node, and for how long."""
+        owner = self._ledger.owners[SESSION, name]
+        now = owner._replace(lasts=True, expiry=expiry, expires_at=expires_at)
+        if now != owner:
+            self._ledger.set_owner(SESSION, name, now, self._journal.rows.note)
+
+    def dropped(self, name: str) -> None:
+        """Apply that a session has ended, or does not outlive its node any more."""
+        owner = self._ledger.owners[SESSION, name]
+        self._ledger.set_owner(SESSION, name, Owner(owner.node, owner.epoch), self._journal.rows.note)

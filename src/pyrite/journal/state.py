@@ -199,6 +199,10 @@ class State:
             array("H", incoming[0][1]) if incoming else (),
         )
 
+    def copy_to(self, path: Path) -> None:
+        """Write a copy to a new file, between two commits."""
+        self._database.execute("VACUUM INTO ?", (str(path),))
+
     def cluster(self) -> list[tuple[str, str, str]]:
         """Return kind, name and value of what a node of a cluster keeps."""
         return list(self._rows("cluster"))
