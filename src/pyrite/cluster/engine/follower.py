@@ -30,6 +30,8 @@ HEARTBEAT = 1.0
 """Seconds without a group after which the engine says that the consumer lives."""
 SILENCE = 3.0
 """Seconds without group and heartbeat after which the consumer is replaced."""
+LOST_AFTER = 10.0
+"""Seconds for which the engine must hold fewer groups than were delivered before they are lost."""
 RETRY_DELAY = 0.2
 TURN = 0.002
 """Seconds for which groups are delivered before the event loop gets a turn."""
@@ -71,6 +73,8 @@ class Follower:
         self._heard_at = 0.0
         self._expected = 0
         """The last sequence that a quorum is known to hold."""
+        self._behind_since = 0.0
+        """Since when the engine has held fewer groups than were delivered; 0 if it has not."""
         self._moved_at = 0.0
         """When a group was received, or all were."""
         self._requested = False
@@ -122,9 +126,17 @@ class Follower:
         if client is None:
             raise Silent("not connected")
         held = await self._position()
-        if not held.first <= self.next <= held.last + 1:
-            first = held.first if self.next < held.first else held.last + 1
-            self._work(lambda: self._lost(first))
+        if self.next <= held.last + 1:
+            self._behind_since = 0.0
+        if self.next < held.first:
+            self._work(lambda: self._lost(held.first))
+            return False
+        if self.next > held.last + 1:
+            # A leader that was just elected answers before it has applied all that is committed.
+            self._behind_since = self._behind_since or monotonic()
+            if monotonic() - self._behind_since < LOST_AFTER:
+                raise Silent(f"the engine holds {held.last}")
+            self._work(lambda: self._lost(held.last + 1))
             return False
         self._received.clear()
         self._trouble = ""
