@@ -182,6 +182,7 @@ def test_a_filtered_read_expands_only_record_batches_with_its_topics(
         return schema.plain(rows)
 
     monkeypatch.setattr(frames, "plain", expand)
+    monkeypatch.setattr(reading, "MAX_READ_TIME", BOUND)
     writer = SegmentWriter(Files(), tmp_path, 0)
     for number in range(9):
         topic = b"rare/1" if number == 7 else b"common"
