@@ -237,9 +237,6 @@ class Journal(ABC):
     def choked(self) -> None:  # noqa: B027
         """Record that a publisher was paused because the journal is full."""
 
-    def tidy(self) -> None:  # noqa: B027
-        """Compress what has arrived. Called when everything has been sent."""
-
     def wall(self) -> float:
         """Return the time in seconds since 1970."""
         return time.time()
