@@ -94,6 +94,9 @@ class StateChanges:
     def drop_session(self, session: Session) -> None:
         """Delete a session with everything that belongs to it."""
 
+    def release_session(self, session: Session) -> None:
+        """Record that a session has ended, whether it outlives the process or not."""
+
     def save_owner(self, session: Session) -> None:
         """Record the account that a session counts for."""
 
@@ -125,7 +128,11 @@ class StateChanges:
         """Record a retained message."""
 
     def drop_retained(self, topic: bytes) -> None:
-        """Delete the retained message of a topic."""
+        """Delete the retained message of a topic: an empty one came, or it has expired."""
+
+    def delete_retained(self, topic: bytes) -> None:
+        """Delete the retained message of a topic at a client's request."""
+        self.drop_retained(topic)
 
     def save_consumer(self, consumer: Consumer) -> None:
         """Record a consumer, its cursor, and the changes of its pending messages."""
@@ -219,6 +226,12 @@ class Journal(ABC):
     @abstractmethod
     def earliest(self, stream: Stream) -> int:
         """Return the offset of the oldest stored message."""
+
+    # Sessions
+
+    def claim_session(self, client_id: str, then: Callable[[Fault | None], object]) -> None:
+        """Call `then` when the session of a client may be opened here, or with the reason why not."""
+        then(None)
 
     # Groups
 

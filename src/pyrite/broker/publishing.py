@@ -54,7 +54,7 @@ class Publishing:
             if stream is not None:
                 self._journal.append(stream, batch, done, packet_ids)
             else:  # acknowledgements keep the order of the messages
-                self._journal.in_turn(partial(self._deliver_in_turn, batch, done))
+                self._journal.in_turn(partial(self.deliver_in_turn, batch, done))
             return
         if stream is not None:
             self._journal.append(stream, batch, None, packet_ids)
@@ -104,7 +104,8 @@ class Publishing:
 
         self.publish(batch, route, told, packet_ids)
 
-    def _deliver_in_turn(self, batch: Batch, done: Done | None) -> None:
+    def deliver_in_turn(self, batch: Batch, done: Done | None) -> None:
+        """Deliver a batch that no stream captures, in the place among others that it came at."""
         matched, fault = False, None
         try:
             matched = self.deliver_committed(batch)
@@ -130,8 +131,12 @@ class Publishing:
             else:  # a subscription came or went meanwhile
                 matched = sum(self.deliver(part, routes.route(part.topic)) for part in batch.parts()) > 0
         if batch.retain:
-            self._broker.retained.retain(batch)
+            self.retain(batch)
         return matched
+
+    def retain(self, batch: Batch) -> None:
+        """Retain a committed batch's last message."""
+        self._broker.retained.retain(batch)
 
     def deliver(self, batch: Batch, route: Route, begins: bool = False) -> bool:
         """Deliver a batch to every receiver on its route; return whether there is one. HOT.

@@ -78,24 +78,19 @@ class Retained(OrderedTopicTree[Batch]):
             refusal = owner.refusal("retained_bytes", more_bytes)
         return Fault(True, refusal, quota=True) if refusal else None
 
-    def retain(self, batch: Batch) -> None:
-        """Retain a batch's last message; an empty one removes the topic's retained message."""
-        last = batch.count - 1
-        payload = batch.payload(last)
+    def retain(self, batch: Batch, checked: bool = False) -> None:
+        """Retain a batch's last message; an empty one removes the topic's retained message.
+
+        `checked`: there is room for it.
+        """
         journal = self._broker.journal
-        if not payload:
+        if not batch.payload(batch.count - 1):
             self.pop(batch.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
             journal.state.drop_retained(batch.topic)
-        elif self.fault(batch) is not None:
+        elif not checked and self.fault(batch) is not None:
             self._broker.figures.retained_refused += 1
         else:
-            retained = Batch(
-                batch.topic, payload, batch.qos, True, batch.properties, batch.expires_at, batch.origin
-            )
-            if batch.owner is not None:
-                retained = retained.owned_by(batch.owner)
-            retained.lies_in(batch.stream, batch.offset + last)
-            self[batch.topic] = retained
+            retained = self[batch.topic] = last_of(batch)
             if not batch.topic.startswith(SYSTEM):
                 journal.state.save_retained(retained)
 
@@ -146,9 +141,25 @@ class Retained(OrderedTopicTree[Batch]):
         return batch
 
     def remove(self, topic: bytes) -> None:
-        """Remove the message of a topic, durably."""
+        """Remove the message of a topic, which has expired."""
         self.pop(topic)
         self._broker.journal.state.drop_retained(topic)
+
+    def delete(self, topic: bytes) -> None:
+        """Remove the message of a topic at a client's request."""
+        self.pop(topic)
+        self._broker.journal.state.delete_retained(topic)
+
+
+def last_of(batch: Batch) -> Batch:
+    """Return the last message of a batch, as it is retained."""
+    last = batch.count - 1
+    retained = Batch(
+        batch.topic, batch.payload(last), batch.qos, True, batch.properties, batch.expires_at, batch.origin
+    )
+    if batch.owner is not None:
+        retained = retained.owned_by(batch.owner)
+    return retained.lies_in(batch.stream, batch.offset + last)
 
 
 def retained_size(batch: Batch) -> int:

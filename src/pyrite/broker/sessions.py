@@ -196,6 +196,17 @@ class Sessions:
         session.end()
         if lasting:
             broker.journal.state.drop_session(session)
+        broker.journal.state.release_session(session)
+
+    def move(self, session: Session) -> None:
+        """Forget a session that another node has taken over; its connection here is displaced."""
+        link = session.link
+        if link is not None:
+            link.displaced()
+            self.close(session, link, True, resumed=True)
+        if self.by_id.get(session.client_id) is session:
+            session.will = None
+            self.end(session)
 
     # Wills
 

@@ -31,15 +31,16 @@ class HttpProcess(Child):
     ) -> None:
         super().__init__(context, listener)
         self._gate = Gate(self.broker, self.reads, self)
-        self._api = Api(self.broker, metrics, self._gate, listening, later, listener.tls)
+        tables = [one.name for one in self.config.stream if one.table]
+        self._api = Api(self.broker, metrics, self._gate, listening, later, listener.tls, tables)
 
     def settings(self) -> HttpSettings:
         """Return the settings of the process."""
         config, limits = self.config, self.config.limits
         return HttpSettings(
             data=None if config.ephemeral else str(config.data),
+            sockets=self.descriptors,
             host=self.listener.host,
-            port=self.listener.port,
             is_local=self.listener.local,
             public_url=config.http.public_url,
             logging=log_settings(config),

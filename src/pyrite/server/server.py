@@ -186,7 +186,7 @@ class Server:
     async def start(self) -> list[Listener]:
         """Open all listeners and return them with their actual ports."""
         try:
-            listening = await self.listeners.start()
+            listening = self.listeners.start()
         except BaseException:
             await self.stop()
             raise

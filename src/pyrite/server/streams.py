@@ -25,13 +25,13 @@ MAX_HELD = 1024 * 1024
 """Maximum bytes received from a TLS client after log-in while it waits for its turn."""
 
 
+MAX_WRITE_BYTES = 64 * 1024
+"""Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
+
+
 def is_encrypted(transport: Transport) -> bool:
     """Return True if a connection's transport is TLS."""
     return isinstance(transport, StreamProtocol) and transport.is_encrypted
-
-
-MAX_WRITE_BYTES = 64 * 1024
-"""Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
 
 
 class Round:
@@ -70,6 +70,7 @@ class StreamProtocol(asyncio.Protocol):
         "_held",
         "_listener",
         "_lost",
+        "_peer",
         "_tls",
         "_unsent",
         "connection",
@@ -77,9 +78,10 @@ class StreamProtocol(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, server: Server, listener: Listener) -> None:
+    def __init__(self, server: Server, listener: Listener, peer: object) -> None:
         self.server = server
         self._listener = listener
+        self._peer = peer
         self.transport: asyncio.Transport | None = None
         self.connection: Conversation | None = None
         self._tls = False
@@ -101,7 +103,7 @@ class StreamProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open a connection, if there is room."""
         transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
+        peer = self._peer
         address = self.server.connections.admit(address_of(peer))
         if address is None:
             transport.abort()

@@ -10,6 +10,7 @@ from pyrite.protocols.line.frames import FrameError, Line, line
 from pyrite.protocols.states import CONNECTED
 
 if TYPE_CHECKING:
+    from pyrite.broker.journal import Fault
     from pyrite.protocols.line.connection import LineConnection
 
 
@@ -55,11 +56,25 @@ def _let_in(
     asked: bool,
     verdict: Accept | Refuse,
 ) -> None:
-    broker, credentials = connection.broker, connection.credentials
+    credentials = connection.credentials
     if isinstance(verdict, Refuse):
         credentials.password = None
         raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
     credentials.become(verdict)
+    connection.claim(partial(_open, connection, client_id, clean, expiry, asked))
+
+
+def _open(
+    connection: LineConnection,
+    client_id: str,
+    clean: bool,
+    expiry: int,
+    asked: bool,
+    fault: Fault | None,
+) -> None:
+    broker, credentials = connection.broker, connection.credentials
+    if fault is not None:
+        raise FrameError("unavailable", fault.text, ends=True)
     account = broker.quotas.account_of(credentials)
     refusal = broker.quotas.session_refusal(account, client_id)
     if refusal:

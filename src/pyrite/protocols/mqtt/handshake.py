@@ -19,6 +19,7 @@ from pyrite.protocols.states import AUTHENTICATING, CONNECTED
 from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
+    from pyrite.broker.journal import Fault
     from pyrite.protocols.mqtt.connection import Connection
 
 KEEP_ALIVE_GRACE = 1.5
@@ -126,7 +127,14 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
-                _accept(connection, _authentication(method, data))
+                connection.claim(partial(_claimed, connection, _authentication(method, data)))
+
+
+def _claimed(connection: Connection, properties: dict[str, Any], fault: Fault | None) -> None:
+    if fault is None:
+        _accept(connection, properties)
+    else:
+        connection.refuse(Reason.SERVER_UNAVAILABLE, fault.text)
 
 
 def _authentication(method: str | None, data: bytes | None) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""Publishing in a cluster: every message goes through the order, and is delivered when it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyrite.broker.journal import Done
+from pyrite.broker.message import Batch
+from pyrite.broker.publishing import RUN, Publishing
+from pyrite.broker.retained import SYSTEM
+from pyrite.broker.routes import Route
+
+if TYPE_CHECKING:
+    from pyrite.broker.core import Broker
+    from pyrite.cluster.journal import ClusterJournal
+
+
+class OrderedPublishing(Publishing):
+    """Hands batches to the journal, also those with QoS 0, and those that no stream captures."""
+
+    def __init__(self, broker: Broker, journal: ClusterJournal) -> None:
+        super().__init__(broker)
+        self._cluster = journal
+
+    def publish(
+        self,
+        batch: Batch,
+        route: Route | None = None,
+        done: Done | None = None,
+        packet_ids: Sequence[int] | None = None,
+    ) -> None:
+        """Publish a batch. HOT."""
+        broker = self._broker
+        if batch.topic.startswith(SYSTEM):  # each node has its own
+            super().publish(batch, route, done, packet_ids)
+            return
+        if route is None:
+            route = self._subscriptions.route(batch.topic)
+        if route.is_costly or batch.count > RUN:
+            done = self._fan_outs.charged(batch, route, done)
+        if batch.retain and broker.retained.fault(batch) is not None:
+            broker.figures.retained_refused += 1
+            batch.retain = False  # on every node: what a node has room for must not depend on the node
+        self._cluster.send(route.stream, batch, done, packet_ids)
+
+    def retain(self, batch: Batch) -> None:
+        """Retain a batch's last message: its author has seen that there is room."""
+        self._broker.retained.retain(batch, checked=True)
