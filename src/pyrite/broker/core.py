@@ -129,4 +129,3 @@ class Broker:
         """Apply changed users, rules or quotas of groups."""
         self.admission.changed()
         self.quotas.access_changed()
-        self.sessions.drop_wills_of_unwelcome()

@@ -126,6 +126,15 @@ class Policy:
             logger.exception("internal error in the access plug-in")
             return False
 
+    def may_leave_will(self, who: Credentials, topic: bytes) -> bool:
+        """Return whether the will of a client that was accepted may be published now."""
+        return self.is_welcome(who) and self.has_right("publish", who, topic)
+
+    @property
+    def version(self) -> object:
+        """Differs after every change of users or rules."""
+        return (self._broker.admission.version, self._broker.access)
+
     def rights_of(self, session: Session) -> object:
         """Return a value that stays equal as long as the rights of a session's user stay the same."""
         return (session.identity, self._broker.admission.version, self._broker.access)

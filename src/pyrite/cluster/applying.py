@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyrite.broker.consumers import forget
 from pyrite.broker.journal import Done, Fault, Stream
 from pyrite.broker.message import Batch
 from pyrite.broker.retained import last_of
@@ -22,11 +23,12 @@ from pyrite.cluster.group import (
     load_batch,
     unseal,
 )
-from pyrite.cluster.ledger import SESSION, Author
+from pyrite.cluster.ledger import CONSUMER, SESSION, Author
 from pyrite.cluster.order import OrderedLog
 from pyrite.cluster.outbound import Item, Message, Outgoing
 from pyrite.cluster.wills import KeptWill
 from pyrite.journal import state as sql
+from pyrite.journal.restoring import restore_consumer
 from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Change
 
@@ -354,6 +356,17 @@ class Applying:
             journal.ownership.saved(*values)
         elif statement is sql.DROP_SESSION:
             journal.ownership.dropped(values[0])
+        elif statement is sql.SAVE_CONSUMER and not is_own:
+            restore_consumer(journal, journal.broker, values[0], json.loads(values[1]))
+        elif statement is sql.SAVE_PENDING:
+            journal.ownership.handed_out(values[0], values[1])
+        elif statement is sql.DROP_PENDING:
+            journal.ownership.none_pending(values[0], values[1])
+        elif statement is sql.DROP_CONSUMER:
+            if not is_own and values[0] in journal.broker.consumers:
+                forget(journal.broker.consumers[values[0]])
+            journal.rows.note((sql.DROP_ALL_PENDING, values))
+            ledger.set_owner(CONSUMER, values[0], None, journal.rows.note)
         elif statement is sql.SAVE_TOPIC:
             created[values[0]] = True
         elif statement is sql.DROP_TOPIC:

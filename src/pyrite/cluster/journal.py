@@ -16,18 +16,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyrite.broker.consumers import Consumer
 from pyrite.broker.core import Broker
+from pyrite.broker.fetching import Deliver, IsFull
 from pyrite.broker.journal import Done, Fault, Stream
 from pyrite.broker.message import Batch
 from pyrite.cluster.applying import Applying
 from pyrite.cluster.changes import CODES, AppliedRows, ClusterChanges, owner_of
 from pyrite.cluster.group import FORMAT, Contents, cluster_number, dump, seal
-from pyrite.cluster.ledger import SESSION, Ledger
+from pyrite.cluster.ledger import CONSUMER, SESSION, Ledger
 from pyrite.cluster.order import Appended, OrderedLog
 from pyrite.cluster.outbound import MAX_WAITING_BYTES, Call, Message, Outbound
 from pyrite.cluster.ownership import Ownership
 from pyrite.cluster.presence import Presence
 from pyrite.cluster.publishing import OrderedPublishing
+from pyrite.cluster.pulling import HandingOut
 from pyrite.cluster.snapshot import take_snapshot
 from pyrite.cluster.status import ClusterStatus, status_of
 from pyrite.cluster.wills import Wills
@@ -312,6 +315,22 @@ class ClusterJournal(DiskJournal):
     ) -> None:
         """Call `then` when this node owns the session of a client and has loaded it, or why it does not."""
         self.ownership.claim(SESSION, client_id, then, clean_start)
+
+    @property
+    def pull_refusal(self) -> str:
+        """Why nothing can be pulled at present: what this node has may not be current."""
+        return "" if self.has_quorum else self.halted or NO_QUORUM
+
+    def claim_consumer(self, name: str, then: Callable[[Fault | None], object]) -> None:
+        """Call `then` when this node owns a consumer and has loaded it, or why it does not."""
+        self.ownership.claim(CONSUMER, name, then)
+
+    def handing_out(
+        self, consumer: Consumer, deliver: Deliver, done: Callable[[int], object], is_full: IsFull
+    ) -> tuple[Deliver, Callable[[int], object], IsFull]:
+        """Hand out messages when the order has that they are handed out."""
+        one = HandingOut(self, consumer.name, deliver, done, is_full)
+        return one.found, one.ended, one.is_full
 
     # Groups
 

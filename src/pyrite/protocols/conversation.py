@@ -273,6 +273,7 @@ class Conversation(Receiver):
         """Handle the loss of the transport."""
         self.state = CLOSED
         self.chunks = EMPTY_OUTBOX
+        self.backlog = None
         self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)

@@ -16,6 +16,8 @@ from paho.mqtt.properties import Properties
 
 MAX_IN_FLIGHT = 20
 """Messages that a publisher has sent and that were not acknowledged."""
+INTERVAL = 0.04
+"""Seconds between two messages of a publisher."""
 EXPIRY = 3_600
 KEEP_ALIVE = 5
 
@@ -106,7 +108,7 @@ class Publisher(Client):
         self._feeder.start()
 
     def _feed(self) -> None:
-        while not self._over.wait(0.01):
+        while not self._over.wait(INTERVAL):
             while not self._answers.empty():
                 mid, is_refused = self._answers.get()
                 number = self._numbers.pop(mid)
