@@ -77,6 +77,8 @@ class _Run:
         try:
             self._inject(began, began + self._seconds)
             self._finish()
+        except AssertionError as error:  # something was waited for in vain: check the rest all the same
+            self.report.wrong.append(str(error))
         finally:
             for client in [*self._publishers, *subscribers]:
                 client.stop()
@@ -137,7 +139,8 @@ class _Run:
 
     def _check(self) -> None:
         report, publishers = self.report, self._publishers
-        log, report.wrong = compare_logs(self._nodes.nodes)
+        log, wrong = compare_logs(self._nodes.nodes)
+        report.wrong += wrong
         report.wrong += check_publishers(log, publishers)
         for subscriber in self._all:
             report.wrong += check_subscriber(subscriber, publishers, True)
