@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 # Tests of `make test-fast` and `make coverage`: no Spark, no browser, no other brokers, nothing marked slow.
 FAST := -m "not slow" $(addprefix tests/,access broker cli client conformance journal line mqtt process sinks storage topics)
 
-.PHONY: help run cluster demo test test-fast coverage lint bench soak fuzz clean
+.PHONY: help run cluster demo test test-fast coverage lint bench soak nemesis fuzz clean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -45,6 +45,9 @@ bench: $(VENV)/.dev-ready ## benchmark against mosquitto, nats-server and amqtt,
 
 soak: $(VENV)/.dev-ready  ## run every attack for a minute (SECONDS=4 for less); ARGS=--write-figures updates docs/security.md
 	PYRITE_SOAK=$(or $(SECONDS),60) $(BIN)/pytest -n0 -q -s tests/hostile/test_hostile.py $(ARGS)
+
+nemesis: $(VENV)/.test-ready ## faults against three nodes for a minute (MINUTES=60 SEED=1); needs root
+	$(BIN)/python -m tests.cluster.nemesis --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: $(VENV)/.dev-ready  ## fuzz the MQTT connection for a minute (ARGS="-max_total_time=600" for longer)
 	$(BIN)/python fuzz/fuzz_mqtt.py -max_total_time=60 $(ARGS) fuzz/corpus

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Run nodes until Ctrl-C, or until one ends."""
     with _folder(args.data) as folder:
         nodes = [
-            subprocess.Popen(
+            subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "pyrite", "serve", "--config", str(file)],
                 stdout=subprocess.PIPE,
                 text=True,
