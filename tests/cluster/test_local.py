@@ -136,14 +136,12 @@ def test_a_client_whose_node_is_killed_goes_on_at_another(local: Local) -> None:
     with (
         BlockingClient(local.mqtt(0)) as other,
         other.subscribe("after/#", qos=1) as messages,
+        BlockingClient(local.mqtt(2), reconnect=False, **options) as victim,
     ):
-        with BlockingClient(local.mqtt(2), reconnect=False, **options) as victim:
-            victim.subscribe("wander/#", qos=1)
-            local.node(2).kill()
-            other.publish("wander/x", b"while away", qos=1)
-            with BlockingClient(
-                local.mqtt(1), clean_start=False, on_connect=resumed.append, **options
-            ) as again:
-                again.publish("after/x", b"on", qos=1)
-                assert messages.get(timeout=20).payload == b"on"
+        victim.subscribe("wander/#", qos=1)
+        local.node(2).kill()
+        other.publish("wander/x", b"while away", qos=1)
+        with BlockingClient(local.mqtt(1), clean_start=False, on_connect=resumed.append, **options) as again:
+            again.publish("after/x", b"on", qos=1)
+            assert messages.get(timeout=20).payload == b"on"
     assert resumed == [True], "without waiting for the end of the node's lease"
