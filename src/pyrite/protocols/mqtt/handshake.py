@@ -128,7 +128,9 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 connection.add_work(_prune(connection, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
-                connection.claim(partial(_claimed, connection, _authentication(method, data)))
+                assert connection.connect is not None
+                then = partial(_claimed, connection, _authentication(method, data))
+                connection.claim(connection.connect.clean_start, then)
 
 
 def _claimed(connection: Connection, properties: dict[str, Any], fault: Fault | None) -> None:
@@ -246,7 +248,7 @@ def _open(
         session.will = None
         connection.close()  # CONNACK must be the first packet [MQTT-3.2.0-1], and is too large
         return
-    if session.lasting or lasted or connection.meter is not None:
+    if session.lasting or lasted or connection.meter is not None or session.will is not None:
         connection.wait_for_journal()  # until the session is committed
     connection.tell_connected(VERSIONS[packet.version], present)
     session.resume(broker.policy.reading_rights(session, connection.credentials))
