@@ -203,3 +203,11 @@ def test_a_session_is_taken_over_by_another_node() -> None:
         assert [one.payload for one in messages] == [b"1", b"2", b"3"]
         cluster.tick()
         cluster.check()
+
+
+def test_a_shared_subscription_is_refused_rather_than_served_by_every_node() -> None:
+    with cluster_of() as cluster:
+        client = cluster["a"].core.connect("client")
+        assert client.connack is not None
+        assert client.connack.properties["shared_subscription_available"] == 0
+        assert client.subscribe("$share/g/t/#", qos=1) == [0x9E]
