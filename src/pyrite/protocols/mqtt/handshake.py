@@ -186,7 +186,8 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     connection.connect = None
     client_id = connection.credentials.client_id
     if packet.will is not None:
-        refused = broker.policy.refuse_publish(connection.credentials, packet.will.topic)
+        will = packet.will
+        refused = broker.policy.refuse_publish(connection.credentials, will.topic, will.qos)
         if refused is not None:
             reason = Reason.NOT_AUTHORIZED if refused.is_unauthorized else Reason.TOPIC_NAME_INVALID
             connection.refuse(reason, f"the will's topic: {refused.text}")
