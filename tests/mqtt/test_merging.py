@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.access import Access, Credentials
 from pyrite.broker.limits import Limits
 from pyrite.protocols.mqtt import fields
-from pyrite.protocols.mqtt.packets import V5, V311, Ack, Disconnect, Publish, Wish
+from pyrite.protocols.mqtt.packets import V5, V311, Ack, Disconnect, Publish, WillMessage, Wish
 from pyrite.protocols.mqtt.reasons import Reason
 from tests.support.core import Client, Core, no_internal_errors
 
@@ -129,6 +130,45 @@ def test_a_packet_that_is_too_large_ends_the_connection_that_sent_it() -> None:
     assert not clients[0].closed
 
 
+def test_a_will_comes_after_the_messages_that_were_merged() -> None:
+    core = Core()
+    subscriber = core.connect("subscriber")
+    subscriber.subscribe("t/+")
+    clients = publishers(core, 2)
+    last = core.wire(V5)
+    last.connect("publisher2", will=WillMessage(b"t/0", b"will"))
+    feed(last, "t/0", b"message", 0)
+    feed(clients[0], "t/1", b"other", 0)
+    last.feed(last.encoded(Disconnect(Reason.DISCONNECT_WITH_WILL, {})))
+    core.flush()
+    assert [one.payload for one in subscriber.messages() if one.topic == b"t/0"] == [b"message", b"will"]
+
+
+def test_a_will_comes_after_messages_if_the_session_is_taken_over_in_the_same_wake_up() -> None:
+    core = Core()
+    subscriber = core.connect("subscriber")
+    subscriber.subscribe("t/+")
+    publishers(core, 1)
+    last = core.wire(V5)
+    last.connect("publisher2", will=WillMessage(b"t/0", b"will"))
+    feed(last, "t/0", b"message", 0)
+    core.wire(V5).connect("publisher2")
+    core.flush()
+    assert subscriber.payloads() == [b"message", b"will"]
+
+
+def test_packets_of_one_client_with_other_first_bytes_stay_in_order() -> None:
+    core = Core()
+    subscriber = core.connect("subscriber")
+    subscriber.subscribe("t/0")
+    client = publishers(core, 1)[0]
+    for number, qos in enumerate([0, 1, 0, 2, 1, 0]):
+        feed(client, "t/0", b"%d" % number, qos)
+    core.flush()
+    assert [packet.packet_id for packet in client.received() if isinstance(packet, Ack)] == [1, 2, 3]
+    assert subscriber.payloads() == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
 class Denies(Access):
     """Allows no one to publish."""
 
@@ -205,3 +245,20 @@ def test_merged_packets_have_the_same_effect_as_one_by_one(data: st.DataObject) 
         return seen
 
     assert effects(together=True) == effects(together=False)
+
+
+@pytest.mark.parametrize("size", [1, 3_000], ids=["merged", "mixed"])
+@pytest.mark.parametrize("topic", ["$SYS/x", "$pyrite/consumers/c/create"])
+def test_a_topic_of_the_broker_takes_no_part_in_a_batch_of_others(topic: str, size: int) -> None:
+    """All have the same route: that to no subscriber."""
+    core = Core()
+    names = ["a", topic, "b"]
+    routes = {core.broker.subscriptions.route(name.encode()) for name in names}
+    assert len(routes) == 1
+    client = core.connect("publisher")
+    packets = [Publish(name.encode(), b"x" * size, 1, packet_id=1 + at) for at, name in enumerate(names)]
+    client.feed(client.encoded(*packets))
+    core.flush()
+    reasons = {one.packet_id: one.reason for one in client.received() if isinstance(one, Ack)}
+    expected = Reason.NOT_AUTHORIZED if topic == "$SYS/x" else Reason.SUCCESS
+    assert reasons == {1: Reason.NO_MATCHING_SUBSCRIBERS, 2: expected, 3: Reason.NO_MATCHING_SUBSCRIBERS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.message import Properties
-from pyrite.broker.retained import SYSTEM
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.fields import Reader, check_utf8
@@ -58,6 +57,12 @@ class Shape:
     """Whether such packets may be part of a mixed batch: they have only topic and payload."""
     words: list[Word]
     """The words for `count_alike`; filled when a long run is first counted."""
+
+
+def begins_run(data: bytes, start: int, body: int, stop: int) -> bool:
+    """Return whether the PUBLISH at `start` is followed by another of the same topic and size."""
+    topic_end = body + 2 + (data[body] << 8 | data[body + 1]) if stop - body >= 2 else stop
+    return stop < len(data) and data[start:topic_end] == data[stop : stop + topic_end - start]
 
 
 def read_shape(connection: Connection, data: bytes, start: int, body: int, stop: int) -> Shape:
@@ -113,7 +118,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         and properties is None
         and connection.meter is None
         and connection.broker.policy.allows_all
-        and not topic.startswith((SYSTEM, REQUESTS))
+        and not topic.startswith(b"$")
     )
     return shape
 
