@@ -241,10 +241,11 @@ def _live(story: Story, broker: BrokerProcess, folder: Path) -> None:
         with BlockingClient(broker.urls[0]) as client:
             kept = client.subscribe("$pipelines/+").get(10)
             story.said = {kept.topic: json.loads(kept.payload)}
-        # A late message: it is stored, but not judged.
+        # The first message of a device, and a message that is late for its device: it is stored, not judged.
         late = json.dumps({"time": faults[0]["time"], "temperature": 1.0})
         fresh = "devices/new/telemetry"
-        story.published.append(publish(broker, (fresh, late), (fresh, "no")))
+        known = f"devices/{faults[0]['device']}/telemetry"
+        story.published.append(publish(broker, (fresh, late), (fresh, "no"), (known, late)))
         running.wait_for_rows("messages", sum(story.published))
         story.counts.append(counts_of(story.project))
         seen = len(running.lines)
@@ -350,7 +351,7 @@ def test_a_run_adds_only_new_messages(story: Story) -> None:
         sum(story.published[:2]),
         sum(story.published),
     ]
-    assert second["silver_telemetry"] == first["silver_telemetry"] + 1
+    assert second["silver_telemetry"] == first["silver_telemetry"] + 2
     assert second["bad_telemetry"] == first["bad_telemetry"] + 1
     assert third["silver_telemetry"] == second["silver_telemetry"]
 
@@ -406,7 +407,10 @@ def test_a_subscriber_receives_one_alert_per_fault(story: Story) -> None:
     assert Counter((alert["device"], alert["field"]) for alert in story.heard) == story.faults
     assert len({alert["id"] for alert in story.heard}) == len(story.heard)
     table = rows_of(story, "alerts_telemetry")
-    assert {row["id"] for row in table} == {alert["id"] for alert in story.heard}
+    published = {row["id"] for row in table if row["kind"] != "late"}
+    assert published == {alert["id"] for alert in story.heard}
+    late = {row["topic"]: row["late"] for row in rows_of(story, "quality") if row["late"]}
+    assert list(late.values()) == [1], "a message that was not judged is counted"
 
 
 def test_the_alerts_of_a_backtest_are_those_of_the_live_run(story: Story) -> None:
