@@ -20,6 +20,7 @@ import trustme
 
 from pyrite.client import BlockingClient, read_log
 from pyrite.client.log import FlightLog
+from pyrite.journal.gathering import MAX_ROW_BYTES
 from pyrite.storage.query import SCHEMA, DataLoss, Query, QueryError
 from tests.server.test_authenticator import PLUGIN
 from tests.support.children import assert_it_ends_with_its_broker, children
@@ -33,7 +34,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("flight")
     with BrokerProcess(*LISTEN, "--data", str(folder / "data")) as process:
         publish(process, [("sensors/1", f"{number}") for number in range(60)])
-        publish(process, [("other", f"{number}") for number in range(40)])
+        # A large message is a record batch of its own, after the one of the messages before it.
+        publish(
+            process, [("other", f"{number}".ljust(MAX_ROW_BYTES * (number == 0))) for number in range(40)]
+        )
         yield process
 
 
@@ -165,7 +169,7 @@ def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> N
         (lambda log: log._act("abort", sink="s", parts=[1]), "expected parts, a list of names"),
         (
             lambda log: log.stage("s", "p", rows(1).schema.remove(0), [rows(1).select([1])]),
-            "no column 'topic'",
+            "column 'topic' is missing",
         ),
     ],
 )
@@ -345,7 +349,7 @@ def test_the_process_ends_with_the_broker(tmp_path: Path) -> None:
 
 def test_damage_is_reported(tmp_path: Path) -> None:
     with BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker:
-        publish(broker, [("a", "x" * 500)] * 20)
+        publish(broker, [("a", "x" * MAX_ROW_BYTES)] * 20)  # a record batch each
         (path,) = (tmp_path / "data" / "streams" / "default").glob("*.arrow")
         data = bytearray(path.read_bytes())
         data[len(data.rstrip(b"\0")) // 2] ^= 1

@@ -80,7 +80,7 @@ def check(sample: Sample, found: list[Damage], file: Path, lost: tuple[int, int]
 
 
 @pytest.mark.parametrize("which", [ARROW, PARQUET, LAST])
-def test_a_flipped_bit_in_a_segment(sample: Sample, which: int) -> None:
+def test_a_flipped_bit_in_a_segment_loses_only_its_batch(sample: Sample, which: int) -> None:
     path = sample.paths[which]
     for bit in bits(path, which):
         lost = sample.expected(path, bit // 8)
@@ -178,7 +178,7 @@ def test_two_flipped_bits_never_serve_wrong_rows(sample: Sample) -> None:
         assert offsets(found) == offsets(told)
 
 
-def test_a_segment_that_was_cut_off(sample: Sample) -> None:
+def test_a_truncated_segment_loses_only_its_end(sample: Sample) -> None:
     for path in sample.paths:
         raw = path.read_bytes()
         for size in range(0, len(raw), 997):
