@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyrite.client import read_log
+from pyrite.journal.gathering import MAX_ROW_BYTES
 from pyrite.journal.verify import verify
 from tests.conformance.client import Closed
 from tests.conformance.wire import PUBACK, publish_packet
@@ -17,6 +18,8 @@ from tests.support.process import BrokerProcess
 from .broker import Broker
 
 ROOT = Path(__file__).parents[2]
+LARGE = bytes(MAX_ROW_BYTES)
+"""A payload that is not written to the tail, but as a record batch."""
 PATCH = """
 import sys
 if "serve" in sys.orig_argv:
@@ -34,7 +37,9 @@ if "serve" in sys.orig_argv:
 """
 
 
-@pytest.mark.parametrize(("name", "count"), [("segment write", 20), ("index write", 20), ("state commit", 3)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("tail write", 20), ("segment write", 20), ("index write", 20), ("state commit", 3)]
+)
 def test_messages_acknowledged_before_the_end_reach_sessions_and_flight(
     stopped_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, count: int
 ) -> None:
@@ -50,7 +55,7 @@ def test_messages_acknowledged_before_the_end_reach_sessions_and_flight(
     try:
         until = time.monotonic() + 60  # the state is committed about once a second
         for number in itertools.takewhile(lambda _: time.monotonic() < until, itertools.count()):
-            payload = b"%d" % number
+            payload = b"%d" % number + (LARGE if number % 3 == 0 else b"")
             publisher.send(publish_packet("a", payload, qos=1, packet_id=1 + number % 1_000, version=5))
             publisher.expect(PUBACK)
             kept.append(payload)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pyrite.journal.gathering import MAX_ROW_BYTES
 from pyrite.storage.folder import BOOT, FORMAT, DataFolder
 from pyrite.storage.index import index_of, read_index
 
@@ -154,8 +155,9 @@ def test_the_start_reports_the_contents(broker: Broker) -> None:
 
 def test_the_unfinished_end_of_a_segment_is_dropped_and_reported(broker: Broker) -> None:
     publisher = broker.client()
-    publisher.publish("a", b"one", qos=1)
-    publisher.publish("a", b"two", qos=1)
+    large = bytes(MAX_ROW_BYTES)  # too large for the tail
+    publisher.publish("a", b"one" + large, qos=1)
+    publisher.publish("a", b"two" + large, qos=1)
     broker.kill()
     (segment,) = (broker.data / "streams" / "default").glob("*.arrow")
     last = read_index(index_of(segment))[0][-1]
@@ -167,7 +169,7 @@ def test_the_unfinished_end_of_a_segment_is_dropped_and_reported(broker: Broker)
     assert "dropped 100 bytes at the end that were never acknowledged" in line
     broker.client().publish("a", b"three", qos=1)
     broker.restart("kill")
-    assert broker.logged("a") == [b"one", b"two", b"three"]
+    assert broker.logged("a") == [b"one" + large, b"two" + large, b"three"]
 
 
 def test_the_boot_id_is_durable_before_anything_is_written(

@@ -20,6 +20,7 @@ from pyrite.ipc.api.log import Acknowledge, Acknowledged, ListStreams, Pull, Pul
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeLocalMetrics, ScrapeMetrics
 from pyrite.ipc.api.publishing import NewMessage, PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
+from pyrite.ipc.api.tables import GetCatalogConfig, GetNamespace, ListNamespaces, ListTables, LoadTable
 from pyrite.ipc.api.topics import CreateTopic, DeleteTopic, GetTopic, ListLevels, ListTopics
 from pyrite.ipc.channel import frame
 from pyrite.ipc.messages import Answer, ErrorAnswer, Given, Request
@@ -65,7 +66,9 @@ class Turns:
             topic_filter = b"mine/%d/%s" % (number, DEEP if number < 500 else b"+")
             session.subscriptions[topic_filter] = Subscription(session, topic_filter, 1)
         reads = Reads(broker.quotas)
-        api = Api(broker, Metrics(broker), Gate(broker, reads, self), list, lambda *_: None, False)
+        api = Api(
+            broker, Metrics(broker), Gate(broker, reads, self), list, lambda *_: None, False, ["default"]
+        )
         self.handlers = api.handlers
         self.longest = 0.0
         self.answers: list[Answer] = []
@@ -152,6 +155,11 @@ REQUESTS: list[Request[Any]] = [
     Acknowledge("c", Acknowledged(offsets=list(range(1_000)))),
     ListStreams(),
     ReadMessages("default"),
+    GetCatalogConfig(),
+    ListNamespaces(),
+    GetNamespace(),
+    ListTables(),
+    LoadTable("default"),
     GetMetrics(),
     ScrapeMetrics(),
     ScrapeLocalMetrics(),

@@ -22,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pyrite.broker import fanout, subscriptions
+from pyrite.broker import fanout, routes
 from pyrite.broker.limits import Limits
 from pyrite.journal import gathering, group_commit, progress, reading
 from pyrite.protocols.mqtt.packets import Publish, Suback, Subscribe, Unsubscribe, Wish
@@ -47,13 +47,13 @@ SMALL: list[list[tuple[Any, str, int]]] = [
     [  # every message is delivered in slices, to one receiver at a time
         (fanout, "MAX_DIRECT_COST", 0),
         (fanout, "COST_PER_CLOCK", 1),
-        (subscriptions, "MAX_PROMPT_RECEIVERS", 0),
+        (routes, "MAX_PROMPT_RECEIVERS", 0),
     ],
     [(fanout, "MIN_FILTERED_TARGETS", 0)],  # subscribers of a topic above which only connected ones are asked
     [
         (fanout, "MAX_OWED", 50),
         (fanout, "MIN_CHARGED_COST", 0),
-        (subscriptions, "MAX_CHEAP_RECEIVERS", 0),
+        (routes, "MAX_CHEAP_RECEIVERS", 0),
     ],  # publishers wait
     [(reading, "MAX_PIECE_MESSAGES", 3)],  # read from the log at a time
     [(reading, "MIN_EXAMINED", 2)],

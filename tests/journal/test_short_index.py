@@ -11,6 +11,7 @@ import pytest
 
 from pyrite.broker.journal import Piece, Wanted
 from pyrite.broker.message import Batch
+from pyrite.journal import gathering
 from pyrite.journal.verify import verify
 from pyrite.protocols.mqtt.packets import Ack, Subscribe, Wish
 from pyrite.storage.folder import FORMAT
@@ -69,6 +70,12 @@ def everyone_has(machine: Machine, device: Device, accepted: list[bytes]) -> Non
     stream = machine.journal.streams[0]
     machine.journal.fetch(stream, range(stream.routed), found.append)
     assert [batch.payload() for batch in found[0].values()] == accepted, "single messages"
+
+
+@pytest.fixture(autouse=True)
+def no_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every group become a record batch."""
+    monkeypatch.setattr(gathering, "MAX_ROWS", 0)
 
 
 def publish(client: Client, payload: bytes) -> bool:

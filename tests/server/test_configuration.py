@@ -11,7 +11,8 @@ import pytest
 
 from pyrite.access.rules import Rule
 from pyrite.broker.quotas import Quota
-from pyrite.server.config import Config, check
+from pyrite.cluster.options import ClusterOptions
+from pyrite.server.config import Config, ConfigError, check
 from pyrite.storage.options import StreamOptions
 
 from .conftest import Certificates, Serve
@@ -38,6 +39,9 @@ minimum_version = "1.3"
 
 [http]
 public_url = "https://broker.example/pyrite"
+
+[proxy]
+trusted = ["10.0.0.0/8", "::1"]
 
 [limits]
 max_packet_size = 268435460
@@ -85,6 +89,9 @@ max_session_expiry = 0
 policy = "listed"
 names = ["news", "weather/temp"]
 
+[tables]
+location = "file:///mnt/pyrite"
+
 [quotas]
 
 [quotas.default]
@@ -122,6 +129,24 @@ subscribe = ["#", "$SYS/#"]
 pull = ["a/%c"]
 admin = ["+/b"]
 
+[cluster]
+name = ""
+node = "a"
+engine = "nats://h1:4222,nats://h2:4222"
+routes = ["h1:6222"]
+listen = "h1:6222"
+port = 4222
+secret = "shared"
+replicas = 5
+keep_bytes = 100000000
+keep_age = 60.0
+ca = "ca.pem"
+certificate = "node.pem"
+key = "key.pem"
+credentials = "node.creds"
+monitor = ["http://h1:8222"]
+engine_syncs = true
+
 [[stream]]
 name = "sensors"
 topics = ["sensors/#", "alarms/+/fire"]
@@ -132,6 +157,9 @@ segment_age = 60.0
 fsync = "interval"
 fsync_interval = 0.5
 compression = "none"
+table = true
+table_delay = 30.0
+snapshots_keep = 60.0
 
 [[stream]]
 name = "default"
@@ -143,6 +171,9 @@ segment_age = 1.0
 fsync = "never"
 fsync_interval = 2.0
 compression = "snappy"
+table = true
+table_delay = 2.0
+snapshots_keep = 1.0
 """
 
 
@@ -263,6 +294,55 @@ def test_the_printed_defaults_start_a_broker(serve: Serve) -> None:
     server.connect().ping()
 
 
+CLUSTERS: dict[str, tuple[dict[str, Any], str]] = {
+    "a name with a space": ({"name": "my cluster"}, "cluster.name = 'my cluster': expected up to 32 letters"),
+    "no name of the node": ({"node": ""}, "every node needs a name of its own"),
+    "two replicas": ({"replicas": 2}, "cluster.replicas = 2: expected 1, 3 or 5"),
+    "more replicas than nodes": ({"replicas": 3}, "expected at most the 1 nodes"),
+    "a route without a port": ({"routes": ["h1", "h2:1", "h3:1"]}, "'h1': expected host:port"),
+    "two nodes": ({"routes": ["127.0.0.1:1", "127.0.0.1:2"]}, "two nodes are less safe than one"),
+    "the same route twice": ({"routes": ["127.0.0.1:1"] * 3}, "expected each node once"),
+    "no secret": (
+        {"routes": ["h1:1", "h2:1", "h3:1"]},
+        "other machines can connect to h1:1: expected a secret",
+    ),
+    "another engine": ({"engine": "kafka://h1"}, "expected embedded, or nats://host:port"),
+    "routes of an external engine": (
+        {"engine": "nats://h1:4222", "routes": ["h1:6222"]},
+        "are for the embedded engine",
+    ),
+    "no such file": ({"ca": "/no/such.pem"}, "expected an existing file"),
+}
+
+
+@pytest.mark.parametrize("mistake", CLUSTERS)
+def test_mistakes_in_the_cluster_table_are_named(mistake: str) -> None:
+    values, expected = CLUSTERS[mistake]
+    with pytest.raises(ConfigError) as error:
+        check(Config(cluster=ClusterOptions(**{"name": "x", "node": "a"} | values)))
+    assert "cluster." in str(error.value)
+    assert expected in str(error.value)
+
+
+def test_a_secret_of_the_cluster_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as error:
+        check(Config(cluster=ClusterOptions("x", "a", engine="nats://ann:secret@h1:port")))
+    assert "secret" not in str(error.value)
+
+
+def test_a_node_is_set_up_on_the_command_line() -> None:
+    text = printed("--cluster", "x", "--node", "b", "--engine", "nats://h1,nats://h2")
+    cluster = tomllib.loads(text)["cluster"]
+    assert (cluster["name"], cluster["node"], cluster["engine"]) == ("x", "b", "nats://h1,nats://h2")
+    routes = printed("--cluster", "x", "--node", "b", "--routes", "127.0.0.1:1, 127.0.0.1:2,127.0.0.1:3")
+    assert tomllib.loads(routes)["cluster"]["routes"] == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
+
+
+def test_a_node_that_keeps_nothing_is_refused() -> None:
+    line = run_refused(2, "--cluster", "x", "--node", "a", "--ephemeral")
+    assert "remove ephemeral" in line
+
+
 # Mistakes. Each: the text, and what the line that refuses it has to hold besides the file.
 
 MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
@@ -307,6 +387,7 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
     "number for true or false": ("ephemeral = 1", ["ephemeral", "1", "true or false"]),
     "text for true or false": ('ephemeral = "no"', ["ephemeral", "'no'", "true or false"]),
     "number for a text": ("data = 1", ["data", "1", "a text"]),
+    "path for a URL": ('[tables]\nlocation = "/mnt"', ["tables.location", "'/mnt'", "a URL"]),
     "list for a text": ('data = ["x"]', ["data", "['x']", "a text"]),
     "table for a text": ("[data]\nx = 1", ["data", "a text"]),
     "text for a list": (
@@ -314,6 +395,10 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         ["listen", "'mqtt://127.0.0.1:1883'", "a list of texts"],
     ),
     "list of numbers for one of texts": ("listen = [1883]", ["listen", "[1883]", "a list of texts"]),
+    "no network": (
+        '[proxy]\ntrusted = ["10.0.0.1/8"]',
+        ["proxy.trusted", "10.0.0.1/8", "has host bits set"],
+    ),
     "no listeners": ("listen = []", ["listen", "[]", "at least one"]),
     "date for a text": ("data = 2026-01-01", ["data", "a text"]),
     "not one of the log levels": (

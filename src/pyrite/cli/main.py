@@ -18,6 +18,7 @@ COMMANDS = (
     "topics",
     "top",
     "log",
+    "tables",
     "passwd",
     "pipeline",
     "simulate",

@@ -15,6 +15,7 @@ from pyrite.cli.errors import with_name
 from pyrite.process.logs import FORMATS, parse_levels, start_logging, stop_logging
 from pyrite.process.plain_arrow import keep_pandas_out
 from pyrite.protocols.events import events
+from pyrite.server import cluster_settings
 from pyrite.server import config as configuration
 from pyrite.storage.folder import FolderError
 
@@ -64,6 +65,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="debug, info, warning or error; also per area, as in access=debug,log=info (areas: "
         "access, connections, flight, http, log, server)",
     )
+    cluster_settings.add_options(parser)
     parser.add_argument("--print-config", action="store_true", help="print the settings in force and exit")
     parser.set_defaults(run=run)
 
@@ -89,7 +91,8 @@ def _override(args: argparse.Namespace, config: configuration.Config) -> list[st
     config.logging.format = args.log_format or config.logging.format
     config.ephemeral = config.ephemeral or args.ephemeral
     config.access.anonymous = config.access.anonymous or args.allow_anonymous
-    return [key for key in ("listen", "log_level") if getattr(args, key)]
+    keys = [key for key in ("listen", "log_level") if getattr(args, key)]
+    return keys + cluster_settings.override(args, config.cluster)
 
 
 def start(

@@ -163,7 +163,7 @@ class Front:
         self._listener = StreamListener(
             self._sockets,
             self._context,
-            lambda: ClientSide(self),
+            lambda _: ClientSide(self),
             handshake_time=self._settings.connect_timeout,
             closing_time=CLOSING_TIME,
             has_room=self._has_room,

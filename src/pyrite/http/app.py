@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pyrite.http import tables
 from pyrite.http.exchange import HttpExchange, Shared
 from pyrite.http.handlers import SPECIAL, Handler, forward
 from pyrite.http.openapi import DESCRIPTION
@@ -165,9 +166,10 @@ def problem_response(problem: Problem, request: Request | None = None) -> Respon
     if problem.close:
         headers["Connection"] = "close"
     content = ProblemDetails(problem.status, HTTPStatus(problem.status).phrase, problem.detail)
-    return Response(
-        msgspec.json.encode(content), problem.status, headers, media_type="application/problem+json"
-    )
+    body = msgspec.json.encode(content)
+    if request is not None and request.url.path.startswith(tables.PREFIX):
+        body = tables.with_iceberg_error(content)
+    return Response(body, problem.status, headers, media_type="application/problem+json")
 
 
 async def _refuse(request: Request, problem: Exception) -> Response:
@@ -183,7 +185,7 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         allowed = headers.setdefault("Allow", "GET, HEAD")
         detail = f"{request.method} is not allowed for this path: expected {allowed}"
-    response = problem_response(Problem(error.status_code, detail))
+    response = problem_response(Problem(error.status_code, detail), request)
     response.headers.update(headers)
     return response
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.responses import Response
 
-from pyrite.http import messages
+from pyrite.http import messages, tables
 from pyrite.http.exchange import HttpExchange
 from pyrite.http.metrics import CONTENT_TYPE, lines, own_sample
 from pyrite.ipc.api.broker import GetBroker, GetReadiness
@@ -19,6 +19,7 @@ from pyrite.ipc.api.endpoint import ApiRequest, Shown
 from pyrite.ipc.api.log import Pull, ReadMessages
 from pyrite.ipc.api.metrics import GetMetrics, Samples, ScrapeLocalMetrics, ScrapeMetrics
 from pyrite.ipc.api.publishing import PublishMessage
+from pyrite.ipc.api.tables import LoadTable
 from pyrite.ipc.api.topics import CreateTopic
 from pyrite.ipc.messages import LogIn
 from pyrite.ipc.problem import Problem
@@ -119,5 +120,6 @@ SPECIAL: dict[type[ApiRequest[Any]], Handler] = {
     ScrapeMetrics: scrape,
     ReadMessages: messages.read,
     Pull: messages.pull,
+    LoadTable: tables.load,
 }
 """The handlers of requests that are not just forwarded."""

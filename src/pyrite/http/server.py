@@ -58,7 +58,7 @@ class HttpServer(uvicorn.Server):
         self._listener = StreamListener(
             sockets,
             context,
-            lambda: self._protocol(self.config, self.server_state, self.lifespan.state),
+            lambda _: self._protocol(self.config, self.server_state, self.lifespan.state),
             handshake_time=self._settings.connect_timeout,
             closing_time=CLOSING_TIME,
             has_room=self._has_room,

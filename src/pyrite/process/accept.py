@@ -9,6 +9,8 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 
+from pyrite.process.proxy import Proxies
+
 logger = logging.getLogger(__name__)
 
 ACCEPTS_PER_TURN = 512
@@ -30,6 +32,7 @@ class Acceptor:
     """Accepts the connections of listening sockets; pauses while the process is out of descriptors.
 
     `accepted` is called with each connection, a non-blocking socket, and the address of its peer.
+    With `proxies`, connections of load balancers are accepted once their header has named the client.
     """
 
     def __init__(
@@ -37,8 +40,10 @@ class Acceptor:
         sockets: Sequence[socket.socket],
         accepted: Callable[[socket.socket, object], object],
         per_turn: int = ACCEPTS_PER_TURN,
+        proxies: Proxies | None = None,
     ) -> None:
         self._sockets = list(sockets)
+        self._proxies = proxies
         self._accepted = accepted
         self._per_turn = per_turn
         self._loop = asyncio.get_running_loop()
@@ -66,7 +71,10 @@ class Acceptor:
                     self._loop.call_later(PAUSE, self._resume, listening)
                 return
             connection.setblocking(False)
-            self._accepted(connection, peer)
+            if self._proxies is not None and self._proxies.trusts(peer):
+                self._proxies.read(connection, peer, self._accepted)
+            else:
+                self._accepted(connection, peer)
 
     def _resume(self, listening: socket.socket) -> None:
         if listening in self._sockets:
@@ -81,6 +89,7 @@ def address_of(peer: object) -> str:
 class StreamListener:
     """Listening sockets whose connections each get an asyncio protocol, after a TLS handshake with `context`.
 
+    `protocol` is called with the address of the client.
     asyncio's own servers do not report refused certificates, and cannot replace certificates.
 
     A client has `handshake_time` seconds for its handshake and, at the end, `closing_time` seconds to receive
@@ -91,12 +100,13 @@ class StreamListener:
         self,
         sockets: Sequence[socket.socket],
         context: ssl.SSLContext | None,
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[object], asyncio.Protocol],
         *,
         handshake_time: float,
         closing_time: float,
         has_room: Callable[[int], bool],
         refused: Refused,
+        proxies: Proxies | None = None,
     ) -> None:
         self._context = context
         self._protocol = protocol
@@ -106,7 +116,7 @@ class StreamListener:
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._acceptor = Acceptor(sockets, self._accepted, HANDSHAKES_PER_TURN)
+        self._acceptor = Acceptor(sockets, self._accepted, HANDSHAKES_PER_TURN, proxies)
 
     def renew(self, context: ssl.SSLContext, trust_changed: bool) -> None:
         """Use other certificates for new connections; if `trust_changed`, abort unfinished handshakes."""
@@ -129,18 +139,19 @@ class StreamListener:
             self._refused(address, False, "too many connections")
             connection.close()
             return
-        task = self._loop.create_task(self._connect(connection, address))
+        task = self._loop.create_task(self._connect(connection, peer))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
-    async def _connect(self, connection: socket.socket, address: str) -> None:
+    async def _connect(self, connection: socket.socket, peer: object) -> None:
         """Complete the TLS handshake, if any, and connect the protocol."""
+        address = address_of(peer)
         try:
             if self._context is None:
-                await self._loop.connect_accepted_socket(self._protocol, connection)
+                await self._loop.connect_accepted_socket(lambda: self._protocol(peer), connection)
             else:
                 await self._loop.connect_accepted_socket(
-                    self._protocol,
+                    lambda: self._protocol(peer),
                     connection,
                     ssl=self._context,
                     ssl_handshake_timeout=self._handshake_time,

@@ -10,20 +10,25 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.parse import urlsplit
 
 from pyrite.access.options import AccessError, AccessOptions
 from pyrite.access.rules import ACTIONS, Rule
 from pyrite.broker.catalog import LISTED, POLICIES, TopicOptions
 from pyrite.broker.limits import Limits
 from pyrite.broker.quotas import Quota, QuotaOptions
+from pyrite.cluster.options import ClusterOptions
 from pyrite.errors import PyriteError
 from pyrite.process.endpoints import origin_of
 from pyrite.process.logs import FORMATS, LogOptions, parse_levels
+from pyrite.process.proxy import ProxyOptions, networks_of
 from pyrite.protocols.line.options import LineOptions
 from pyrite.protocols.mqtt.options import MqttOptions
+from pyrite.server.cluster_settings import CLUSTER_RANGES, problem_of
 from pyrite.server.listeners import Listener, parse_listener
 from pyrite.storage.options import COMPRESSIONS, DEFAULT, FSYNC, STREAM_NAME, StreamOptions
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic, covers
@@ -74,6 +79,14 @@ class HttpOptions:
 
 
 @dataclass(slots=True)
+class TablesOptions:
+    """The [tables] table: for streams with table = true."""
+
+    location: str = ""
+    """The URL of the data folder as readers of tables see it, if they see it at another place."""
+
+
+@dataclass(slots=True)
 class Config:
     """All settings."""
 
@@ -89,12 +102,15 @@ class Config:
     logging: LogOptions = field(default_factory=LogOptions)
     tls: Tls = field(default_factory=Tls)
     http: HttpOptions = field(default_factory=HttpOptions)
+    proxy: ProxyOptions = field(default_factory=ProxyOptions)
     limits: Limits = field(default_factory=Limits)
     mqtt: MqttOptions = field(default_factory=MqttOptions)
     line: LineOptions = field(default_factory=LineOptions)
     topics: TopicOptions = field(default_factory=TopicOptions)
+    tables: TablesOptions = field(default_factory=TablesOptions)
     quotas: QuotaOptions = field(default_factory=QuotaOptions)
     access: AccessOptions = field(default_factory=AccessOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     stream: list[StreamOptions] = field(default_factory=lambda: [StreamOptions()])
     """The streams of the log; the stream `default` captures what no other stream captures."""
     source: str = field(default=DEFAULTS, metadata={"internal": True})
@@ -133,6 +149,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "stream.segment_bytes": (64 * 1024, 2**40),
     "stream.segment_age": (1, 2**63 - 1),
     "stream.fsync_interval": (0.001, 3_600),
+    **CLUSTER_RANGES,
+    "stream.table_delay": (1, 86_400),
+    "stream.snapshots_keep": (1, 2**31),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "logging.format": FORMATS,
@@ -199,7 +218,18 @@ def check(config: Config) -> None:
             shown = _shown(f"access.{key}", file)
             raise ConfigError(f"{source}: access.{key} = {shown}: expected an existing file{how}")
     _check_streams(config.stream, source)
+    _check_tables(config)
     _check_tls(config.tls, source)
+    try:
+        networks_of(config.proxy)
+    except ValueError as error:
+        raise ConfigError(f"{source}: proxy.trusted = {config.proxy.trusted!r}: {error}") from None
+    problem = problem_of(config.cluster, config.ephemeral)
+    if problem is not None:
+        key, what = problem
+        where = config.source_of(f"cluster.{key}")
+        shown = _shown(f"cluster.{key}", getattr(config.cluster, key))
+        raise ConfigError(f"{where}: cluster.{key} = {shown}: {what}")
 
 
 def _check_listeners(config: Config, source: str) -> None:
@@ -315,6 +345,18 @@ def _check_streams(streams: list[StreamOptions], source: str) -> None:
                 "all of them; put this stream before it"
             )
         taken += [(one, stream.name) for one in filters]
+
+
+def _check_tables(config: Config) -> None:
+    if config.tables.location and not urlsplit(config.tables.location).scheme:
+        shown = _shown("tables.location", config.tables.location)
+        raise ConfigError(
+            f"{config.source}: tables.location = {shown}: expected a URL, as in file:///mnt/pyrite"
+        )
+    for stream in config.stream:
+        where = f"{config.source}: stream.table = true for {stream.name!r}"
+        if stream.table and not config.ephemeral and find_spec("pyiceberg") is None:
+            raise ConfigError(f"{where}: requires pyiceberg; install it with pip install 'pyrite[tables]'")
 
 
 def _tables(key: str, values: Any, source: str) -> list[dict[str, Any]]:

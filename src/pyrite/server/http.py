@@ -31,7 +31,8 @@ class HttpProcess(Child):
     ) -> None:
         super().__init__(context, listener)
         self._gate = Gate(self.broker, self.reads, self)
-        self._api = Api(self.broker, metrics, self._gate, listening, later, listener.tls)
+        tables = [one.name for one in self.config.stream if one.table]
+        self._api = Api(self.broker, metrics, self._gate, listening, later, listener.tls, tables)
 
     def settings(self) -> HttpSettings:
         """Return the settings of the process."""

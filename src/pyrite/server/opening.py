@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyrite.broker.access import NOT_AUTHORIZED, Credentials
 from pyrite.process.accept import StreamListener
 from pyrite.process.endpoints import bind, bind_unix
+from pyrite.process.proxy import Proxies
 from pyrite.protocols.conversation import CLOSE_TIMEOUT
 from pyrite.protocols.events import tell_refused
 from pyrite.server.certificates import tls_context
@@ -25,6 +26,7 @@ from pyrite.server.listeners import Listener
 from pyrite.server.reads import Reads
 from pyrite.server.sockets import Poller
 from pyrite.server.streams import StreamProtocol
+from pyrite.server.tables import TablesProcess
 from pyrite.server.websocket import WebSocketProtocol
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ class Listeners:
         self._server = server
         self._config = server.config
         self._loop = asyncio.get_running_loop()
-        self._poller = Poller(server) if hasattr(select, "epoll") else None
+        self._proxies = Proxies(self._config.proxy, self._config.limits.connect_timeout, self._refused)
+        self._poller = Poller(server, self._proxies) if hasattr(select, "epoll") else None
         self._streams: list[StreamListener] = []
         self._socket_files: list[Path] = []
         self.datagrams: list[DatagramSocket] = []
@@ -62,10 +65,15 @@ class Listeners:
             if isinstance(one, BaseException):
                 raise one
         self.open = [one for one in opened if isinstance(one, Listener)]
+        if not self._config.ephemeral and any(one.table for one in self._config.stream):
+            tables = TablesProcess(self._child_context)
+            self.children.append(tables)
+            await tables.start()
         return self.open
 
     def stop_accepting(self) -> None:
         """Accept no more connections."""
+        self._proxies.close()
         for streams in self._streams:
             streams.close()
         if self._poller is not None:
@@ -124,11 +132,12 @@ class Listeners:
         return StreamListener(
             sockets,
             tls_context(self._config) if listener.tls else None,
-            lambda: kind(self._server, listener),
+            lambda peer: kind(self._server, listener, peer),
             handshake_time=self._config.limits.connect_timeout,
             closing_time=CLOSE_TIMEOUT,
             has_room=self._server.connections.has_room,
             refused=self._refused,
+            proxies=self._proxies,
         )
 
     def _refused(self, address: str, by_certificate: bool, reason: str) -> None:

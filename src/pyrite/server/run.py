@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from pyrite.server.config import Config
+from pyrite.server.config import Config, ConfigError
 from pyrite.server.kernel import keep_pages_small, raise_descriptor_limit
 from pyrite.server.notify import READY, STOPPING, notify
 from pyrite.server.server import Server
@@ -23,6 +23,8 @@ async def serve(
 
     At SIGHUP, `reread` returns the current settings.
     """
+    if config.cluster.in_use:
+        raise ConfigError("cluster.name: this version of the broker cannot join a cluster yet")
     raise_descriptor_limit()
     keep_pages_small()
     stopped = asyncio.Event()

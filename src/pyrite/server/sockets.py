@@ -22,6 +22,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from pyrite.process.accept import Acceptor, address_of
+from pyrite.process.proxy import Proxies
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.mqtt.merging import Merger
 from pyrite.protocols.receiver import LONG_READ
@@ -181,8 +182,9 @@ class SocketTransport:
 class Poller:
     """All plain sockets of a server: listening sockets, and those of clients."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, proxies: Proxies) -> None:
         self._server = server
+        self._proxies = proxies
         self._loop = asyncio.get_running_loop()
         self.epoll = select.epoll()
         self._acceptors: list[Acceptor] = []
@@ -207,7 +209,7 @@ class Poller:
             if listening.family != socket.AF_UNIX:
                 # Inherited by accepted sockets. Output is batched already, so it is sent immediately.
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._acceptors.append(Acceptor(sockets, partial(self._accepted, listener)))
+        self._acceptors.append(Acceptor(sockets, partial(self._accepted, listener), proxies=self._proxies))
 
     def stop_listening(self) -> None:
         """Stop accepting connections."""

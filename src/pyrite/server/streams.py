@@ -70,6 +70,7 @@ class StreamProtocol(asyncio.Protocol):
         "_held",
         "_listener",
         "_lost",
+        "_peer",
         "_tls",
         "_unsent",
         "connection",
@@ -77,9 +78,10 @@ class StreamProtocol(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, server: Server, listener: Listener) -> None:
+    def __init__(self, server: Server, listener: Listener, peer: object) -> None:
         self.server = server
         self._listener = listener
+        self._peer = peer
         self.transport: asyncio.Transport | None = None
         self.connection: Conversation | None = None
         self._tls = False
@@ -101,7 +103,7 @@ class StreamProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open a connection, if there is room."""
         transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
+        peer = self._peer
         address = self.server.connections.admit(address_of(peer))
         if address is None:
             transport.abort()

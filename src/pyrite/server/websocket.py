@@ -56,8 +56,8 @@ class WebSocketProtocol(StreamProtocol):
 
     __slots__ = ("_rest", "_unread", "_waits", "local", "path", "websocket")
 
-    def __init__(self, server: Server, listener: Listener) -> None:
-        super().__init__(server, listener)
+    def __init__(self, server: Server, listener: Listener, peer: object) -> None:
+        super().__init__(server, listener, peer)
         self.path = listener.path
         self.local = listener.local
         self.websocket = ServerProtocol(

@@ -36,3 +36,19 @@ class StreamOptions:
     """Seconds between two syncs: with fsync = "interval", and of QoS 0 messages, which nobody waits for."""
     compression: str = "zstd"
     """Compression of sealed segments, which are Parquet: zstd, snappy, gzip, lz4 or none."""
+    table: bool = False
+    """Whether the stream is an Iceberg table, too (docs/tables.md)."""
+    table_delay: float = 10.0
+    """Seconds after which a segment is sealed if the stream is a table: how far the table may lag."""
+    snapshots_keep: float = 3_600.0
+    """Seconds for which a replaced snapshot of the table, and the files it refers to, are kept."""
+
+    @property
+    def seal_after(self) -> float:
+        """Seconds after which a segment is sealed. Retention drops whole segments, so it asks for less."""
+        ages = [self.segment_age]
+        if self.retention_age:
+            ages.append(self.retention_age / 4)
+        if self.table:
+            ages.append(self.table_delay)
+        return min(ages)

@@ -182,18 +182,14 @@ class SegmentWriter:
             self.fold()
             tail = self._tail
         if tail is None:
-            tail = self._tail = TailWriter(self._files, tail_of(self.path), first)
+            tail = self._tail = TailWriter(self._files, tail_of(self.path), first, self._sync)
         elif tail.end != first:  # offsets were skipped
             tail.begin_anew(first)
         if not tail.rows:
             self._tail_since = time.monotonic()
         if sync and self._is_dirty:  # no row may be durable before the messages in front of it
             self._sync_segment()
-        try:
-            tail.append(rows, record, sync)
-        except OSError:
-            self._doubtful = True
-            raise
+        tail.append(rows, record, sync)
         if not os.fstat(self._segment).st_nlink:  # readers do not find a tail without its segment
             raise removed(self.path)
         self.next_offset = tail.end
@@ -242,21 +238,20 @@ class SegmentWriter:
         if self._is_dirty or self._doubtful:
             self._sync_segment()
         if self._tail is not None and not self._tail.is_synced:
-            try:
-                self._tail.sync()
-            except OSError:
-                self._doubtful = True
-                raise
+            self._tail.sync()
 
     def _sync_segment(self) -> None:
+        self._sync(self._segment)
+        self._is_dirty = False
+
+    def _sync(self, descriptor: int) -> None:
         if self._doubtful:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         try:
-            self._files.sync(self._segment)
+            self._files.sync(descriptor)
         except OSError:
             self._doubtful = True
             raise
-        self._is_dirty = False
 
     def seal(self) -> None:
         """Fold the tail, mark the end of the segment, sync it, and close it."""

@@ -147,14 +147,12 @@ class StreamWriter:
         assert segment is not None
         if not segment.started:
             return False
-        # Retention drops whole segments, so a segment must be smaller and younger than what it keeps.
+        # Retention drops whole segments, so a segment must be smaller than what it keeps.
         options = self.options
-        most, oldest = options.segment_bytes, options.segment_age
+        most = options.segment_bytes
         if options.retention_bytes:
             most = min(most, options.retention_bytes // 4)
-        if options.retention_age:
-            oldest = min(oldest, options.retention_age / 4)
-        return segment.size >= most or self._wall() - segment.started / 1e6 >= oldest
+        return segment.size >= most or self._wall() - segment.started / 1e6 >= options.seal_after
 
     def _abandon(self) -> None:
         """Stop writing to a file whose contents on disk are unknown."""

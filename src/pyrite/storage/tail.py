@@ -17,7 +17,8 @@ was never finished. In the synced part, anything but the next record is damage.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from pyrite.storage.schema import PROPERTIES, SCHEMA, null_column
 from pyrite.storage.segment import Damage, Passed, cut
 from pyrite.storage.wanted import Topics
 
-TAIL_BYTES = 256 * 1024
+TAIL_BYTES = 128 * 1024
 """Size of the file; records that do not fit make the tail full."""
 HEAD_BYTES = 64
 MAX_SNAPSHOT_ATTEMPTS = 1_000
@@ -301,10 +302,11 @@ class TailReader:
         not.
         """
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            file = self._path.open("rb", buffering=0)
         except FileNotFoundError:
             return self._none()
-        try:
+        with file:
+            descriptor = file.fileno()
             for _ in range(MAX_SNAPSHOT_ATTEMPTS):
                 head = _unpack_head(os.pread(descriptor, HEAD_BYTES, 0))
                 if head is not None and self._read(descriptor, head):
@@ -314,8 +316,6 @@ class TailReader:
             else:
                 head = None
             return self._whole(descriptor, head) if whole or head is None else self._tail
-        finally:
-            os.close(descriptor)
 
     def _read(self, descriptor: int, head: Head) -> bool:
         """Read the complete records; return whether the tail was not begun anew meanwhile."""
@@ -352,8 +352,9 @@ class TailReader:
 class TailWriter:
     """Writes the tail of the active segment."""
 
-    def __init__(self, files: Files, path: Path, base: int) -> None:
+    def __init__(self, files: Files, path: Path, base: int, sync: Callable[[int], object]) -> None:
         self._files = files
+        self._sync_file = sync
         self.path = path
         self.rows: list[Row] = []
         """Everything that the tail holds, for the next fold."""
@@ -393,16 +394,16 @@ class TailWriter:
 
     def append(self, rows: Sequence[Row], record: bytes, sync: bool) -> None:
         """Append a record. After an error, the tail must not be written again."""
-        position, end = self._position, self.end
+        before = self._position, self.end, self._synced_end
         try:
-            self._files.write(self._descriptor, [record], position)
-            self._position, self.end = position + len(record), end + len(rows)
+            self._files.write(self._descriptor, [record], self._position)
+            self._position += len(record)
+            self.end += len(rows)
             if sync:
-                self.sync()
-            else:
-                self._write_head()
+                self._sync_rows()
+            self._write_head()  # else readers do not find the rows
         except OSError:
-            self._position, self.end = position, end
+            self._position, self.end, self._synced_end = before
             self._take_back()
             raise
         self.rows += rows
@@ -414,13 +415,13 @@ class TailWriter:
 
     def sync(self) -> None:
         """Return when every row is durable."""
-        self._files.sync(self._descriptor)
-        before, self._synced_end = self._synced_end, self.end
-        try:
+        self._sync_rows()
+        with suppress(OSError):  # rows are recovered without it
             self._write_head()
-        except OSError:
-            self._synced_end = before
-            raise
+
+    def _sync_rows(self) -> None:
+        self._sync_file(self._descriptor)
+        self._synced_end = self.end
 
     def _write_head(self) -> None:
         self._files.write(self._descriptor, [_pack_head(self._head())], 0)

@@ -7,12 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from pyrite.storage import tiering
 from pyrite.storage.arrow import ArrowSegment, is_sealed, size_of
 from pyrite.storage.files import Files
 from pyrite.storage.options import StreamOptions
+from pyrite.storage.parquet import ParquetSegment
 from pyrite.storage.roster import Roster
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import Segment, StreamReader, chosen
@@ -58,7 +60,8 @@ class Upkeep:
         """Do what is due, or only what cannot wait; a failed step is logged once and tried again."""
         try:
             self._retain(wall, uptime)
-            self._convert(MAX_BACKLOG if busy else 0)
+            # A table must not lag when much arrives: its readers see Parquet alone.
+            self._convert(MAX_BACKLOG if busy and not self._options.table else 0)
             if not busy:
                 self._merge()
         except Exception as error:  # other streams must go on
@@ -95,7 +98,10 @@ class Upkeep:
     def _merge(self) -> None:
         options = self._options
         span = options.retention_age / 4 if options.retention_age else MERGE_SPAN
-        for run in tiering.mergeable(self._reader.segments(), options.segment_bytes, span):
+        segments = self._reader.segments()
+        if options.table:
+            segments = list(takewhile(_is_in_table, segments))
+        for run in tiering.mergeable(segments, options.segment_bytes, span):
             tiering.merge(self._files, run, options.compression, self._report)
 
     def _retain(self, wall: float, uptime: float) -> None:
@@ -162,6 +168,13 @@ def boot_time() -> float:
 
 def _is_over(segment: Segment) -> bool:
     return not isinstance(segment, ArrowSegment) or is_sealed(segment.path)
+
+
+def _is_in_table(segment: Segment) -> bool:
+    """Return whether the stream's table has a sealed segment, which it links: then its rows were appended to
+    the table, and a merge changes no row of it.
+    """
+    return not isinstance(segment, ParquetSegment) or segment.path.stat().st_nlink > 1
 
 
 def _latest(segment: Segment) -> int:

@@ -17,6 +17,7 @@ from pyrite.storage.stream import Segment, StreamReader
 
 _STREAM = ("stream", "segments", "first", "end", "messages", "earliest", "latest", "bytes")
 _SEGMENT = ("stream", "file", "form", "first", "last", "messages", "earliest", "latest", "bytes")
+_TEXTS = ("stream", "file", "form", "table", "metadata")
 
 Row = list[str | int]
 
@@ -24,9 +25,9 @@ Row = list[str | int]
 def run(args: argparse.Namespace) -> int:
     readers = [StreamReader(folder) for folder in folders(args)]
     if args.stream is None and not args.long:
-        _show(_STREAM, [reader.look(partial(_stream, reader)) for reader in readers])
+        show(_STREAM, [reader.look(partial(_stream, reader)) for reader in readers])
     else:
-        _show(_SEGMENT, [row for reader in readers for row in reader.look(partial(_segments, reader))])
+        show(_SEGMENT, [row for reader in readers for row in reader.look(partial(_segments, reader))])
     return 0
 
 
@@ -64,17 +65,20 @@ def _segment(segment: Segment) -> Row:
     ]
 
 
-def _show(heads: Sequence[str], rows: Sequence[Row]) -> None:
+def show(heads: Sequence[str], rows: Sequence[Row]) -> None:
+    """Print rows: as a table on a terminal, else separated by tabs."""
     if not sys.stdout.isatty():
         for row in rows:
             print(*row, sep="\t")
         return
     table = Table(box=None, pad_edge=False)
     for head in heads:
-        table.add_column(
-            head, justify="left" if head in ("stream", "file", "form") else "right", no_wrap=True
-        )
+        table.add_column(head, justify="left" if head in _TEXTS else "right", no_wrap=True)
     for row in rows:
-        shown = [f"{value:,}" if isinstance(value, int) else value for value in row]
-        table.add_row(*shown[:-1], decimal(int(row[-1])))
+        table.add_row(
+            *(
+                decimal(int(value)) if head == "bytes" else f"{value:,}" if isinstance(value, int) else value
+                for head, value in zip(heads, row, strict=True)
+            )
+        )
     Console().print(table)

@@ -16,6 +16,7 @@ from pyrite.ipc.api.log import Acknowledge, ListStreams, Pull, ReadMessages
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeMetrics
 from pyrite.ipc.api.publishing import PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
+from pyrite.ipc.api.tables import GetCatalogConfig, GetNamespace, ListNamespaces, ListTables, LoadTable
 from pyrite.ipc.api.topics import CreateTopic, DeleteTopic, GetTopic, ListLevels, ListTopics
 
 ENDPOINTS: tuple[type[ApiRequest[Any]], ...] = (
@@ -38,4 +39,9 @@ ENDPOINTS: tuple[type[ApiRequest[Any]], ...] = (
     PublishMessage,
     Pull,
     Acknowledge,
+    GetCatalogConfig,
+    ListNamespaces,
+    GetNamespace,
+    ListTables,
+    LoadTable,
 )

@@ -6,7 +6,7 @@ before any work is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pyrite.broker.core import Broker
 from pyrite.ipc.server import Handler
@@ -18,6 +18,7 @@ from pyrite.server.api.pages import PageTurns
 from pyrite.server.api.publishing import PublishRequests
 from pyrite.server.api.pulling import Later, PullRequests
 from pyrite.server.api.quotas import QuotaRequests
+from pyrite.server.api.tables import TableRequests
 from pyrite.server.api.topics import TopicRequests
 from pyrite.server.gate import Gate
 from pyrite.server.listeners import Listener
@@ -35,7 +36,9 @@ class Api:
         listening: Callable[[], Sequence[Listener]],
         later: Later,
         tls: bool,
+        tables: Collection[str],
     ) -> None:
+        """`tables` names the streams that are tables."""
         turns = PageTurns(broker)
         self.about = BrokerRequests(metrics, listening, tls)
         self.pulls = PullRequests(broker, later)
@@ -48,4 +51,5 @@ class Api:
             LogRequests(broker, metrics.sizes),
             PublishRequests(broker),
             MetricsRequests(metrics),
+            TableRequests(broker, tables),
         )
