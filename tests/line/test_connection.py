@@ -377,7 +377,7 @@ def test_a_session_moves_from_mqtt_to_line(core: Core) -> None:
     [
         ("Dance", "Error unknown-command 'Dance': expected one of Ack, Connect, Create"),
         ("Subscribe", "Error missing-word Subscribe: expected a topic filter"),
-        ("Subscribe a#", "Error bad-topic Subscribe: '#' stands alone"),
+        ("Subscribe a#", "Error bad-topic Subscribe: '#' must be the whole"),
         ("Subscribe a colour=blue", "Error bad-option Subscribe: 'colour=blue' is unknown"),
         ("Subscribe a from=yesterday", "Error no-log Subscribe: this broker keeps no log"),
         ("Subscribe $share/g/a latest", "Error bad-option Subscribe: latest is not available for shared"),

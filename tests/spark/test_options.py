@@ -62,7 +62,7 @@ TLS = "flights://127.0.0.1:8816"
         ({"path": "data", "maxBytesPerTrigger": "9" * 5_000}, "option maxBytesPerTrigger: expected a number"),
         ({"path": "data", "topics": "a"}, "unknown option 'topics'; did you mean topic?"),
         ({"path": "data", "colour": "red"}, "unknown option 'colour'; options for"),
-        ({"path": "data", "topic": "a#"}, "option topic, 'a#': '#' stands alone"),
+        ({"path": "data", "topic": "a#"}, "option topic, 'a#': '#' must be the whole"),
         ({"path": "data", "startingOffsets": "soon"}, "option startingOffsets: 'soon' is not a position"),
         ({"path": "data", "endingOffsets": "-1"}, "option endingOffsets: '-1' is not a position"),
         ({"path": "data", "maxMessagesPerTrigger": "0"}, "option maxMessagesPerTrigger: expected a number"),

@@ -11,6 +11,7 @@ import pytest
 
 from pyrite.journal.verify import verify
 from pyrite.storage import parquet
+from pyrite.storage import verify as verification
 from pyrite.storage.frames import END, HEADER
 from pyrite.storage.index import index_of, read_index
 from pyrite.storage.parquet import footer_of
@@ -62,6 +63,12 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     assert read(sample.folder) == (sample.rows, [])
     assert len(read_index(index_of(sample.paths[PARQUET]))[0]) > 3
     return sample
+
+
+@pytest.fixture(autouse=True)
+def no_write_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing writes to these files, so verification need not wait for the end of a write."""
+    monkeypatch.setattr(verification, "WRITE_TIME", 0.0)
 
 
 def bits(path: Path, seed: int, number: int = FLIPS) -> Iterator[int]:

@@ -21,6 +21,8 @@ from typing import IO, Any
 MAX_REQUEST = 1 << 20
 START_TIMEOUT = 120.0
 """Seconds for the process to import everything and to fork."""
+ENVIRONMENT = dict(os.environ)
+"""Taken before any test changes it."""
 OF_THE_INTERPRETER = ("PYTHON", "LD_", "MALLOC", "ARROW", "OPENBLAS")
 """Prefixes of environment variables that take effect only when an interpreter starts."""
 
@@ -75,10 +77,10 @@ class ForkServer:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._environment = dict(os.environ)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.forking", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
+                env=ENVIRONMENT,
             )
         self._control = ours
 
@@ -86,10 +88,16 @@ class ForkServer:
         """Return whether a forked process can have this environment."""
         names = {
             name
-            for name in environment.keys() | self._environment.keys()
+            for name in environment.keys() | ENVIRONMENT.keys()
             if name.startswith(OF_THE_INTERPRETER) and name != "PYTHONPATH"
         }
-        return all(environment.get(name) == self._environment.get(name) for name in names)
+        path, common = environment.get("PYTHONPATH", ""), ENVIRONMENT.get("PYTHONPATH", "")
+        folders = path.removesuffix(common).split(os.pathsep)
+        return (
+            all(environment.get(name) == ENVIRONMENT.get(name) for name in names)
+            and path.endswith(common)
+            and not any(Path(folder, "sitecustomize.py").exists() for folder in folders if folder)
+        )
 
     def start(
         self, arguments: Sequence[str], cwd: Path | None, environment: Mapping[str, str]
