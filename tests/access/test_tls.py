@@ -176,9 +176,9 @@ def test_a_client_with_a_valid_certificate_is_accepted(strict: Place, at: int) -
 
 @ENCRYPTED
 def test_a_change_of_certificates_refuses_no_client(place: Place, at: int) -> None:
-    processes = children(place.broker)
     with place.dial(at) as early:
-        before = place.serial(at)  # and so the one that came earlier was accepted
+        before = place.serial(at)  # and so the connection made earlier was accepted
+        processes = children(place.broker)
         place.certify()
         place.broker.process.send_signal(signal.SIGHUP)
         wait_until(lambda: place.serial(at) != before, "the new certificate is shown")

@@ -88,7 +88,7 @@ def test_delivery_of_retained_messages_ends_when_permission_is_withdrawn(guard: 
     assert len(client.payloads()) < 100
     guard.closed_to_readers = "a"
     session = core.broker.sessions.by_id["c"]
-    core.broker.subscribing.prune(session, client.connection.credentials)
+    core.broker.subscribing.prune_at_once(session, client.connection.credentials)
     for _ in range(100):
         core.broker.turns.take()
     core.flush()

@@ -68,7 +68,7 @@ def test_pull_fetches_each_message_of_a_consumer_once(broker: BrokerProcess) -> 
     assert pyrite(broker, "pull", "billing").stdout == ""  # the filter it was created with
     other = pyrite(broker, "pull", "billing", "-t", "others/#")
     assert other.returncode == 1
-    assert "with the filter 'orders/#'" in other.stderr
+    assert "with filter 'orders/#'" in other.stderr
     assert pyrite(broker, "pull", "billing", "--delete").returncode == 0
     gone = pyrite(broker, "pull", "billing", "--delete")
     assert gone.returncode == 1

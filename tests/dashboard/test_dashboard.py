@@ -615,7 +615,7 @@ def test_a_refused_action_is_reported(open_page: OpenPage, guarded: BrokerProces
         expect(page.locator("#state")).to_have_text("Connected")
         for note in ("#viewer-note", "#tree-note"):
             expect(page.locator(note)).to_contain_text("Refused: ")
-        expect(page.locator("#figures-note")).to_contain_text("figures are refused")
+        expect(page.locator("#figures-note")).to_contain_text("require the right to subscribe to $SYS/#")
         expect(page.locator("#rates")).to_be_hidden()
         page.get_by_role("tab", name="Pipelines").click()
         expect(page.locator("#pipelines")).to_contain_text("require the right to subscribe to $pipelines/#")
@@ -660,8 +660,9 @@ def test_changed_permissions_apply_to_open_pages(open_page: OpenPage, tmp_path: 
 
         config.write_text(CONFIG + ACCESS.replace('"ann"', '"another"'))
         broker.process.send_signal(signal.SIGHUP)
-        for note in ("#viewer-note", "#tree-note", "#figures-note"):
+        for note in ("#viewer-note", "#tree-note"):
             expect(page.locator(note)).to_contain_text("efused")
+        expect(page.locator("#figures-note")).to_contain_text("require the right to subscribe to $SYS/#")
         for what in ("#rows > div", "#figures tbody tr"):
             expect(page.locator(what)).to_have_count(0)
         for what in ("#detail-body", "#rates"):

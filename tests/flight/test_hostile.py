@@ -73,9 +73,10 @@ def bomb(rows: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
 def test_compressed_batches_are_refused_without_decompression(broker: BrokerProcess, codec: str) -> None:
+    client, rights = client_of(broker, "ann")
+    list(client.list_flights(options=rights))
     (process,) = children(broker)
     before = resident(process)
-    client, _ = client_of(broker, "ann")
     batch = bomb(200 * 1024 * 1024)
     options = flight.FlightCallOptions(
         headers=headers_of("ann"), write_options=pa.ipc.IpcWriteOptions(compression=codec)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -127,6 +128,10 @@ class Target:
         self.ports = ports
         self.url = url
         """The URL of the regular clients."""
+        for scheme in {"http", "flight"} & ports.keys():  # processes start with the first connection
+            with socket.create_connection(("127.0.0.1", int(ports[scheme])), timeout=60) as one:
+                one.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+                one.recv(1)  # HTTP/2 answers HTTP/1 with an error
         found = result(start("pair", url, "3"))
         assert found["received"] == found["sent"] > 0
         self.idle = found

@@ -13,7 +13,7 @@ import pytest
 
 from pyrite.access.guard import Guard
 from pyrite.access.rules import Rule
-from pyrite.broker.access import Access
+from pyrite.broker.access import Accept, Access, Credentials
 from pyrite.broker.inflight import MAX_MESSAGE_ID
 from pyrite.broker.message import Batch
 from pyrite.broker.session import NEVER
@@ -355,6 +355,45 @@ def test_a_takeover_of_a_large_session_does_not_delay_others(crowd: Crowd) -> No
         check("begin anew", lambda turns: read(turns, crowd.wire(), encode(Connect(name), V5), "begin anew"))
     crowd.broker.sessions.end(crowd.broker.sessions.by_id[name])
     crowd.settle()
+
+
+class Named(Guard):
+    """Rules for users that log in with their name alone."""
+
+    def takes_time(self, credentials: Credentials) -> bool:
+        return False
+
+    def authenticate(self, credentials: Credentials) -> Accept:
+        return Accept(username=credentials.username)
+
+
+@pytest.mark.parametrize("allowed", ["#", "nothing"])
+@pytest.mark.parametrize("form", ["mine/%d", "$share/group/mine/%d"])
+def test_a_takeover_by_another_user_does_not_delay_others(crowd: Crowd, form: str, allowed: str) -> None:
+    rules = [Rule(["first"], subscribe=["#"]), Rule(["other"], subscribe=["never", allowed])]
+    kept = {"#": SUBSCRIPTIONS, "nothing": 0}[allowed]
+
+    def once(turns: Turns) -> None:
+        crowd.broker.access = Named({}, rules, True)
+        name = f"taken-{next(fresh)}"
+        asked = {"session_expiry": 100}
+        first = crowd.connect(name, clean_start=False, username="first", password=b"", **asked)
+        for at in range(0, SUBSCRIPTIONS, MAX_FILTERS):
+            first.send(Subscribe(1, [Wish((form % (at + one)).encode()) for one in range(MAX_FILTERS)]))
+            crowd.settle()
+        gc.freeze()
+        client = crowd.wire()
+        packet = Connect(name, V5, False, username="other", password=b"", properties=asked)
+        turns.take("take over", lambda: client.connection.receive(encode(packet, V5)))
+        turns.finish(crowd.broker, "take over")
+        session = client.connection.session
+        assert session is not None
+        assert len(session.subscriptions) == kept
+        client.drop()
+        crowd.broker.sessions.end(session)
+        crowd.settle()
+
+    check(f"{form}, {allowed}", once)
 
 
 def test_sessions_that_expire_together_do_not_delay_others(crowd: Crowd) -> None:

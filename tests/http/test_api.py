@@ -568,7 +568,7 @@ def test_invalid_pulls_are_refused(api: httpx.Client) -> None:
     pull = "/api/v1/consumers/strict/pull"
     problem(api.post(pull, json={}), 404, "there is no consumer 'strict': pull with a filter to create it")
     assert api.post(pull, json={"filter": "a/#"}).status_code == 200
-    problem(api.post(pull, json={"filter": "b"}), 409, "with the filter 'a/#'")
+    problem(api.post(pull, json={"filter": "b"}), 409, "already exists with filter 'a/#'")
     problem(api.post(pull, json={"filter": "a#"}), 400, "'#' must be the whole")
     problem(api.post(pull, json={"max": 1_001}), 400, "max: expected a whole number from 1 to 1000")
     problem(api.post(pull, json={"wait": 31}), 400, "wait: expected a number from 0 to 30")
@@ -576,7 +576,7 @@ def test_invalid_pulls_are_refused(api: httpx.Client) -> None:
     problem(api.post(done, json={}), 400, "expected either offset")
     problem(api.post(done, json={"offset": 1, "offsets": [1]}), 400, "expected either offset")
     problem(api.post(done, json={"offset": 1, "stream": "none"}), 404, "there is no stream 'none'")
-    problem(api.post(done, json={"offset": 1, "filter": "b"}), 409, "with the filter 'a/#'")
+    problem(api.post(done, json={"offset": 1, "filter": "b"}), 409, "already exists with filter 'a/#'")
     problem(api.post("/api/v1/consumers/none/acknowledge", json={"offset": 1}), 404, "no consumer 'none'")
 
 

@@ -78,6 +78,7 @@ def large_body() -> bytes:
 def test_a_body_of_21_mb_ends_no_process(
     guarded: BrokerProcess, api: httpx.Client, who: Any, status: int
 ) -> None:
+    assert api.get("/health").status_code == 200
     before = children(guarded)
     answer = api.post(
         "/api/v1/publish", content=large_body(), headers={"Content-Type": "application/json"}, auth=who
@@ -92,6 +93,7 @@ def test_a_body_of_21_mb_is_published_where_everyone_may_publish(tmp_path: Path)
         BrokerProcess(*LISTEN, "--data", str(tmp_path / "data")) as broker,
         httpx.Client(base_url=broker.urls[HTTP], timeout=60) as api,
     ):
+        assert api.get("/health").status_code == 200
         before = children(broker)
         kind = {"Content-Type": "application/json"}
         assert api.post("/api/v1/publish", content=large_body(), headers=kind).status_code == 413

@@ -36,12 +36,19 @@ class Network:
         for datagram in datagrams:
             self.came_from[address] = self.came_from.get(address, 0) + len(datagram)
             self.datagrams.received(datagram, address)
-            self.core.flush()
+            self.settle()
         return self.came(address)
+
+    def settle(self) -> None:
+        """Have the broker send everything."""
+        self.core.flush()
+        while self.core.broker.turns.has_work:
+            self.core.broker.turns.take()
+            self.core.flush()
 
     def came(self, address: Address) -> list[bytes]:
         """Return what was sent to an address since the last call."""
-        self.core.flush()
+        self.settle()
         return self.sent.pop(address, [])
 
     def prove(self, address: Address) -> None:

@@ -396,9 +396,7 @@ class Machine:
             self.files.left = survives
         self.writing, self.reading = self._new_writing(), self._new_reading()
         self.committing = self.writing if self._new_committing is None else self._new_committing()
-        self.journal = open_journal(
-            self.data,
-            self.streams,
+        self.journal = self.open_journal(
             files=self.files,
             writing=self.writing,
             committing=self.committing,
@@ -411,7 +409,7 @@ class Machine:
             _count_commits(self.journal, self.files)
         # The monotonic clock restarts with the machine.
         now = 1_000.0 * self._boots + 500.0
-        self.core = Core(
+        self.core = self.new_core(
             self.limits,
             self.access,
             clock=self._clock,
@@ -420,6 +418,14 @@ class Machine:
             quotas=self.quotas,
         )
         self.running = True
+
+    def open_journal(self, **parts: Any) -> DiskJournal:
+        """Open the journal on the data."""
+        return open_journal(self.data, self.streams, **parts)
+
+    def new_core(self, *values: Any, **options: Any) -> Core:
+        """Return the broker on the journal."""
+        return Core(*values, **options)
 
     def tick(self, seconds: float) -> None:
         """Advance the clock: second by second for a while, then at once."""

@@ -70,7 +70,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 def _is_complete(broker: BrokerProcess) -> bool:
     def rows(name: str) -> int:
-        answer = httpx.get(f"{broker.urls[1]}{PATH}/tables/{name}", auth=("ann", "ann"))
+        answer = httpx.get(f"{broker.urls[1]}{PATH}/tables/{name}", auth=("ann", "ann"), timeout=30)
         if answer.status_code == 503:
             return 0  # it is being made
         snapshots = answer.json()["metadata"].get("snapshots")

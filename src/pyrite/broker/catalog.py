@@ -85,7 +85,7 @@ class Catalog:
             self._broker.journal.state.drop_topic(topic)
         retained = self._broker.retained
         if topic in retained.values and not topic.startswith(SYSTEM):
-            retained.remove(topic)
+            retained.delete(topic)
             existed = True
         return "" if existed else f"there is no topic {topic.decode()!r}"
 

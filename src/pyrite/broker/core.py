@@ -87,7 +87,9 @@ class Broker:
         self.turns = Turns(self)
         self.output = Output(self)
 
-        self.subscriptions = SubscriptionTree(self.journal.stream_for)
+        self.subscriptions = SubscriptionTree(
+            self.journal.stream_for, [one for stream in self.journal.streams for one in stream.filters]
+        )
         self.sessions = Sessions(self)
         self.consumers: dict[str, Consumer] = {}
         self.quotas = Quotas(self, quotas or QuotaOptions())
@@ -129,4 +131,3 @@ class Broker:
         """Apply changed users, rules or quotas of groups."""
         self.admission.changed()
         self.quotas.access_changed()
-        self.sessions.drop_wills_of_unwelcome()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.topics.filters import matches
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from pyrite.broker.session import Session
     from pyrite.broker.shared_group import SharedGroup
     from pyrite.broker.subscriptions import Subscription
-
-
-MAX_CACHED_TOPICS = 100_000
-"""Topics of which a reader remembers whether it wants them."""
 
 
 class Fault(NamedTuple):
@@ -62,27 +58,19 @@ class Stream:
 
 
 class Wanted:
-    """Which messages a reader of a stream wants. Immutable, because other threads use it."""
+    """Which messages a reader of a stream wants. Kept from one read to the next."""
 
-    __slots__ = ("_exact", "_known", "_patterns", "least_qos")
+    __slots__ = ("filters", "least_qos", "prepared")
 
     def __init__(self, filters: Iterable[bytes], least_qos: int = 0) -> None:
-        filters = tuple(filters)
-        self._patterns = tuple(one for one in filters if b"+" in one or b"#" in one)
-        self._exact = frozenset(filters) - frozenset(self._patterns)
-        self._known: dict[bytes, bool] = {}
+        self.filters = tuple(filters)
         self.least_qos = least_qos
+        self.prepared: Any = None
+        """What the journal prepares to find these messages. Several threads may use it."""
 
     def __call__(self, topic: bytes) -> bool:
         """Return whether messages of a topic are wanted."""
-        if not self._patterns:
-            return topic in self._exact
-        known = self._known.get(topic)
-        if known is None:
-            known = topic in self._exact or any(matches(one, topic) for one in self._patterns)
-            if len(self._known) < MAX_CACHED_TOPICS:
-                self._known[topic] = known
-        return known
+        return any(matches(one, topic) for one in self.filters)
 
 
 class Piece(NamedTuple):
@@ -105,6 +93,9 @@ class StateChanges:
 
     def drop_session(self, session: Session) -> None:
         """Delete a session with everything that belongs to it."""
+
+    def release_session(self, session: Session) -> None:
+        """Record that a session has ended, whether it outlives the process or not."""
 
     def save_owner(self, session: Session) -> None:
         """Record the account that a session counts for."""
@@ -137,7 +128,11 @@ class StateChanges:
         """Record a retained message."""
 
     def drop_retained(self, topic: bytes) -> None:
-        """Delete the retained message of a topic."""
+        """Delete the retained message of a topic: an empty one came, or it has expired."""
+
+    def delete_retained(self, topic: bytes) -> None:
+        """Delete the retained message of a topic at a client's request."""
+        self.drop_retained(topic)
 
     def save_consumer(self, consumer: Consumer) -> None:
         """Record a consumer, its cursor, and the changes of its pending messages."""
@@ -232,6 +227,12 @@ class Journal(ABC):
     def earliest(self, stream: Stream) -> int:
         """Return the offset of the oldest stored message."""
 
+    # Sessions
+
+    def claim_session(self, client_id: str, then: Callable[[Fault | None], object]) -> None:
+        """Call `then` when the session of a client may be opened here, or with the reason why not."""
+        then(None)
+
     # Groups
 
     @abstractmethod
@@ -248,9 +249,6 @@ class Journal(ABC):
 
     def choked(self) -> None:  # noqa: B027
         """Record that a publisher was paused because the journal is full."""
-
-    def tidy(self) -> None:  # noqa: B027
-        """Compress what has arrived. Called when everything has been sent."""
 
     def wall(self) -> float:
         """Return the time in seconds since 1970."""

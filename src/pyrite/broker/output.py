@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from pyrite.broker.core import Broker
     from pyrite.broker.link import Link
 
-LINKS_PER_CLOCK = 16
-"""Connections whose output is sent between two looks at the clock."""
-
 
 class Output:
     """The connections that have something to send."""
@@ -29,22 +26,19 @@ class Output:
 
     def flush(self) -> None:
         """Send for a turn; connections that are left are sent to by the next call."""
-        journal = self._broker.journal
-        journal.kick()
+        self._broker.journal.kick()
         links = self.links
         self.links = []
-        if len(links) <= LINKS_PER_CLOCK:
-            for link in links:
-                link.flush()
+        if len(links) == 1:
+            links[0].flush()
         else:
             self._flush_many(links)
-        journal.tidy()
 
     def _flush_many(self, links: list[Link]) -> None:
         clock = self._broker.clock
         until = clock() + TURN
-        for number, link in enumerate(links):
-            if number % LINKS_PER_CLOCK == 0 and clock() > until:
+        for number, link in enumerate(links, 1):
+            link.flush()
+            if clock() > until:
                 self.links = links[number:] + self.links
                 return
-            link.flush()

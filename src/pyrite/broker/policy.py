@@ -49,6 +49,11 @@ class Policy:
         """Whether any client that is accepted may use any topic but $SYS."""
         return not self.restricts_topics and not self._broker.access.checks_topics
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a right to publish lasts until the broker is told otherwise (`rights_changed`)."""
+        return not self.restricts_topics and self._broker.access.tells_of_changes
+
     # Decisions
 
     def refuse_publish(self, who: Credentials, topic: bytes) -> Refusal | None:
@@ -125,6 +130,15 @@ class Policy:
         except Exception:
             logger.exception("internal error in the access plug-in")
             return False
+
+    def may_leave_will(self, who: Credentials, topic: bytes) -> bool:
+        """Return whether the will of a client that was accepted may be published now."""
+        return self.is_welcome(who) and self.has_right("publish", who, topic)
+
+    @property
+    def version(self) -> object:
+        """Differs after every change of users or rules."""
+        return (self._broker.admission.version, self._broker.access)
 
     def rights_of(self, session: Session) -> object:
         """Return a value that stays equal as long as the rights of a session's user stay the same."""

@@ -137,11 +137,15 @@ class Quotas:
         self.access_changed()
 
     def access_changed(self) -> None:
-        """Determine all quotas again: users may have changed groups."""
-        broker = self._broker
-        for account in self.accounts.values():
+        """Determine all quotas again, in turns: users may have changed groups."""
+        self._broker.turns.work_through(self._renew())
+
+    def _renew(self) -> Iterator[None]:
+        for account in list(self.accounts.values()):
+            yield
             account.set_limits(self._limits_of(account))
-        for session in broker.sessions.by_id.values():
+        for session in list(self._broker.sessions.by_id.values()):
+            yield
             if session.link is not None and session.account is not None:
                 session.link.meter = session.account.meter
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
@@ -12,6 +13,7 @@ from pyrite.broker.record import DeliveryRecord, snapshot
 from pyrite.broker.session import NEVER, NO_SUBSCRIPTIONS, Session
 
 if TYPE_CHECKING:
+    from pyrite.broker.access import Credentials
     from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
     from pyrite.broker.link import Link
@@ -28,6 +30,8 @@ class Sessions:
         """The client identifiers in order, for lists in pages."""
         self.presence = 0
         """Changes whenever a client connects or disconnects."""
+        self._takeovers: dict[str, Credentials] = {}
+        """The clients that are about to resume large sessions, by client identifier."""
 
     def new_client_id(self) -> str:
         """Return an unused client identifier."""
@@ -35,11 +39,41 @@ class Sessions:
 
     # Clients connect
 
+    def take_over(self, credentials: Credentials) -> Generator[None, None, bool]:
+        """Prepare to resume a large session in steps: end its connection, and prune it for a client.
+
+        Return false if a later connection has claimed it meanwhile. Otherwise the caller opens it next.
+        """
+        client_id, takeovers, policy = credentials.client_id, self._takeovers, self._broker.policy
+        takeovers[client_id] = credentials
+        try:
+            version = None
+            while takeovers.get(client_id) is credentials:
+                session = self.by_id.get(client_id)
+                if session is None or version == policy.version:
+                    return True
+                version = policy.version
+                if session.link is not None:
+                    session.link.displaced()  # [MQTT-3.1.4-3]
+                    self.close(session, session.link, True)
+                    if session.has_ended:
+                        continue
+                for _ in self._broker.subscribing.prune(session, credentials):
+                    yield
+                    if session.has_ended:
+                        version = None
+                        break
+            return False
+        finally:
+            if takeovers.get(client_id) is credentials:
+                del takeovers[client_id]
+
     def open(self, client_id: str, clean_start: bool, account: Account | None = None) -> tuple[Session, bool]:
         """Return the session of a client that connects, and whether it existed.
 
         It counts for `account` from now on. Its present connection is displaced [MQTT-3.1.4-3].
         """
+        self._takeovers.pop(client_id, None)
         session = self.by_id.get(client_id)
         if session is not None:
             self.due(session)  # it may have expired since the last tick, or before a restart
@@ -196,21 +230,26 @@ class Sessions:
         session.end()
         if lasting:
             broker.journal.state.drop_session(session)
+        broker.journal.state.release_session(session)
+
+    def move(self, session: Session) -> None:
+        """Forget a session that another node has taken over; its connection here is displaced."""
+        link = session.link
+        if link is not None:
+            link.displaced()
+            self.close(session, link, True, resumed=True)
+        if self.by_id.get(session.client_id) is session:
+            session.will = None
+            self.end(session)
 
     # Wills
-
-    def drop_wills_of_unwelcome(self) -> None:
-        """Drop the wills of clients that would not be accepted any more."""
-        for session in self.by_id.values():
-            if session.will is not None and not self._broker.policy.is_welcome(session.will.author):
-                session.will = None
 
     def _publish_will(self, session: Session) -> None:
         """Publish a session's will, unless its author has lost the right since it connected."""
         broker, will = self._broker, session.will
         session.will = None
         session.will_at = None
-        if will is None or not broker.policy.has_right("publish", will.author, will.batch.topic):
+        if will is None or not broker.policy.may_leave_will(will.author, will.batch.topic):
             return
         batch = will.batch
         if batch.properties is not None and batch.properties.message_expiry is not None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
     from pyrite.broker.core import Broker
 
+MAX_PRUNED_AT_ONCE = 16
+"""Subscriptions of a session that are checked at once when its client connects again; more take turns."""
 REMOVALS_PER_CLOCK = 4
 """Subscriptions that are removed from the tree between two looks at the clock."""
 
@@ -91,10 +93,15 @@ class Subscribing:
             broker.journal.state.drop_subscription(session, key)
         return True
 
-    def prune(self, session: Session, credentials: Credentials) -> None:
-        """Remove the subscriptions that a client may not have any more, or not as another user.
+    def takes_long_to_prune(self, client_id: str) -> bool:
+        """Return whether the session of a client that connects is to be pruned in turns."""
+        session = self._broker.sessions.by_id.get(client_id)
+        return session is not None and len(session.subscriptions) > MAX_PRUNED_AT_ONCE
 
-        Drop the queued messages that it may not read.
+    def prune(self, session: Session, credentials: Credentials) -> Iterator[None]:
+        """Remove the subscriptions that a client may not have any more, or not as another user: one a step.
+
+        Then drop the queued messages that it may not read.
         """
         policy = self._broker.policy
         identity = (credentials.username, credentials.groups)
@@ -105,9 +112,17 @@ class Subscribing:
         if may_read is None:
             return
         for key, subscription in list(session.subscriptions.items()):
+            if session.identity != identity:
+                return  # another user has taken over the session
             if not policy.has_right("subscribe", credentials, subscription.topic_filter):
                 self.unsubscribe(session, key)
+            yield
         session.withhold(may_read)
+
+    def prune_at_once(self, session: Session, credentials: Credentials) -> None:
+        """Prune a session with few subscriptions, or a new one."""
+        for _ in self.prune(session, credentials):
+            pass
 
     # Removal
 

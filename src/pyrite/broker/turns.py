@@ -39,6 +39,24 @@ class _Call:
         self._call()
 
 
+class _Steps:
+    """An iterator whose steps are done in turns."""
+
+    __slots__ = ("_broker", "_steps")
+
+    def __init__(self, broker: Broker, steps: Iterator[None]) -> None:
+        self._broker = broker
+        self._steps = steps
+
+    def go_on(self) -> None:
+        clock = self._broker.clock
+        until = clock() + TURN
+        for _ in self._steps:
+            if clock() > until:
+                self._broker.turns.add(self)
+                return
+
+
 class Turns:
     """The queue of work that waits for a turn, and the work that waits until the journal has room."""
 
@@ -59,6 +77,10 @@ class Turns:
     def soon(self, call: Callable[[], object]) -> None:
         """Queue a call that would interfere with the work at hand."""
         self.add(_Call(call))
+
+    def work_through(self, steps: Iterator[None]) -> None:
+        """Do work one short step at a time, for a turn at once and then in later turns."""
+        _Steps(self._broker, steps).go_on()
 
     @property
     def has_work(self) -> bool:

@@ -34,6 +34,8 @@ class OrderedLog(ABC):
     def append(self, data: bytes, identity: str, done: Callable[[Appended], object]) -> None:
         """Append a group; `done` is called when a quorum has synced it, or the engine did not say so in time.
 
+        It is never called within `append`.
+
         Groups of one node may be ordered differently from how they were appended, or twice, after a failure:
         nodes apply a group only if its number follows that of its author's last. `identity` lets the engine
         drop a repeated append; an author that appends a group again gives it another identity.
@@ -50,9 +52,9 @@ class OrderedLog(ABC):
     ) -> None:
         """Call `deliver(sequence, data)` for every group after a sequence, in order, without gaps, for ever.
 
-        After a lost connection the engine continues where it stopped. If it does not hold the group `after`
-        + 1 any longer, or has lost groups and never will, it calls `lost` with the oldest sequence that it
-        holds, and nothing else.
+        After a lost connection the engine continues where it stopped. If it does not hold the next group any
+        longer, or has lost groups and never will, it calls `lost` with the oldest sequence that it holds, and
+        nothing else.
         """
 
     @abstractmethod

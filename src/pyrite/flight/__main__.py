@@ -12,7 +12,7 @@ import uvloop
 
 from pyrite.flight.front import Front
 from pyrite.ipc.client import BrokerClient
-from pyrite.ipc.messages import Failed, FlightSettings, NewCertificates, Ready, RightsChanged
+from pyrite.ipc.messages import Failed, FlightSettings, NewCertificates, RightsChanged
 from pyrite.process.logs import parse_levels, start_logging
 from pyrite.process.plain_arrow import keep_pandas_out
 
@@ -33,7 +33,7 @@ async def run(descriptor: int) -> int:
     try:
         front = Front(settings, client)
         service = Service(LogFolder(data), Staging(data), client, front.location, front.peer)
-        port = front.start()
+        front.start()
     except Exception as error:  # gRPC raises various errors
         reason = getattr(error, "strerror", None) or str(error)
         await client.tell_last(Failed(" ".join(reason.split())))
@@ -47,7 +47,6 @@ async def run(descriptor: int) -> int:
 
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    client.tell(Ready(port))
     release_memory_after_bursts()
     await asyncio.wait(
         [asyncio.create_task(client.run(told)), asyncio.create_task(stopped.wait())],

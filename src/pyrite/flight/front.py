@@ -26,19 +26,14 @@ from pyrite.flight.inspection import InputRefused, Inspection
 from pyrite.ipc.client import BrokerClient
 from pyrite.ipc.messages import FlightSettings, Given, NewCertificates, RefusedConnection
 from pyrite.process.accept import StreamListener
-from pyrite.process.endpoints import bind
 from pyrite.process.tls import TlsSettings, certificate_user, context_of, context_or_exit
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 1_024
-"""Maximum connections waiting to be accepted."""
 CLOSING_TIME = 30.0
 """Seconds for a client to receive the last bytes."""
 HIGH_WATER = 1024 * 1024
 """Bytes of pending output to one side above which reading from the other pauses."""
-MAX_PATH = 90
-"""Maximum bytes of the path of the private folder: paths of sockets are limited to about 100."""
 
 
 class Side(asyncio.Protocol):
@@ -140,11 +135,8 @@ class Front:
         tls = settings.tls
         self._context = None if tls is None else _speaking_h2(context_of(tls))
         self._named_in = "" if tls is None else _names_in(tls)
-        self._sockets = bind(settings.host, settings.port, BACKLOG)
         self._listener: StreamListener | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="pyrite-")
-        if len(os.fsencode(self._folder.name)) > MAX_PATH:
-            raise OSError(0, f"{self._folder.name}: path too long for sockets; set TMPDIR to a shorter one")
         self._path = f"{self._folder.name}/flight"
         # Both Arrow and gRPC decode the path of a URL.
         self.location = f"grpc+unix://{quote(quote(self._path))}"
@@ -158,10 +150,10 @@ class Front:
         """Return the client behind gRPC's name of a peer; None if it has disconnected."""
         return self._peers.get(name.rpartition("/")[2])
 
-    def start(self) -> int:
-        """Accept connections; return the port."""
+    def start(self) -> None:
+        """Accept connections."""
         self._listener = StreamListener(
-            self._sockets,
+            [socket.socket(fileno=one) for one in self._settings.sockets],
             self._context,
             lambda _: ClientSide(self),
             handshake_time=self._settings.connect_timeout,
@@ -169,8 +161,6 @@ class Front:
             has_room=self._has_room,
             refused=lambda *why: self._broker.tell(RefusedConnection(*why)),
         )
-        port: int = self._sockets[0].getsockname()[1]
-        return port
 
     def close(self) -> None:
         """Stop accepting connections."""

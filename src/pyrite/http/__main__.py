@@ -6,18 +6,16 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 
 import uvloop
 
 from pyrite.ipc.client import BrokerClient
-from pyrite.ipc.messages import Failed, HttpSettings, Ready
-from pyrite.process.endpoints import bind
+from pyrite.ipc.messages import Failed, HttpSettings
 from pyrite.process.logs import parse_levels, start_logging
 from pyrite.process.plain_arrow import keep_pandas_out
 
-BACKLOG = 1_024
-"""Maximum connections waiting to be accepted."""
 PATIENCE = 60.0
 """Seconds within which the broker must answer; a publish may wait for the disk."""
 
@@ -33,12 +31,10 @@ async def run(descriptor: int) -> int:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     server = HttpServer(make_app(client, settings), settings, client)
     try:
-        sockets = bind(settings.host, settings.port, BACKLOG)
-        serving = await server.start(sockets)
+        serving = await server.start([socket.socket(fileno=one) for one in settings.sockets])
     except (OSError, ValueError) as error:
         await client.tell_last(Failed(getattr(error, "strerror", None) or str(error)))
         return 1
-    client.tell(Ready(sockets[0].getsockname()[1]))
     release_memory_after_bursts()
     await asyncio.wait(
         [serving, asyncio.create_task(client.run(server.told))], return_when=asyncio.FIRST_COMPLETED

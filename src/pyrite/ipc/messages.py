@@ -93,14 +93,8 @@ class EndRead(Struct, tag=True):
     number: int
 
 
-class Ready(Struct, tag=True):
-    """The child accepts connections on this port."""
-
-    port: int
-
-
 class Failed(Struct, tag=True):
-    """The child cannot open its listener."""
+    """The child cannot serve its listener."""
 
     reason: str
 
@@ -114,7 +108,7 @@ class RefusedConnection(Struct, tag=True):
     reason: str
 
 
-Notice = Cancel | EndRead | Ready | Failed | RefusedConnection
+Notice = Cancel | EndRead | Failed | RefusedConnection
 
 
 # From the broker
@@ -162,8 +156,9 @@ class HttpSettings(Struct):
     """The settings of the HTTP process: the first message it receives."""
 
     data: str | None
+    sockets: list[int]
+    """The descriptors of the listening sockets."""
     host: str
-    port: int
     is_local: bool
     """True if only this machine can reach the listener."""
     public_url: str
@@ -179,8 +174,8 @@ class FlightSettings(Struct):
     """The settings of the Flight process: the first message it receives."""
 
     data: str
-    host: str
-    port: int
+    sockets: list[int]
+    """The descriptors of the listening sockets."""
     logging: LogSettings
     tls: TlsSettings | None
     max_connections: int

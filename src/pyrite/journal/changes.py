@@ -44,6 +44,8 @@ _ROWS: dict[str, tuple[str, int]] = {
     database.DROP_SINK: ("sinks", 1),
     database.SAVE_ACCOUNT: ("accounts", 2),
     database.DROP_ACCOUNT: ("accounts", 2),
+    database.SAVE_CLUSTER: ("cluster", 2),
+    database.DROP_CLUSTER: ("cluster", 2),
 }
 """By statement: the table, and how many of its values are the key of the row."""
 

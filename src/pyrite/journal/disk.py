@@ -48,6 +48,8 @@ class DiskJournal(Journal):
     """Keeps everything in a data folder."""
 
     lasting = True
+    lost_are_written_again = False
+    """Whether messages that a power failure takes from the log come again, with the same offsets."""
 
     def __init__(
         self,
@@ -73,25 +75,49 @@ class DiskJournal(Journal):
         self._uptime = uptime
         """Returns the seconds since the machine was started, which nobody can set."""
         self.database = State(folder.path / STATE_FILE, self.files)
-        self.log = Log(folder, options, self.files, self.database, wall)
+        self.log = Log(folder, options, self.files, self.database, wall, self.lost_are_written_again)
         self.streams = self.log.streams
         self.damages = self.log.damages
         """Damage found at the start, in words."""
         writing = writing or Worker()
-        self.writer = DiskWriter(self.log, self.database, writing, committing or writing)
+        self.writer = self.new_writer(writing, committing or writing)
         self.reader = LogReader(self.log, reading or Worker(), wall, later)
-        self.state: RecordedChanges = RecordedChanges(wall, self._changed)
-        self.groups = GroupCommit(self.writer, self.state, wall, clock, later, self.log.set_committed)
+        self.rows = self.new_rows(wall)
+        """State changes that are committed with the next group."""
+        self.state: RecordedChanges = self.rows
+        self.groups = GroupCommit(self.writer, self.rows, wall, clock, later, self.log.set_committed)
         self._applied = self.log.applied
         for stream, applied in self._applied.items():
             if applied < 0:  # its row is damaged: the effects of messages since then are unknown
                 self._applied[stream] = stream.next_offset
-                self.state.note((sql.SAVE_STREAM, (stream.number, stream.name, stream.next_offset)))
+                self.rows.note((sql.SAVE_STREAM, (stream.number, stream.name, stream.next_offset)))
         self._is_maintaining = False
         self._is_keeping_up = False
         self._kept_up_at = 0.0
         self.sinks: dict[str, SinkState] = {}
         self._broker: Broker | None = None
+
+    # What a journal that replicates replaces
+
+    def new_writer(self, writing: Worker, committing: Worker) -> DiskWriter:
+        """Return what makes groups durable."""
+        return DiskWriter(self.log, self.database, writing, committing)
+
+    def new_rows(self, wall: Callable[[], float]) -> RecordedChanges:
+        """Return the record of state changes."""
+        return RecordedChanges(wall, self.groups_changed)
+
+    def load_state(self, broker: Broker) -> None:
+        """Load the stored state into a new broker."""
+        self.damages.extend(restore(self, broker, self.database))
+
+    def sync_state(self) -> None:
+        """Make state changes durable that nothing waits for."""
+        groups, progress = self.groups, self.state.progress
+        progress.sweep()
+        if self.state.has_changes or progress.streams_moved or STATE in groups.faults:
+            groups.state_is_due = True
+            groups.kick()
 
     @property
     def broker(self) -> Broker:
@@ -114,7 +140,8 @@ class DiskJournal(Journal):
         """How many damaged places were found."""
         return self.log.damages_found + len(self.damages)
 
-    def _changed(self) -> None:
+    def groups_changed(self) -> None:
+        """Count a changed row for back-pressure."""
         self.groups.count_change()
 
     # Messages
@@ -203,10 +230,6 @@ class DiskJournal(Journal):
         """Record that a publisher was paused because the journal is full."""
         self.groups.publisher_paused()
 
-    def tidy(self) -> None:
-        """Compress what has arrived."""
-        self.groups.compress()
-
     def wall(self) -> float:
         """Return the time in seconds since 1970."""
         return self._wall()
@@ -222,8 +245,8 @@ class DiskJournal(Journal):
         self._broker = broker
         self.groups.begin(broker)
         self.reader.begin(broker)
-        self.state.begin(broker, self._applied)
-        self.damages.extend(restore(self, broker, self.database))
+        self.rows.begin(broker, self._applied)
+        self.load_state(broker)
         broker.timers.set(self, broker.now + MAINTENANCE_INTERVAL)
 
     @property
@@ -235,11 +258,7 @@ class DiskJournal(Journal):
         """Make durable what nothing waits for, retry what failed, and start the upkeep of sealed segments."""
         broker, groups = self.broker, self.groups
         broker.timers.set(self, broker.now + MAINTENANCE_INTERVAL)
-        progress = self.state.progress
-        progress.sweep()
-        if self.state.has_changes or progress.streams_moved or STATE in groups.faults:
-            groups.state_is_due = True
-            groups.kick()
+        self.sync_state()
         if not self._is_maintaining and (groups.faults or not groups.is_writing):
             self._is_maintaining = True
             faulty = [stream for stream in self.streams if stream in groups.faults]

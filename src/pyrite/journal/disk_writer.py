@@ -6,12 +6,15 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from pyrite.journal.faults import STATE, fault_of
 from pyrite.journal.group import Group, StateCommit, fail_group
 from pyrite.journal.log import Log
 from pyrite.journal.state import State
 from pyrite.journal.workers import Worker
+
+T = TypeVar("T")
 
 
 class DiskWriter:
@@ -30,11 +33,12 @@ class DiskWriter:
         committed: Callable[[StateCommit], object],
     ) -> None:
         """Write a group's messages, then its state changes; report each in the event loop's thread."""
-        self.writing.run(partial(self._write, group), written, partial(fail_group, group))
+        self.writing.run(partial(self.write_messages, group), written, partial(fail_group, group))
         if group.state is not None:
-            self._committing.run(partial(self._commit, group.state), committed)
+            self._committing.run(partial(self.commit, group.state), committed)
 
-    def _write(self, group: Group) -> Group:
+    def write_messages(self, group: Group) -> Group:
+        """Write the messages of a group."""
         try:
             self._log.write(group)
         finally:
@@ -42,7 +46,7 @@ class DiskWriter:
                 group.state.may_begin.set()
         return group
 
-    def _commit(self, commit: StateCommit) -> StateCommit:
+    def commit(self, commit: StateCommit) -> StateCommit:
         """Commit state changes, after the messages that they may refer to."""
         commit.may_begin.wait()
         try:
@@ -53,19 +57,23 @@ class DiskWriter:
                 commit.changes.forget_needless(self._state.finds)
         return commit
 
+    def read_state(self, job: Callable[[], T], then: Callable[[T | None], object]) -> None:
+        """Read the state after everything that was requested; None if it cannot be read."""
+        self._committing.run(job, then, lambda error: None)
+
     def write_last(self, group: Group, before: StateCommit | None) -> None:
         """Write the last group, with the state changes of `before` if these could not be committed."""
         last = group.state
         assert last is not None
 
-        def commit() -> StateCommit:
+        def commit_last() -> StateCommit:
             if before is not None and before.fault is not None:
                 before.changes.update(last.changes)
                 last.changes = before.changes
-            return self._commit(last)
+            return self.commit(last)
 
-        self.writing.run(partial(self._write, group), _ignore, partial(fail_group, group))
-        self._committing.run(commit, _ignore)
+        self.writing.run(partial(self.write_messages, group), _ignore, partial(fail_group, group))
+        self._committing.run(commit_last, _ignore)
 
     def stop(self) -> None:
         """Finish what was requested, and stop the threads."""

@@ -68,7 +68,6 @@ class GroupCommit:
     ) -> None:
         self._writer = writer
         self._state = state
-        self._wall = wall
         self._clock = clock
         self._later = later
         """Calls something after some seconds; without it, messages are not delayed."""
@@ -91,7 +90,10 @@ class GroupCommit:
         """Whether the state changes are to be committed with the next group."""
         self._state_waiters: list[Callable[[], object]] = []
         """Waiters for state changes that are not being committed yet."""
-        self._last_time = 0
+        self.arrival: Callable[[], int] = lambda: int(wall() * 1e6)
+        """Returns the time that messages get, in microseconds since 1970."""
+        self.last_time = 0
+        """The time of the last message: each batch has a later one than the batch before it."""
         self._is_delayed = False
 
     def begin(self, broker: Broker) -> None:
@@ -108,10 +110,10 @@ class GroupCommit:
         batch.stream = stream
         batch.offset = stream.next_offset
         stream.next_offset += batch.count
-        now = int(self._wall() * 1e6)
-        if now <= self._last_time:
-            now = self._last_time + 1
-        self._last_time = now
+        now = self.arrival()
+        if now <= self.last_time:
+            now = self.last_time + 1
+        self.last_time = now
         group = self.group
         gathering = group.gathered.get(stream)
         if gathering is None:
@@ -132,14 +134,6 @@ class GroupCommit:
                 group.unsafe.append((stream, batch, packet_ids))
         if self.pending_bytes > MAX_PENDING_BYTES:
             self.full = True
-
-    def compress(self) -> None:
-        """Compress what has arrived. HOT."""
-        for gathering in self.group.gathered.values():
-            if gathering.fresh:
-                began = self._clock()
-                gathering.pack()
-                self._blocked(began)
 
     def _blocked(self, began: float) -> None:
         """Record for how long the event loop was blocked."""
@@ -228,8 +222,10 @@ class GroupCommit:
     def cut(self, with_state: bool) -> Group:
         """End the group and begin the next; return the ended one, with the state changes if they are due."""
         group, self.group = self.group, Group()
+        began = self._clock()
         for gathering in group.gathered.values():
             gathering.cut()
+        self._blocked(began)
         if with_state:
             group.state = self.state_commit = self._take_state(group)
         return group

@@ -36,6 +36,7 @@ class Log:
         files: Files,
         state: State,
         wall: Callable[[], float],
+        lost_are_written_again: bool = False,
     ) -> None:
         self.damages: list[str] = []
         """Damage that was found when the streams were opened."""
@@ -52,7 +53,7 @@ class Log:
         self._upkeep: list[Upkeep] = []
         options = [*options, *_unconfigured(folder, options)]
         numbers = state.streams([one.name for one in options])
-        rebooted = folder.note_boot()
+        rebooted = folder.note_boot() and not lost_are_written_again
         for one in options:
             number, applied = numbers[one.name]
             path = folder.streams / one.name

@@ -20,7 +20,7 @@ from pyrite.broker.shared_group import SharedGroup
 from pyrite.broker.subscriptions import Subscription
 from pyrite.journal.decoding import batches_in
 from pyrite.journal.sink_state import SinkState
-from pyrite.journal.state import Kept, State
+from pyrite.journal.state import Kept, KeptSession, State
 from pyrite.topics.filters import split_shared
 
 if TYPE_CHECKING:
@@ -39,6 +39,19 @@ def restore(journal: DiskJournal, broker: Broker, state: State) -> list[str]:
     return state.damages
 
 
+def restore_shared(journal: DiskJournal, broker: Broker, state: State) -> None:
+    """Restore what belongs to no session and no consumer: retained messages, topics, sinks and accounts."""
+    kept = state.load()
+    restorer = _Restorer(journal, broker)
+    restorer.accounts(kept)
+    restorer.shared(kept)
+
+
+def restore_session(journal: DiskJournal, broker: Broker, kept: KeptSession) -> Session | None:
+    """Restore one session with everything that belongs to it; None if there is none."""
+    return _Restorer(journal, broker).one_session(kept)
+
+
 class _Restorer:
     def __init__(self, journal: DiskJournal, broker: Broker) -> None:
         self._journal = journal
@@ -52,17 +65,10 @@ class _Restorer:
 
     def restore(self, kept: Kept) -> None:
         broker = self._broker
+        self.accounts(kept)
         sessions: dict[str, Session] = {}
-        for kind, name, value in kept.accounts:
-            if kind == OWNER:
-                self._owners[name] = value
-            else:
-                self._stored(name, json.loads(value))
         for client_id, expiry, expires_at in kept.sessions:
-            session = sessions[client_id] = broker.sessions.restore(client_id, expiry)
-            broker.quotas.own(session, broker.quotas.restored(self._owners.get(client_id)))
-            if expires_at is not None:
-                session.expires_at = broker.now + expires_at - self._wall
+            sessions[client_id] = self._session(client_id, expiry, expires_at)
         steps: dict[str, bytearray] = {}
         for client_id, written in kept.deliveries:
             steps.setdefault(client_id, bytearray()).extend(written)
@@ -77,8 +83,7 @@ class _Restorer:
         for client_id, ids in kept.incoming:
             if client_id in sessions:
                 sessions[client_id].incoming = set(ids)
-        for topic, message, payload in kept.retained:
-            self._retained(topic, message, payload)
+        self.shared(kept)
         owners = {*steps, *(one for one, *_ in kept.subscriptions), *(one for one, _ in kept.incoming)}
         for client_id in owners - sessions.keys():  # leftovers of a lost session must not become another's
             self._journal.state.drop_remains(client_id)
@@ -89,10 +94,6 @@ class _Restorer:
             self._consumer(name, consumer)
         for name, block, bits in kept.pending:
             self._pending(name, block, bits)
-        for topic in kept.topics:
-            broker.catalog.created[topic] = True
-        for name, sink in kept.sinks:
-            self._journal.sinks[name] = SinkState.load(name, sink)
         for stream, applied in self._journal.applied.items():
             if applied < stream.routed:
                 self._redo(stream, applied)
@@ -100,6 +101,47 @@ class _Restorer:
             self._journal.state.drop_owner_of(client_id)
         for session in sessions.values():
             broker.sessions.restored(session)
+
+    def accounts(self, kept: Kept) -> None:
+        """Restore which accounts sessions count for, and what accounts have stored in the log."""
+        for kind, name, value in kept.accounts:
+            if kind == OWNER:
+                self._owners[name] = value
+            else:
+                self._stored(name, json.loads(value))
+
+    def shared(self, kept: Kept) -> None:
+        """Restore what belongs to no session and no consumer."""
+        for topic, message, payload in kept.retained:
+            self._retained(topic, message, payload)
+        for topic in kept.topics:
+            self._broker.catalog.created[topic] = True
+        for name, sink in kept.sinks:
+            self._journal.sinks[name] = SinkState.load(name, sink)
+
+    def one_session(self, kept: KeptSession) -> Session | None:
+        """Restore one session."""
+        if kept.session is None:
+            return None
+        broker = self._broker
+        client_id, expiry, expires_at = kept.session
+        if kept.owner is not None:
+            self._owners[client_id] = kept.owner
+        session = self._session(client_id, expiry, expires_at)
+        self._deliveries(session, kept.steps)
+        for key, options in kept.subscriptions:
+            self._subscription(session, key, options)
+        session.incoming = set(kept.incoming)
+        broker.sessions.restored(session)
+        return session
+
+    def _session(self, client_id: str, expiry: int, expires_at: float | None) -> Session:
+        broker = self._broker
+        session = broker.sessions.restore(client_id, expiry)
+        broker.quotas.own(session, broker.quotas.restored(self._owners.get(client_id)))
+        if expires_at is not None:
+            session.expires_at = broker.now + expires_at - self._wall
+        return session
 
     def _stored(self, key: str, kept: dict[str, Any]) -> None:
         """Restore what an account has stored in the log."""

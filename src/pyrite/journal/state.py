@@ -1,7 +1,8 @@
 """The state in SQLite (WAL mode, synchronous = FULL).
 
 It holds sessions, subscriptions, delivery steps, retained messages, shared groups, consumers with their
-pending messages, created topics, sinks, and accounts. For each stream it holds the offset up to which it
+pending messages, created topics, sinks, and accounts; in a cluster, how far it has applied the order of
+groups, and which node owns what. For each stream it holds the offset up to which it
 includes the effects of messages (`applied`): retained messages and ids of QoS 2 messages. Later effects are
 found in the log at the start.
 """
@@ -52,6 +53,8 @@ SAVE_SINK = "INSERT OR REPLACE INTO sinks VALUES (?, ?, ?)"
 DROP_SINK = "DELETE FROM sinks WHERE name = ?"
 SAVE_ACCOUNT = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)"
 DROP_ACCOUNT = "DELETE FROM accounts WHERE kind = ? AND name = ?"
+SAVE_CLUSTER = "INSERT OR REPLACE INTO cluster VALUES (?, ?, ?, ?)"
+DROP_CLUSTER = "DELETE FROM cluster WHERE kind = ? AND name = ?"
 
 _ROWS_PER_STATEMENT = (128, 16, 1)
 """How many rows one statement changes: few different numbers, so that statements stay prepared."""
@@ -72,6 +75,18 @@ class Kept(NamedTuple):
     sinks: list[tuple[str, dict[str, Any]]]
     accounts: list[tuple[str, str, str]]
     """Kind, name and value: the account of a session, or the stored bytes of an account (restoring.py)."""
+
+
+class KeptSession(NamedTuple):
+    """Everything that the state holds of one session."""
+
+    session: tuple[str, int, float | None] | None
+    """Client identifier, expiry, and when it expires; None if there is no such session."""
+    owner: str | None
+    """The account that it counts for."""
+    steps: bytes
+    subscriptions: list[tuple[bytes, dict[str, Any]]]
+    incoming: Sequence[int]
 
 
 class State:
@@ -163,6 +178,30 @@ class State:
             [(name, json.loads(state)) for name, state in self._rows("sinks")],
             list(self._rows("accounts")),
         )
+
+    def session(self, client_id: str) -> KeptSession:
+        """Return everything about one session. Used by the committing thread."""
+
+        def rows(table: str, condition: str, *values: str) -> list[tuple[Any, ...]]:
+            question = f"SELECT * FROM {table} WHERE {condition}"  # noqa: S608
+            found = self._database.execute(question, values).fetchall()
+            return [values_of(table, row) for row in found if is_proven(table, row)]
+
+        of = "client_id = ?"
+        sessions = rows("sessions", of, client_id)
+        owners = rows("accounts", "kind = 'owner' AND name = ?", client_id)
+        incoming = rows("incoming", of, client_id)
+        return KeptSession(
+            sessions[0] if sessions else None,
+            owners[0][2] if owners else None,
+            b"".join([steps for _, steps in rows("deliveries", of + " ORDER BY number", client_id)]),
+            [(key, json.loads(options)) for _, key, options in rows("subscriptions", of, client_id)],
+            array("H", incoming[0][1]) if incoming else (),
+        )
+
+    def cluster(self) -> list[tuple[str, str, str]]:
+        """Return kind, name and value of what a node of a cluster keeps."""
+        return list(self._rows("cluster"))
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Commit changes in one transaction, and return when they are durable."""

@@ -37,6 +37,8 @@ CREATE TABLE IF NOT EXISTS pending (name TEXT NOT NULL, block BLOB NOT NULL, bit
     proof INTEGER NOT NULL, PRIMARY KEY (name, block)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS accounts (kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
     proof INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cluster (kind TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL,
+    proof INTEGER NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
 """
 # SQLite does not notice a changed byte in a value, so every row ends with a checksum of its other values.
 
@@ -53,6 +55,7 @@ KEYS = {
     "sinks": ("name",),
     "pending": ("name", "block"),
     "accounts": ("kind", "name"),
+    "cluster": ("kind", "name"),
 }
 """The primary key of each table, which is its first columns."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import (
@@ -20,13 +21,22 @@ from pyrite.protocols.states import CLOSED, CONNECTED
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
+    from pyrite.broker.journal import Fault
     from pyrite.broker.session import Session
     from pyrite.protocols.mqtt.merging import Merger
 
 logger = logging.getLogger(__name__)
 
+Answer = Callable[[Callable[[], object]], object]
+"""Called with what to do next."""
 CLOSE_TIMEOUT = 1.0
 """Seconds for the client to read the remaining output of a closing connection."""
+
+
+def _step(call: Callable[[], object]) -> Iterator[None]:
+    """Make a call as a step of a connection's work."""
+    call()
+    yield
 
 
 class Term:
@@ -67,33 +77,52 @@ class Conversation(Receiver):
 
         Input from the client waits until then.
         """
+        admission = self.broker.admission
+
+        def decided(answer: Answer, verdict: Accept | Refuse) -> None:
+            self.keep_term(verdict)
+            version = admission.version
+
+            def check() -> None:
+                if version == admission.version:
+                    then(verdict)
+                else:  # the access rules have changed since
+                    self.identify(then)
+
+            answer(check)
+
+        self._wait_for(lambda answer: admission.decide(self.credentials, partial(decided, answer)))
+
+    def claim(self, then: Callable[[Fault | None], object]) -> None:
+        """Call `then` when the client's session may be opened here, or with the reason why not.
+
+        Input from the client waits until then.
+        """
+
+        def decided(answer: Answer, fault: Fault | None) -> None:
+            answer(partial(then, fault))
+
+        journal, client_id = self.broker.journal, self.credentials.client_id
+        self._wait_for(lambda answer: journal.claim_session(client_id, partial(decided, answer)))
+
+    def _wait_for(self, ask: Callable[[Answer], object]) -> None:
+        """Ask for something that answers with what to do then, at once or later. Input waits meanwhile."""
         at_once = True
         waits = True
 
-        def decided(verdict: Accept | Refuse) -> None:
+        def answer(call: Callable[[], object]) -> None:
             nonlocal waits
             waits = False
-            self.keep_term(verdict)
             if at_once:
-                then(verdict)
+                call()
             elif self.state is not CLOSED:
-                self.add_work(self._identified(then, verdict, self.broker.admission.version))
+                self.add_work(_step(call))
                 self.broker.turns.add(self)
 
-        self.broker.admission.decide(self.credentials, decided)
+        ask(answer)
         at_once = False
         if waits:
             self.hold()
-
-    def _identified(
-        self, then: Callable[[Accept | Refuse], object], verdict: Accept | Refuse, version: int
-    ) -> Iterator[None]:
-        """Call `then` with the verdict; if the access rules have changed since, check again."""
-        if version == self.broker.admission.version:
-            then(verdict)
-        else:
-            self.identify(then)
-        yield
 
     def keep_term(self, verdict: object) -> None:
         """Start the timer of a client that is accepted for a limited time."""
@@ -244,6 +273,7 @@ class Conversation(Receiver):
         """Handle the loss of the transport."""
         self.state = CLOSED
         self.chunks = EMPTY_OUTBOX
+        self.backlog = None
         self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)

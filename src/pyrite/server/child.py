@@ -1,8 +1,11 @@
-"""Child processes: each serves one listener outside of the broker's event loop.
+"""Child processes: each serves one listener, or the tables, outside of the broker's event loop.
+
+The broker opens the listening sockets, and starts the child with the first connection: most brokers serve
+MQTT alone, and a child costs some 90 MiB and half a second. Connections wait in the kernel meanwhile.
 
 A child is started as `python -m MODULE DESCRIPTOR`, with the descriptor of a socket to the broker
-(pyrite/ipc). It receives its settings, answers `Ready` or `Failed`, and then sends requests. A child ends
-when its socket is closed, and is restarted when it dies.
+(pyrite/ipc). It receives its settings, which contain the descriptors of the listening sockets, and sends
+requests. A child ends when its socket is closed. When it dies, the next connection starts it again.
 """
 
 from __future__ import annotations
@@ -27,22 +30,22 @@ from pyrite.ipc.messages import (
     LogSettings,
     NewCertificates,
     Notice,
-    Ready,
     RefusedConnection,
     Request,
     RightsChanged,
 )
 from pyrite.ipc.server import Handler, RequestServer
+from pyrite.process.endpoints import bind
 from pyrite.process.tls import TlsSettings
 from pyrite.protocols.events import tell_refused
 from pyrite.server.config import Config, Tls
 from pyrite.server.listeners import Listener
 from pyrite.server.reads import Reads
 
-START_TIMEOUT = 60.0
-"""Seconds within which a child must be ready."""
+BACKLOG = 1_024
+"""Maximum connections waiting to be accepted."""
 RESTART_DELAY = 1.0
-"""Seconds before a child that died is restarted."""
+"""Seconds after the end of a child before the next connection starts it again."""
 STOP_TIMEOUT = 3.0
 """Seconds for a child to end before it is killed."""
 
@@ -69,9 +72,15 @@ class Child:
         self.config, self.broker, self.reads, self._work = context
         self.listener = listener
         self._logger = logging.getLogger(type(self).__module__)
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
         self._task: asyncio.Task[None] | None = None
         self._server: RequestServer | None = None
-        self._ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of the listening sockets, which are the same in the process."""
+        return [one.fileno() for one in self._sockets]
 
     def settings(self) -> Struct:
         """Return the settings of the process."""
@@ -93,16 +102,34 @@ class Child:
         """Cancel all requests, because the process has ended."""
         self.reads.end_all(self)
 
-    async def start(self) -> Listener:
-        """Start the process, and return its listener with the actual port; raise OSError on failure."""
-        self._server = RequestServer(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
-        self._task = asyncio.get_running_loop().create_task(self._run(self._server))
-        try:
-            port = await asyncio.wait_for(asyncio.shield(self._ready), START_TIMEOUT)
-        except TimeoutError:
-            raise OSError(0, f"the {self.name} process did not start in time") from None
-        self.listener = self.listener.at_port(port)
+    def listen(self) -> Listener:
+        """Open the listener, and return it with its actual port; raise OSError on failure."""
+        self._sockets = bind(self.listener.host, self.listener.port, BACKLOG)
+        self.listener = self.listener.at_port(self._sockets[0].getsockname()[1])
+        self._await_connection()
         return self.listener
+
+    def _await_connection(self) -> None:
+        for one in self._sockets:
+            self._loop.add_reader(one, self.start)
+
+    def _ignore_connections(self) -> None:
+        for one in self._sockets:
+            self._loop.remove_reader(one)
+
+    def start(self) -> None:
+        """Start the process, which accepts the connection."""
+        self._ignore_connections()
+        if self._server is None:
+            self._server = RequestServer(self.handlers(), self._hear, self._work, self.broker.clock, TURN)
+        self._task = self._loop.create_task(self._run(self._server))
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets of the broker; those of the process close when it ends."""
+        self._ignore_connections()
+        for one in self._sockets:
+            one.close()
+        self._sockets = []
 
     def renew(self, certificates_changed: bool, trust_changed: bool) -> None:
         """Use new users, rules and certificates; if `trust_changed`, also new authorities for clients."""
@@ -119,21 +146,19 @@ class Child:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, server: RequestServer) -> None:
-        """Run the process, and restart it when it ends."""
-        ready = self._ready
-        while True:
-            try:
-                await self._run_once(server)
-            except OSError as error:
-                self._logger.error("the %s process cannot be started: %s", self.name, error)
-            except (ValueError, asyncio.IncompleteReadError):
-                self._logger.exception("unexpected message from the %s process", self.name)
-            if not ready.done():
-                ready.set_exception(OSError(0, f"the {self.name} process ended during its start"))
-            if ready.exception() is not None:
-                return
-            self._logger.error("the %s process has ended and is restarted", self.name)
-            await asyncio.sleep(RESTART_DELAY)
+        """Run the process; when it ends, wait for the next connection, or start again without a listener."""
+        try:
+            await self._run_once(server)
+        except OSError as error:
+            self._logger.error("the %s process cannot be started: %s", self.name, error)
+        except (ValueError, asyncio.IncompleteReadError):
+            self._logger.exception("unexpected message from the %s process", self.name)
+        self._logger.error("the %s process has ended and is started again when it is needed", self.name)
+        await asyncio.sleep(RESTART_DELAY)
+        if self._sockets:
+            self._await_connection()
+        else:
+            self.start()
 
     async def _run_once(self, server: RequestServer) -> None:
         ours, theirs = socket.socketpair()
@@ -143,7 +168,7 @@ class Child:
                 "-m",
                 self.module,
                 str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *self.descriptors],
                 stdin=asyncio.subprocess.DEVNULL,
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=READ_AHEAD)
@@ -165,12 +190,8 @@ class Child:
                 self.cancel(number)
             case EndRead(number):
                 self.reads.end(self, number)
-            case _ if self._ready.done():
-                pass  # a restarted process
-            case Ready(port):
-                self._ready.set_result(port)
             case Failed(reason):
-                self._ready.set_exception(OSError(0, reason))
+                self._logger.error("the %s process cannot serve %s: %s", self.name, self.listener, reason)
 
 
 def log_settings(config: Config) -> LogSettings:

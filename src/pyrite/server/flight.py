@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -29,6 +31,9 @@ from pyrite.server.gate import Gate, answers, credentials_of, refused_log_in
 from pyrite.server.listeners import Listener
 from pyrite.sinks.sinks import Sinks
 
+MAX_TEMPORARY_PATH = 70
+"""Maximum bytes of the path of temporary files: paths of sockets are limited to about 100."""
+
 
 class FlightProcess(Child):
     """One Flight listener."""
@@ -43,13 +48,19 @@ class FlightProcess(Child):
             AccessRequests(self.broker, self._gate), SinkRequests(self.broker, sinks)
         )
 
+    def listen(self) -> Listener:
+        """Open the listener; raise OSError if the process could not open its sockets."""
+        folder = tempfile.gettempdir()
+        if len(os.fsencode(folder)) > MAX_TEMPORARY_PATH:
+            raise OSError(0, f"{folder}: path too long for sockets; set TMPDIR to a shorter one")
+        return super().listen()
+
     def settings(self) -> FlightSettings:
         """Return the settings of the process."""
         config, limits = self.config, self.config.limits
         return FlightSettings(
             data=str(config.data),
-            host=self.listener.host,
-            port=self.listener.port,
+            sockets=self.descriptors,
             logging=log_settings(config),
             tls=tls_settings(config.tls) if self.listener.tls else None,
             max_connections=limits.max_connections,

@@ -39,8 +39,8 @@ class HttpProcess(Child):
         config, limits = self.config, self.config.limits
         return HttpSettings(
             data=None if config.ephemeral else str(config.data),
+            sockets=self.descriptors,
             host=self.listener.host,
-            port=self.listener.port,
             is_local=self.listener.local,
             public_url=config.http.public_url,
             logging=log_settings(config),

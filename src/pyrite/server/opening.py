@@ -55,24 +55,19 @@ class Listeners:
         self.open: list[Listener] = []
         """The listeners with their actual ports, once all are open."""
 
-    async def start(self) -> list[Listener]:
+    def start(self) -> list[Listener]:
         """Open all listeners and return them with their actual ports; an error names the listener."""
-        # At the same time, because child processes start slowly. The first error is raised.
-        opened = await asyncio.gather(
-            *(self._open_named(listener) for listener in self._config.listeners()), return_exceptions=True
-        )
-        for one in opened:
-            if isinstance(one, BaseException):
-                raise one
-        self.open = [one for one in opened if isinstance(one, Listener)]
+        self.open = [self._open_named(listener) for listener in self._config.listeners()]
         if not self._config.ephemeral and any(one.table for one in self._config.stream):
             tables = TablesProcess(self._child_context)
             self.children.append(tables)
-            await tables.start()
+            tables.start()
         return self.open
 
     def stop_accepting(self) -> None:
         """Accept no more connections."""
+        for child in self.children:
+            child.stop_accepting()
         self._proxies.close()
         for streams in self._streams:
             streams.close()
@@ -91,17 +86,17 @@ class Listeners:
         for streams in self._streams:
             streams.renew(context, trust_changed)
 
-    async def _open_named(self, listener: Listener) -> Listener:
+    def _open_named(self, listener: Listener) -> Listener:
         try:
-            return await self._open(listener)
+            return self._open(listener)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on {listener}: {error.strerror or error}") from None
 
-    async def _open(self, listener: Listener) -> Listener:
+    def _open(self, listener: Listener) -> Listener:
         if listener.flight or listener.http:
             child = self._child(listener)
             self.children.append(child)
-            return await child.start()
+            return child.listen()
         if listener.scheme == "udp":
             bound = bind_datagrams(listener.host, listener.port)
             self.datagrams.append(DatagramSocket(self._server, bound))

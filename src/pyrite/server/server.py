@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ class Server:
     async def start(self) -> list[Listener]:
         """Open all listeners and return them with their actual ports."""
         try:
-            listening = await self.listeners.start()
+            listening = self.listeners.start()
         except BaseException:
             await self.stop()
             raise
@@ -267,14 +267,20 @@ class Server:
         logger.warning("users, rules, certificates and quotas were reloaded")
 
     def _review(self, trust_changed: bool) -> None:
-        """Disconnect clients whose credentials are no longer valid, and end forbidden subscriptions.
+        """In turns, disconnect clients without valid credentials, and end forbidden subscriptions.
 
         If `trust_changed`, disconnect all clients over TLS.
         """
         self.broker.access_changed()
+        self.broker.turns.work_through(self._review_connections(trust_changed))
+
+    def _review_connections(self, trust_changed: bool) -> Iterator[None]:
         over_udp = [one for endpoint in self.listeners.datagrams for one in endpoint.datagrams.connections()]
-        for connection in [*self.connections.all, *over_udp]:
+        connections = [*self.connections.all, *over_udp]
+        for connection in connections:
             connection.rights_changed()
+        for connection in connections:
+            yield
             session = connection.session
             stays = not (trust_changed and is_encrypted(connection.transport))
             if session is None:
@@ -283,7 +289,7 @@ class Server:
                 continue
             if stays and self.broker.policy.is_welcome(connection.credentials):
                 try:
-                    self.broker.subscribing.prune(session, connection.credentials)
+                    yield from self.broker.subscribing.prune(session, connection.credentials)
                     continue
                 except Exception:  # a plug-in may raise anything
                     logger.exception("internal error in the access plug-in")

@@ -25,13 +25,13 @@ MAX_HELD = 1024 * 1024
 """Maximum bytes received from a TLS client after log-in while it waits for its turn."""
 
 
+MAX_WRITE_BYTES = 64 * 1024
+"""Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
+
+
 def is_encrypted(transport: Transport) -> bool:
     """Return True if a connection's transport is TLS."""
     return isinstance(transport, StreamProtocol) and transport.is_encrypted
-
-
-MAX_WRITE_BYTES = 64 * 1024
-"""Bytes that are encrypted at once, in some 0.2 ms. More are written in turns."""
 
 
 class Round:

@@ -233,8 +233,9 @@ class WebSocketProtocol(StreamProtocol):
             if self.connection is not None:
                 self.connection.hung_up()
             self._close_transport()
+        # What waits to be encrypted does not count: it reaches the transport within a few turns.
         limits = self.server.config.limits
-        if self.get_write_buffer_size() > 2 * limits.max_waiting_bytes + limits.max_packet_size:
+        if transport.get_write_buffer_size() > 2 * limits.max_waiting_bytes + limits.max_packet_size:
             transport.abort()  # the client does not read the answers to its pings
 
     def write(self, data: bytes | bytearray) -> None:

@@ -15,7 +15,6 @@ import threading
 from pathlib import Path
 
 from pyrite.ipc.client import BrokerClient
-from pyrite.ipc.messages import Ready
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.tables import ReportTable, TablesSettings
 from pyrite.process.logs import parse_levels, start_logging
@@ -31,7 +30,6 @@ async def run(descriptor: int) -> int:
     client, settings = await BrokerClient.open(descriptor, TablesSettings, PATIENCE)
     start_logging(parse_levels(settings.logging.levels), settings.logging.format)
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)
-    client.tell(Ready(0))
     stopped = threading.Event()
 
     def report(table: ReportTable) -> None:

@@ -49,10 +49,10 @@ class DatagramTransport:
                 if len(frame) > self.budget:
                     continue
                 self.budget -= len(frame)
-            self._datagrams.send(frame, self._address)
+            self._datagrams.put(frame, self._address)
 
     def get_write_buffer_size(self) -> int:
-        """Return 0: a datagram is sent or lost."""
+        """Return 0: a datagram is sent soon, or lost."""
         return 0
 
     def pause_reading(self) -> None:
@@ -267,6 +267,7 @@ class DatagramConnection(LineConnection):
         """End the connection without a message: the client is gone."""
         self.why = self.why or "no datagram within the timeout"
         self.state = CLOSED
+        self.backlog = None
         self.forget_term()
         self.broker.timers.cancel(self)
         self.leave(send_will=True)
@@ -290,6 +291,7 @@ class DatagramConnection(LineConnection):
         """Send the remaining output and forget the client."""
         if self.state is not CLOSED:
             self.state = CLOSED
+            self.backlog = None
             self.forget_term()
             self.broker.timers.cancel(self)
             self.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from pyrite.protocols.line.frames import FrameError, Line, line
 from pyrite.protocols.states import CONNECTED
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
+    from pyrite.broker.journal import Fault
     from pyrite.protocols.line.connection import LineConnection
 
 
@@ -55,19 +58,59 @@ def _let_in(
     asked: bool,
     verdict: Accept | Refuse,
 ) -> None:
-    broker, credentials = connection.broker, connection.credentials
+    credentials = connection.credentials
     if isinstance(verdict, Refuse):
         credentials.password = None
         raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
     credentials.become(verdict)
+    connection.claim(partial(_claimed, connection, client_id, clean, expiry, asked))
+
+
+def _claimed(
+    connection: LineConnection,
+    client_id: str,
+    clean: bool,
+    expiry: int,
+    asked: bool,
+    fault: Fault | None,
+) -> None:
+    broker, credentials = connection.broker, connection.credentials
+    if fault is not None:
+        raise FrameError("unavailable", fault.text, ends=True)
     account = broker.quotas.account_of(credentials)
     refusal = broker.quotas.session_refusal(account, client_id)
     if refusal:
         raise FrameError("full", refusal, ends=True)
+    if broker.subscribing.takes_long_to_prune(client_id) and not clean:
+        connection.add_work(_take_over(connection, expiry, account, asked))
+    else:
+        _open(connection, clean, expiry, account, asked)
+
+
+def _take_over(
+    connection: LineConnection, expiry: int, account: Account | None, asked: bool
+) -> Iterator[None]:
+    is_first = yield from connection.broker.sessions.take_over(connection.credentials)
+    if not is_first:
+        raise FrameError("displaced", "another connection has taken over this client id", ends=True)
+    _open(connection, False, expiry, account, asked, is_pruned=True)
+
+
+def _open(
+    connection: LineConnection,
+    clean: bool,
+    expiry: int,
+    account: Account | None,
+    asked: bool,
+    is_pruned: bool = False,
+) -> None:
+    broker, credentials = connection.broker, connection.credentials
+    client_id = credentials.client_id
     before = broker.sessions.by_id.get(client_id)
     lasted = before is not None and before.lasting
     session, present = broker.sessions.open(client_id, clean, account)
-    broker.subscribing.prune(session, credentials)
+    if not is_pruned:
+        broker.subscribing.prune_at_once(session, credentials)
     broker.sessions.set_expiry(session, expiry)
     session.will = None
     connection.session = session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from pyrite.protocols.states import AUTHENTICATING, CONNECTED
 from pyrite.topics.filters import InvalidTopic, check_topic
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
+    from pyrite.broker.journal import Fault
     from pyrite.protocols.mqtt.connection import Connection
 
 KEEP_ALIVE_GRACE = 1.5
@@ -122,11 +125,24 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 assert connection.session is not None
                 connection.rights_changed()
                 connection.broker.sessions.own(connection.session, connection.broker.quotas.account_of(who))
-                connection.broker.subscribing.prune(connection.session, who)
-                connection.reply(Auth(Reason.SUCCESS, _authentication(method, data)))
+                connection.add_work(_prune(connection, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
-                _accept(connection, _authentication(method, data))
+                connection.claim(partial(_claimed, connection, _authentication(method, data)))
+
+
+def _claimed(connection: Connection, properties: dict[str, Any], fault: Fault | None) -> None:
+    if fault is None:
+        _accept(connection, properties)
+    else:
+        connection.refuse(Reason.SERVER_UNAVAILABLE, fault.text)
+
+
+def _prune(connection: Connection, properties: dict[str, Any]) -> Iterator[None]:
+    """Take the rights away that a client has lost by its new authentication, then confirm it."""
+    assert connection.session is not None
+    yield from connection.broker.subscribing.prune(connection.session, connection.credentials)
+    connection.reply(Auth(Reason.SUCCESS, properties))
 
 
 def _authentication(method: str | None, data: bytes | None) -> dict[str, Any]:
@@ -162,12 +178,10 @@ def _check_will(connection: Connection, will: WillMessage) -> None:
 
 
 def _accept(connection: Connection, properties: dict[str, Any]) -> None:
-    """Open the client's session, and send CONNACK."""
-    broker, options, limits = connection.broker, connection.options, connection.broker.limits
-    packet = connection.connect
+    """Open the client's session, and send CONNACK; for a session with many subscriptions, in turns."""
+    broker, packet = connection.broker, connection.connect
     assert packet is not None
     connection.connect = None
-    asked = packet.properties
     client_id = connection.credentials.client_id
     if packet.will is not None:
         refused = broker.policy.refuse_publish(connection.credentials, packet.will.topic)
@@ -179,12 +193,37 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     refusal = broker.quotas.session_refusal(account, client_id)
     if refusal:
         connection.refuse(Reason.QUOTA_EXCEEDED, refusal)
-        return
+    elif broker.subscribing.takes_long_to_prune(client_id) and not packet.clean_start:
+        connection.add_work(_take_over(connection, packet, account, properties))
+    else:
+        _open(connection, packet, account, properties)
 
+
+def _take_over(
+    connection: Connection, packet: Connect, account: Account | None, properties: dict[str, Any]
+) -> Iterator[None]:
+    is_first = yield from connection.broker.sessions.take_over(connection.credentials)
+    if is_first:
+        _open(connection, packet, account, properties, is_pruned=True)
+    else:
+        connection.refuse(Reason.SERVER_BUSY, "another connection has taken over this client id")
+
+
+def _open(
+    connection: Connection,
+    packet: Connect,
+    account: Account | None,
+    properties: dict[str, Any],
+    is_pruned: bool = False,
+) -> None:
+    broker, options, limits = connection.broker, connection.options, connection.broker.limits
+    asked = packet.properties
+    client_id = connection.credentials.client_id
     before = broker.sessions.by_id.get(client_id)
     lasted = before is not None and before.lasting
     session, present = broker.sessions.open(client_id, packet.clean_start, account)
-    broker.subscribing.prune(session, connection.credentials)
+    if not is_pruned:
+        broker.subscribing.prune_at_once(session, connection.credentials)
     broker.sessions.set_expiry(session, _session_expiry(packet, options.max_session_expiry))
     if packet.will is not None:
         session.will = _will(packet.will, connection.credentials)

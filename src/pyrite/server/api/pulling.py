@@ -115,7 +115,7 @@ class PullRequests:
         done = request.body
         if done.filter is not UNSET and done.filter.encode("utf-8", "replace") != consumer.topic_filter:
             known = consumer.topic_filter.decode()
-            raise Problem(409, f"consumer {consumer.name!r} already exists with the filter {known!r}")
+            raise Problem(409, f"consumer {consumer.name!r} already exists with filter {known!r}")
         streams = {one.name: one for one in self.broker.journal.streams}
         stream = streams.get(done.stream)
         if stream is None:
