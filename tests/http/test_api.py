@@ -295,7 +295,7 @@ def test_invalid_topics_are_refused(api: httpx.Client) -> None:
     problem(api.put("/api/v1/topics/a/%23"), 400, "a topic name must not contain wildcards")
     problem(api.put("/api/v1/topics/$SYS/x"), 409, "topics that begin with $ are reserved for the broker")
     problem(api.put("/api/v1/topics/%FF"), 400, "is not UTF-8")
-    problem(api.put("/api/v1/topics/"), 400, "at least one character")
+    problem(api.put("/api/v1/topics/"), 400, "must not be empty")
     problem(api.get("/api/v1/topics?filter=a%23"), 400, "'#' must be the whole")
     problem(api.get("/api/v1/topics?filter=%FF"), 400, "the query string is not UTF-8")
     problem(api.get("/api/v1/topics?filter=$share/g/a"), 400, "$share is for subscriptions")
