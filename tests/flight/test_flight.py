@@ -330,9 +330,7 @@ def test_a_flight_process_that_dies_is_restarted(tmp_path: Path) -> None:
             publish(broker, [("a", "2")])
             assert log.bounds("default").end == 2
         assert broker.stop() == 0
-        assert any(
-            "Flight process has ended and is started again" in line for line in broker.log
-        )
+        assert any("Flight process has ended and is started again" in line for line in broker.log)
 
 
 def test_the_flight_process_does_not_load_pandas(broker: BrokerProcess) -> None:

@@ -356,9 +356,7 @@ def test_the_first_connection_starts_the_process_and_the_next_one_after_its_deat
             until_it_answers(api)
             assert api.post("/api/v1/publish", json={"topic": "a", "payload": "x"}).json()["offset"] == 0
         assert children(broker) != [child]
-        assert any(
-            "HTTP process has ended and is started again" in line for line in broker.log
-        )
+        assert any("HTTP process has ended and is started again" in line for line in broker.log)
         assert broker.stop() == 0
 
 

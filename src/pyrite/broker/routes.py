@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyrite.topics.tree import TopicTree
@@ -19,6 +20,8 @@ MAX_CHEAP_RECEIVERS = 8
 MAX_PROMPT_RECEIVERS = 16
 """Receivers above which a delivery may take too long to be made at once."""
 MAX_CACHED_ROUTES = 100_000
+MAX_CACHED_RECEIVERS = 1_000_000
+"""Subscriptions and groups of all cached routes together: a route takes some 40 bytes for each."""
 MIN_CACHED_ROUTES = 64
 """Routes that are not forgotten to save memory."""
 ROUTES_EVICTED = 1_024
@@ -69,7 +72,7 @@ class Route:
         self.receivers = len(targets) + len(groups)
         self.is_costly = self.receivers > MAX_CHEAP_RECEIVERS
         self.is_wide = self.receivers > MAX_PROMPT_RECEIVERS
-        self.has_no_local = any(one.no_local for one in targets)
+        self.has_no_local = any(map(attrgetter("no_local"), targets))
         """Whether delivering a message depends on its publisher."""
         self.last_publisher: str | None = None
         """The client whose message was last considered for merging with those of others."""
@@ -77,15 +80,17 @@ class Route:
         self._as_of = -1
         self._places: dict[Session | SharedGroup, int] | None = None
 
-    def present(self, as_of: int) -> tuple[Subscription, ...]:
-        """Return the targets that will not read a message from the log.
+    def present(self, as_of: int) -> tuple[Subscription, ...] | None:
+        """Return the targets that will not read a message from the log, if they are known.
 
-        They are found again when `as_of` changes, as it does when clients connect or disconnect.
+        They have to be found again when `as_of` changes, as it does when clients connect or disconnect.
         """
-        if self._as_of != as_of:
-            self._as_of = as_of
-            self._present = tuple([one for one in self.targets if one.session.link is not None or one.latest])
-        return self._present
+        return self._present if self._as_of == as_of else None
+
+    def set_present(self, as_of: int, targets: list[Subscription]) -> None:
+        """Note the targets that `present` returns."""
+        self._as_of = as_of
+        self._present = tuple(targets)
 
     @property
     def places(self) -> dict[Session | SharedGroup, int]:
@@ -99,7 +104,7 @@ class Route:
 class RouteCache:
     """Routes by topic, until a subscription that may match the topic changes."""
 
-    __slots__ = ("_tree", "forgotten", "routes", "shared")
+    __slots__ = ("_receivers", "_tree", "forgotten", "routes", "shared")
 
     def __init__(self) -> None:
         self._tree: TopicTree[Route] = TopicTree()
@@ -107,6 +112,8 @@ class RouteCache:
         """The cached routes, for look-ups on the hot path."""
         self.shared: dict[RouteKey, Route] = {}
         """The routes that topics share, as long as a topic is cached."""
+        self._receivers = 0
+        """Subscriptions and groups in the keys of these routes."""
         self.forgotten: list[Iterator[None]] = []
         """Steps that free a cache that was forgotten as a whole, for the broker to do in turns."""
 
@@ -117,8 +124,11 @@ class RouteCache:
                 self.forget_oldest()
             self._tree[topic] = route
             route.topics += 1
-            if route.key:
+            if route.key and route.topics == 1:
                 self.shared[route.key] = route
+                self._receivers += len(route.key)
+                while self._receivers > MAX_CACHED_RECEIVERS and len(self.routes) > 1:
+                    self.forget_oldest(but=1)
 
     def _forget(self, topic: bytes) -> None:
         route = self._tree.pop(topic)
@@ -126,6 +136,7 @@ class RouteCache:
             route.topics -= 1
             if not route.topics and self.shared.get(route.key) is route:
                 del self.shared[route.key]
+                self._receivers -= len(route.key)
 
     def forget_oldest(self, but: int = MIN_CACHED_ROUTES) -> int:
         """Make room for other routes, or free memory, but keep some routes; return how many were forgotten.
@@ -146,6 +157,7 @@ class RouteCache:
             self._tree = TopicTree()
             self.routes = self._tree.values
             self.shared = {}
+            self._receivers = 0
             return
         for topic in found:
             if topic is not None:
