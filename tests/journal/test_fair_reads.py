@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
+import pyarrow as pa
 import pytest
 
 from pyrite.broker.journal import Piece, Wanted
@@ -17,7 +18,12 @@ from pyrite.journal import reading
 from pyrite.journal.disk import open_journal
 from pyrite.journal.workers import FairThreadWorker
 from pyrite.process.fair import Asker, FairQueue
+from pyrite.storage import frames, schema
+from pyrite.storage.files import Files
 from pyrite.storage.options import StreamOptions
+from pyrite.storage.segment_writer import SegmentWriter
+from pyrite.storage.stream import StreamReader
+from pyrite.storage.tail import Row
 from tests.support.core import Core
 from tests.support.waiting import wait_until
 
@@ -164,3 +170,26 @@ def test_a_fetch_that_is_done_keeps_nothing_of_the_session_that_asked(tmp_path: 
     finally:
         gc.enable()
         journal.close()
+
+
+def test_a_filtered_read_expands_only_record_batches_with_its_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expanded: list[pa.RecordBatch] = []
+
+    def expand(rows: pa.RecordBatch) -> pa.RecordBatch:
+        expanded.append(rows)
+        return schema.plain(rows)
+
+    monkeypatch.setattr(frames, "plain", expand)
+    monkeypatch.setattr(reading, "MAX_READ_TIME", BOUND)
+    writer = SegmentWriter(Files(), tmp_path, 0)
+    for number in range(9):
+        topic = b"rare/1" if number == 7 else b"common"
+        writer.append_rows([Row(number, topic, b"", 1, False, None)] * 2, 2 * number, sync=False)
+        writer.fold()
+    piece = reading.read_piece(StreamReader(tmp_path), 0, 18, Wanted([b"rare/#"]), print)
+    assert [(batch.topic, first) for batch, first, _ in piece.found] == [(b"rare/1", 14), (b"rare/1", 15)]
+    assert piece.next_offset == 18
+    assert len(expanded) == 1
+    writer.close()

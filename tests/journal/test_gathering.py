@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,17 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyrite.broker.message import Batch, MixedBatch, Properties
-from pyrite.journal import blocks, gathering, packed
+from pyrite.journal import gathering
 from pyrite.journal.gathering import (
-    ENOUGH,
-    FRESH,
-    LARGE,
-    LARGE_PACKED,
-    MANY,
-    MANY_PACKED,
+    MAX_BUILT_BYTES,
+    MAX_BYTES,
+    MAX_ENTRIES,
+    MAX_MESSAGES,
     MAX_ROWS,
-    TOO_LARGE,
-    WORTH_IT,
     Gathering,
     encode,
 )
@@ -60,15 +54,13 @@ def mixed(count: int, several: bool = False) -> Batch:
     return MixedBatch(data, starts, topics, ids_at, 0, 0, origin, 4)
 
 
-def gathered(batches: list[Batch], sent: bool = True) -> Gathering:
-    """Give batches to a gathering, with offsets as the journal gives them; each is sent before the next."""
+def gathered(batches: list[Batch]) -> Gathering:
+    """Give batches to a gathering, with offsets as the journal gives them."""
     one, offset = Gathering(), 100
     for number, batch in enumerate(batches):
         batch.offset = offset
         offset += batch.count
         one.add(batch, 1_000 + number, None, batch.qos > 0)
-        if sent:
-            one.pack()
     return one
 
 
@@ -136,7 +128,7 @@ some = st.one_of(
     singles,
     st.builds(
         strided,
-        st.sampled_from([1, 2, 63, 64, WORTH_IT - 1, WORTH_IT, 1_000]),
+        st.sampled_from([1, 2, MAX_ROWS - 1, MAX_ROWS, MAX_ROWS + 1, 1_000]),
         st.sampled_from([0, 1, 4, 64]),
         st.sampled_from([0, 0, 0, 1, 2]),
         st.sampled_from([None, CARRIED]),
@@ -146,18 +138,12 @@ some = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(some, min_size=1, max_size=8) | st.lists(singles, min_size=1, max_size=50),
-    st.booleans(),
-)
-@example([strided(WORTH_IT, 4), strided(3, 4)], True)
-@example([strided(WORTH_IT, 4), strided(3, 4)], False)
-@example([strided(WORTH_IT, 4), strided(ENOUGH, 5), strided(3, 4)], False)
-@example([strided(3, 0), strided(2, 0)], True)
-@example([strided(WORTH_IT, 0)], True)
-def test_all_is_written_once_and_in_order(batches: list[Batch], sent: bool) -> None:
-    """Whether payloads are compressed early, or not, or some of them; and sent before that, or not yet."""
-    one = gathered(batches, sent)
+@given(st.lists(some, min_size=1, max_size=8) | st.lists(singles, min_size=1, max_size=50))
+@example([strided(2, 4), strided(99, 4, head=0), mixed(30), strided(9, 0), mixed(3)])
+@example([strided(MAX_ROWS, 0)])
+@example([strided(MAX_ROWS + 1, 0)])
+def test_all_is_written_once_and_in_order(batches: list[Batch]) -> None:
+    one = gathered(batches)
     one.cut()
     left = [piece for piece in one.pieces if isinstance(piece, list)]
     assert all(sum(entry.batch.count for entry in piece) <= MAX_ROWS for piece in left), "tried again"
@@ -169,7 +155,7 @@ def test_all_is_written_once_and_in_order(batches: list[Batch], sent: bool) -> N
     if rows is not None:
         assert read(batch_of(rows, 100)) == expected(batches), "in the tail"
     waiting = [(part.topic, p) for b in batches if not b.qos for part in b.parts() for p in part.payloads()]
-    for unwritten in (gathered(batches, sent), one):
+    for unwritten in (gathered(batches), one):
         parts = [part for batch, _, _ in unwritten.unrouted() for part in batch.parts()]
         assert [(part.topic, p) for part in parts for p in part.payloads()] == waiting
 
@@ -177,21 +163,12 @@ def test_all_is_written_once_and_in_order(batches: list[Batch], sent: bool) -> N
 @pytest.mark.parametrize(
     ("batches", "pieces"),
     [
-        ([strided(MANY // 2, 8, properties=CARRIED, qos=1) for _ in range(5)], 3),
-        ([strided(1_000, LARGE // 2_000, qos=1) for _ in range(5)], 3),
-        ([strided(MANY_PACKED // 4, 8) for _ in range(9)], 3),
-        ([strided(1_000, 256) for _ in range(2 + LARGE_PACKED // 260_000)], 2),
-        ([strided(1, TOO_LARGE), strided(1, 8)], 2),
-        ([strided(WORTH_IT, 2 * LARGE // WORTH_IT), strided(WORTH_IT, 8)], 2),
+        ([strided(MAX_MESSAGES // 2, 8, properties=CARRIED, qos=1) for _ in range(5)], 3),
+        ([strided(1_000, MAX_BYTES // 2_000, qos=1) for _ in range(5)], 3),
+        ([strided(1, number % 3) for number in range(2 * MAX_ENTRIES + 1)], 3),
+        ([strided(1, MAX_BUILT_BYTES), strided(1, 8)], 2),
     ],
-    ids=[
-        "many",
-        "large",
-        "many compressed",
-        "large compressed",
-        "one message that is large",
-        "one batch that is large",
-    ],
+    ids=["messages", "bytes", "batches", "one message that is large"],
 )
 def test_much_becomes_several_record_batches(batches: list[Batch], pieces: int) -> None:
     """None of them is large, unless a message is."""
@@ -204,13 +181,13 @@ def test_much_becomes_several_record_batches(batches: list[Batch], pieces: int) 
 
 def test_rows_can_be_read_before_they_are_written() -> None:
     """From those that were made record batches, and those that were not; only messages with QoS 0."""
-    batches = [strided(WORTH_IT, 8), strided(2, 8, qos=1), strided(1, 8), mixed(4)]
+    batches = [strided(100, 8), strided(2, 8, qos=1), strided(1, 8), mixed(4)]
     one = gathered(batches[:1])
     one.cut()
     for batch in batches[1:]:
         batch.offset = one.end
         one.add(batch, 2_000, None, batch.qos > 0)
-    last = strided(WORTH_IT, 3)
+    last = strided(100, 3)
     last.offset = one.end
     one.add(last, 3_000, None, last.qos > 0)
     quiet = [part for batch in [*batches, last] if not batch.qos for part in batch.parts()]
@@ -226,96 +203,9 @@ def test_rows_can_be_read_before_they_are_written() -> None:
     assert [p for batch, _, _ in again for p in batch.payloads()] == [p for b in quiet for p in b.payloads()]
 
 
-def test_reused_memory_does_not_change_rows_already_handed_out() -> None:
-    """Payloads are put side by side in the same place again and again."""
-    first = gathered([strided(WORTH_IT, 8)])
-    held = first.unrouted()
-    before = [batch.payloads() for batch, _, _ in held]
-    first.cut()
-    held += first.unrouted()
-    gathered([Batch(b"x", b"?" * 8 * WORTH_IT, count=WORTH_IT, stride=8)]).cut()
-    assert [batch.payloads() for batch, _, _ in held] == before * 2
-
-
-def test_compressed_rows_keep_their_offsets_before_they_are_written() -> None:
-    """Before it shares a record batch with others, and after."""
-    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(2, 8)]
-    places = [(100, 1_000), (100 + WORTH_IT, 1_001), (100 + 2 * WORTH_IT, 1_002)]
-    for count in (2, 3):
-        assert [one[1:] for one in gathered(batches[:count]).unrouted()] == places[:count]
-
-
-def test_an_error_in_putting_blocks_together_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compressed rows are then written by the other encoder."""
-    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4)]
-    with monkeypatch.context() as patch:
-        patch.setattr(packed, "_remembered", lambda _: 1 / 0)
-        one = gathered(batches)
-        one.cut()
-    assert isinstance(one.pieces[0], list)
-    assert written(encode(one.pieces)) == expected(batches)
-
-
-def test_an_error_in_compressing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are then written by the other encoder, after the rows compressed before."""
-    batches = [strided(WORTH_IT, 8), strided(WORTH_IT, 4), strided(WORTH_IT, 5)]
-    one = gathered(batches[:1])
-    with monkeypatch.context() as patch:
-        patch.setattr(blocks, "_CODEC", SimpleNamespace(decompress=blocks._CODEC.decompress))
-        for number, batch in enumerate(batches[1:], 1):
-            batch.offset = one.end
-            one.add(batch, 1_000 + number, None, False)
-        one.pack()
-    assert [found[1] for found in one.unrouted()] == [100, 100 + WORTH_IT, 100 + 2 * WORTH_IT]
-    one.cut()
-    assert written(encode(one.pieces)) == expected(batches)
-
-
-def test_not_much_waits_until_it_was_sent() -> None:
-    """To compress it takes the event loop a while, and others wait meanwhile."""
-    batches = [strided(WORTH_IT, 8) for _ in range(3 * FRESH - 1)]
-    one = gathered(batches, sent=False)
-    assert len(one.fresh) == FRESH - 1
-    one.cut()
-    assert written(encode(one.pieces)) == expected(batches)
-
-
-def test_compressed_rows_keep_no_received_bytes() -> None:
-    """A flood that waits to be written needs the memory of what will be written, not of what came."""
-    batch = strided(1_000, 64)
-    data = batch.data
-    held = sys.getrefcount(data)
-    one = gathered([batch])
-    del batch
-    assert sys.getrefcount(data) == held - 1
-    one.cut()
-    assert sum(len(piece) for piece in encode(one.pieces)[0].frame.pieces) < len(data) / 4
-
-
-@pytest.mark.parametrize(
-    ("counts", "pieces"),
-    [
-        ([ENOUGH, 1, ENOUGH, ENOUGH], 3),
-        ([WORTH_IT, 1, WORTH_IT, 1], 1),
-        ([1, WORTH_IT, ENOUGH], 1),
-        ([ENOUGH, WORTH_IT, 1, 1, WORTH_IT], 2),
-    ],
-)
-def test_messages_kept_in_two_ways_do_not_make_many_small_record_batches(
-    counts: list[int], pieces: int
-) -> None:
-    """Those that are compressed, and others, share one if they are few."""
-    batches = [strided(count, 8, head=4 + number % 2) for number, count in enumerate(counts)]
-    one = gathered(batches)
-    one.cut()
-    made = encode(one.pieces)
-    assert len(made) == pieces
-    assert written(made) == expected(batches)
-
-
 def test_an_error_in_making_columns_is_met_again_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost by it, and the event loop goes on."""
-    batches = [strided(2, 8), strided(WORTH_IT, 8)]
+    batches = [strided(2, 8), strided(100, 8)]
     with monkeypatch.context() as patch:
         patch.setattr(gathering, "build", lambda *_: 1 / 0)
         one = gathered(batches)

@@ -28,7 +28,10 @@ def files(machine: Machine, ending: str = ".arrow") -> list[Path]:
 def read(machine: Machine) -> list[bytes]:
     """Read the stream from its beginning as a replay does."""
     stream, pieces = machine.journal.streams[0], list[Piece]()
-    machine.journal.read(stream, 0, stream.routed, Wanted([b"#"]), pieces.append)
+    wanted, offset = Wanted([b"#"]), 0
+    while offset < stream.routed:
+        machine.journal.read(stream, offset, stream.routed, wanted, pieces.append)
+        offset = pieces[-1].next_offset
     return [part.payload() for piece in pieces for batch in piece.batches for part in batch.parts()]
 
 

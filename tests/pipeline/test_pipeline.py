@@ -137,7 +137,7 @@ class Story:
 
 def simulate(broker: BrokerProcess, folder: Path) -> tuple[int, list[dict[str, Any]]]:
     """Run simulated devices; returns the number of messages and the faults."""
-    size = ("--devices=9", "--rate=60", "--seconds=4", "--faults=6", "--malformed=0.02", "--speed=60")
+    size = ("--devices=4", "--rate=200", "--seconds=4.5", "--faults=6", "--malformed=0.02", "--speed=500")
     record = folder / "faults.jsonl"
     options = (*size, f"--broker={broker.urls[0]}", f"--record={record}", "--quiet")
     command = [sys.executable, "-m", "pyrite", "simulate", *options]

@@ -23,13 +23,13 @@ def simulate(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_messages_and_faults_are_acknowledged_counted_and_recorded(tmp_path: Path) -> None:
     listen = ("--listen", "mqtt://127.0.0.1:0", "--listen", "flight://127.0.0.1:0")
     with BrokerProcess("--data", str(tmp_path / "data"), *listen) as broker:
-        options = ("--devices=6", "--rate=100", "--seconds=2", "--faults=6", "--malformed=0.05", "--speed=60")
+        options = ("--devices=6", "--rate=400", "--seconds=2", "--faults=6", "--malformed=0.05", "--speed=60")
         ended = simulate(f"--broker={broker.urls[0]}", *options, "--record=f.jsonl", cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         log = read_log(broker.urls[1]).to_pylist()
     faults = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
     assert Counter(fault["kind"] for fault in faults) == {"spike": 2, "drift": 2, "dropout": 2}
-    published = 6 * 200 - 2 * DROPOUT
+    published = 6 * 800 - 2 * DROPOUT
     assert len(log) == published
     malformed = sum(b'"time"' not in row["payload"] for row in log)
     assert malformed > 20
@@ -41,14 +41,14 @@ def test_messages_and_faults_are_acknowledged_counted_and_recorded(tmp_path: Pat
 
 
 def test_the_same_seed_gives_the_same_faults() -> None:
-    assert plan_faults(50, 400, 20, 7) == plan_faults(50, 400, 20, 7)
-    assert plan_faults(50, 400, 20, 7) != plan_faults(50, 400, 20, 8)
+    assert plan_faults(50, 1000, 20, 7) == plan_faults(50, 1000, 20, 7)
+    assert plan_faults(50, 1000, 20, 7) != plan_faults(50, 1000, 20, 8)
 
 
 def test_too_many_faults_are_refused_with_the_number_of_messages_needed() -> None:
-    with pytest.raises(ValueError, match="needs 186"):
+    with pytest.raises(ValueError, match="needs 726"):
         plan_faults(50, 30, 1, 1)
-    assert len(plan_faults(50, 186, 50, 1)) == 50
+    assert len(plan_faults(50, 726, 50, 1)) == 50
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pyrite.pipeline.alert_settings import AlertSettings
 from pyrite.pipeline.connection import messages
 from pyrite.pipeline.schemas import TopicSchema
+from pyrite.pipeline.watch import judge_messages
 from tests.spark.conftest import Broker
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -93,3 +95,39 @@ def test_a_pipeline_never_reads_its_own_alerts(
     query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     assert seen == [f"plant/{device}/temperature", f"alerts2/{device}/temperature"]
+
+
+DECODED = """device string, topic string, offset long, timestamp timestamp, event_time timestamp,
+fields struct<t: double>"""
+
+
+def test_a_device_is_judged_by_its_own_clock_whatever_the_time_of_other_devices(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The second batch is a day older than the first, which has set the watermark."""
+    found: list[tuple[str, str, int, float]] = []
+
+    def note(frame: Any, _: int) -> None:
+        found.extend((row.device, row.kind, row.offset, row.value) for row in frame.collect())
+
+    (tmp_path / "log").mkdir()
+    log = spark.readStream.schema(DECODED).parquet(str(tmp_path / "log"))
+    alerts = judge_messages(log, ("t",), AlertSettings()).writeStream.foreachBatch(note).outputMode("append")
+    for device, day, first, count in (("a", 2, 0, 700), ("b", 1, 1000, 700), ("b", 1, 2000, 5)):
+        batch = spark.range(first, first + count).selectExpr(
+            f"'{device}' AS device",
+            "'t' AS topic",
+            "id AS offset",
+            "TIMESTAMP '2026-01-05' AS timestamp",
+            f"TIMESTAMP '2026-01-01' + make_dt_interval({day}, 0, 0, (id - {first}) * 10) AS event_time",
+            "named_struct('t', IF(id = 1650, 90D, 20D)) AS fields",
+        )
+        batch.coalesce(1).write.mode("append").parquet(str(tmp_path / "log"))
+        query = (
+            alerts.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
+        )
+        assert query.awaitTermination(120)
+    assert ("b", "outlier", 1650, 90.0) in found
+    assert ("b", "late", 2000, 5.0) in found
+    silences = {row for row in found if row[1] == "silence"}
+    assert len(found) == 2 + len(silences), found

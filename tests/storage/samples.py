@@ -66,7 +66,7 @@ def append_entries(writer: SegmentWriter, entries: Sequence[Entry], sync: bool) 
     """Write messages that came together to a segment, and return how they are stored."""
     first = writer.next_offset
     rows = build(entries, first)
-    batch = Encoded(encode(rows), first, rows.num_rows, entries[0].timestamp, entries[-1].latest)
+    batch = Encoded(encode(rows), first, rows.num_rows, entries[0].timestamp, entries[-1].timestamp)
     writer.append([batch], sync)
     return rows
 

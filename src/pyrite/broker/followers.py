@@ -247,6 +247,7 @@ class Replay(Follower):
         """A stream, and the offset up to which it must be routed first: a message before it was not sent."""
         self.key = key
         self.subscription = subscription
+        self._wanted = Wanted([subscription.topic_filter])
         self._seen = seen or {}
         """Offsets below which QoS 0 messages were sent already, before the subscription fell behind."""
         self.reached = dict(positions)
@@ -256,7 +257,7 @@ class Replay(Follower):
 
     def wanted(self) -> Wanted:
         """Return the subscription's filter."""
-        return Wanted([self.subscription.topic_filter])
+        return self._wanted
 
     def asker(self) -> Asker:
         """Return the subscription's client."""
@@ -372,10 +373,11 @@ class GroupReader(Follower):
     def __init__(self, broker: Broker, group: SharedGroup) -> None:
         super().__init__(broker, group.positions)
         self._group = group
+        self._wanted = Wanted([group.topic_filter], least_qos=1)
 
     def wanted(self) -> Wanted:
         """Return the group's filter."""
-        return Wanted([self._group.topic_filter], least_qos=1)
+        return self._wanted
 
     def asker(self) -> Asker:
         """Return the user of a member, for whom the log is read on behalf of the whole group."""

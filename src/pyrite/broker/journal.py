@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrite.process.fair import NO_ONE, Asker
 from pyrite.topics.filters import matches
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from pyrite.broker.session import Session
     from pyrite.broker.shared_group import SharedGroup
     from pyrite.broker.subscriptions import Subscription
-
-
-MAX_CACHED_TOPICS = 100_000
-"""Topics of which a reader remembers whether it wants them."""
 
 
 class Fault(NamedTuple):
@@ -62,27 +58,19 @@ class Stream:
 
 
 class Wanted:
-    """Which messages a reader of a stream wants. Immutable, because other threads use it."""
+    """Which messages a reader of a stream wants. Kept from one read to the next."""
 
-    __slots__ = ("_exact", "_known", "_patterns", "least_qos")
+    __slots__ = ("filters", "least_qos", "prepared")
 
     def __init__(self, filters: Iterable[bytes], least_qos: int = 0) -> None:
-        filters = tuple(filters)
-        self._patterns = tuple(one for one in filters if b"+" in one or b"#" in one)
-        self._exact = frozenset(filters) - frozenset(self._patterns)
-        self._known: dict[bytes, bool] = {}
+        self.filters = tuple(filters)
         self.least_qos = least_qos
+        self.prepared: Any = None
+        """What the journal prepares to find these messages. Several threads may use it."""
 
     def __call__(self, topic: bytes) -> bool:
         """Return whether messages of a topic are wanted."""
-        if not self._patterns:
-            return topic in self._exact
-        known = self._known.get(topic)
-        if known is None:
-            known = topic in self._exact or any(matches(one, topic) for one in self._patterns)
-            if len(self._known) < MAX_CACHED_TOPICS:
-                self._known[topic] = known
-        return known
+        return any(matches(one, topic) for one in self.filters)
 
 
 class Piece(NamedTuple):
@@ -261,9 +249,6 @@ class Journal(ABC):
 
     def choked(self) -> None:  # noqa: B027
         """Record that a publisher was paused because the journal is full."""
-
-    def tidy(self) -> None:  # noqa: B027
-        """Compress what has arrived. Called when everything has been sent."""
 
     def wall(self) -> float:
         """Return the time in seconds since 1970."""

@@ -26,15 +26,13 @@ class Output:
 
     def flush(self) -> None:
         """Send for a turn; connections that are left are sent to by the next call."""
-        journal = self._broker.journal
-        journal.kick()
+        self._broker.journal.kick()
         links = self.links
         self.links = []
         if len(links) == 1:
             links[0].flush()
         else:
             self._flush_many(links)
-        journal.tidy()
 
     def _flush_many(self, links: list[Link]) -> None:
         clock = self._broker.clock

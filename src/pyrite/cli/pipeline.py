@@ -23,6 +23,7 @@ examples:
   pyrite pipeline run                           process what is new since the last run
   pyrite pipeline run --continuous              keep processing until Ctrl-C
   pyrite pipeline show                          print the tables, and plot them to PNG files
+  pyrite pipeline tune                          count the alerts that other thresholds would give
   pyrite sub -t 'alerts/#' -v                   the alerts, as the pipeline publishes them
 
 Needs `pip install 'pyrite[spark]'` and Java 17 or later (installed with it if missing).
@@ -87,19 +88,43 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     show.set_defaults(run=_show)
 
+    tune = _add(
+        actions,
+        "tune",
+        "score settings of alerts on the decoded history",
+        "  pyrite pipeline tune\n  pyrite pipeline tune --set threshold=4,5,6 --set silence=10,20\n"
+        "  pyrite pipeline tune --labels faults.jsonl\n",
+    )
+    _add_project(tune)
+    tune.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE,...",
+        help="values to try for a setting of alerts.toml; may be repeated (default: threshold=4,5,6,8)",
+    )
+    tune.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help='known faults, one per line: {"device": NAME, "from": TIME, "to": TIME, "field": NAME or null}',
+    )
+    tune.set_defaults(run=_tune)
+
     demo = _add(
         actions,
         "demo",
         "run a broker, devices with faults and a pipeline, and show its alerts",
-        "  pyrite pipeline demo\n  pyrite pipeline demo --seconds 30 --faults 5\n",
+        "  pyrite pipeline demo\n  pyrite pipeline demo --devices 5 --faults 5\n",
     )
-    demo.add_argument("--devices", type=positive_int, default=50, metavar="N", help="default: 50")
+    demo.add_argument("--devices", type=positive_int, default=20, metavar="N", help="default: 20")
     demo.add_argument(
         "--rate",
         type=positive_int,
-        default=10,
+        default=25,
         metavar="N",
-        help="messages per second and device (default: 10)",
+        help="messages per second and device (default: 25)",
     )
     demo.add_argument(
         "--seconds",
@@ -235,6 +260,16 @@ def _show(args: argparse.Namespace) -> int:
 
         project = find_project(args.project)
         return show(project, args.rows, args.plots or project.folder / "plots", Console())
+
+    return _said(work)
+
+
+def _tune(args: argparse.Namespace) -> int:
+    def work() -> int:
+        from pyrite.pipeline.project import find_project
+        from pyrite.pipeline.tune import tune
+
+        return tune(find_project(args.project), args.settings, args.labels, Console())
 
     return _said(work)
 

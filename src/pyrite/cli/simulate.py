@@ -17,11 +17,12 @@ _EXAMPLES = """\
 examples:
   pyrite simulate                                          50 devices, one message a second each, for 30 s
   pyrite simulate --devices 5 --rate 10 --seconds 60       fewer devices, faster
-  pyrite simulate --rate 10 --faults 20 --record f.jsonl   20 faults, listed in a file
+  pyrite simulate --rate 30 --faults 20 --record f.jsonl   20 faults, listed in a file
   pyrite simulate --rate 10 --speed 60                     device clocks run 60 times as fast
 
 Each device has its own connection and publishes with QoS 1 on devices/dev-NNN/telemetry:
   {"time": "2026-01-31T12:00:00.000Z", "temperature": 21.3, "vibration": 2.1, "battery": 87.5, "count": 17}
+The first fault comes after 620 messages of a device, when its usual values are known.
 A fault is a spike (one value), a drift (15 values, increasingly wrong) or a dropout (45 missing messages).
 The same seed gives the same values and faults.
 """

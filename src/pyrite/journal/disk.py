@@ -230,10 +230,6 @@ class DiskJournal(Journal):
         """Record that a publisher was paused because the journal is full."""
         self.groups.publisher_paused()
 
-    def tidy(self) -> None:
-        """Compress what has arrived."""
-        self.groups.compress()
-
     def wall(self) -> float:
         """Return the time in seconds since 1970."""
         return self._wall()

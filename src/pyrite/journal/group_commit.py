@@ -135,14 +135,6 @@ class GroupCommit:
         if self.pending_bytes > MAX_PENDING_BYTES:
             self.full = True
 
-    def compress(self) -> None:
-        """Compress what has arrived. HOT."""
-        for gathering in self.group.gathered.values():
-            if gathering.fresh:
-                began = self._clock()
-                gathering.pack()
-                self._blocked(began)
-
     def _blocked(self, began: float) -> None:
         """Record for how long the event loop was blocked."""
         took = self._clock() - began
@@ -230,8 +222,10 @@ class GroupCommit:
     def cut(self, with_state: bool) -> Group:
         """End the group and begin the next; return the ended one, with the state changes if they are due."""
         group, self.group = self.group, Group()
+        began = self._clock()
         for gathering in group.gathered.values():
             gathering.cut()
+        self._blocked(began)
         if with_state:
             group.state = self.state_commit = self._take_state(group)
         return group

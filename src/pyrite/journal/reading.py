@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyrite.broker.journal import Wanted
 from pyrite.broker.message import Batch
 from pyrite.journal.decoding import batches_in
-from pyrite.storage.segment import Damage
+from pyrite.storage.segment import Damage, Passed
 from pyrite.storage.stream import StreamReader
+from pyrite.storage.wanted import Topics
 
 MAX_PIECE_MESSAGES = 4_000
 MAX_PIECE_BYTES = 1024 * 1024
@@ -38,69 +39,91 @@ class RawPiece(NamedTuple):
     next_offset: int
 
 
+class _Filter(NamedTuple):
+    """What is prepared for a `Wanted`."""
+
+    topics: Topics
+    selecting: Topics | None
+    """The same topics; None if every record batch holds one of them."""
+
+
+def _filter_of(wanted: Wanted) -> _Filter:
+    if wanted.prepared is None:
+        topics = Topics(wanted.filters)
+        wanted.prepared = _Filter(topics, None if b"#" in wanted.filters else topics)
+    prepared: _Filter = wanted.prepared
+    return prepared
+
+
 def read_piece(
     reader: StreamReader, offset: int, stop: int, wanted: Wanted, report: Callable[[Damage], object]
 ) -> RawPiece:
     """Read some wanted messages from `offset` up to `stop`; damage is reported and skipped."""
+    prepared = _filter_of(wanted)
     found: list[Found] = []
-    messages = size = scanned = 0
     gathered: list[pa.RecordBatch] = []
-    count = weight = 0
-    position = offset
+    messages = size = scanned = count = weight = 0
     until = time.monotonic() + MAX_READ_TIME
-    for piece in reader.read(offset, stop):
+    for piece in reader.select(offset, stop, topics=prepared.selecting):
         if isinstance(piece, Damage):
             report(piece)
             continue
-        gathered.append(piece)
-        count += piece.num_rows
-        weight += piece.column(3).nbytes
-        if count < MIN_EXAMINED and weight < MAX_PIECE_BYTES:
+        if isinstance(piece, Passed):
+            end = piece.last + 1
+            scanned += end - piece.first
+        else:
+            gathered.append(piece)
+            end = piece.column(0)[-1].as_py() + 1
+            count += piece.num_rows
+            weight += piece.column(3).nbytes
+        over = scanned + count >= MAX_SCANNED or time.monotonic() > until
+        if count < MIN_EXAMINED and weight < MAX_PIECE_BYTES and not over:
             continue
-        position, number, number_bytes, rows = _examine(
-            gathered, wanted, found, MAX_PIECE_MESSAGES - messages
-        )
-        messages += number
-        size += number_bytes
-        scanned += rows
-        gathered, count, weight = [], 0, 0
-        over = time.monotonic() > until
-        if over or messages >= MAX_PIECE_MESSAGES or size >= MAX_PIECE_BYTES or scanned >= MAX_SCANNED:
-            return RawPiece(found, position)
+        if gathered:
+            examined = _examine(gathered, prepared.topics, wanted.least_qos, MAX_PIECE_MESSAGES - messages)
+            found += examined.found
+            messages += examined.messages
+            size += examined.size
+            scanned += count
+            if examined.left_at is not None:
+                return RawPiece(found, examined.left_at)
+            gathered, count, weight = [], 0, 0
+        if over or messages >= MAX_PIECE_MESSAGES or size >= MAX_PIECE_BYTES:
+            return RawPiece(found, end)
     if gathered:
-        position, *_ = _examine(gathered, wanted, found, MAX_PIECE_MESSAGES - messages)
-        if position <= gathered[-1].column(0)[-1].as_py():
-            return RawPiece(found, position)
+        examined = _examine(gathered, prepared.topics, wanted.least_qos, MAX_PIECE_MESSAGES - messages)
+        found += examined.found
+        if examined.left_at is not None:
+            return RawPiece(found, examined.left_at)
     return RawPiece(found, stop)
 
 
-def _examine(
-    gathered: list[pa.RecordBatch], wanted: Wanted, found: list[Found], most: int
-) -> tuple[int, int, int, int]:
-    """Add wanted messages to `found`; return the next offset, and how many messages, bytes and rows were
-    examined.
-    """
+class _Examined(NamedTuple):
+    """What was found in record batches."""
+
+    found: list[Found]
+    messages: int
+    size: int
+    left_at: int | None
+    """The offset of the first wanted message for which there was no room; None if there was room for all."""
+
+
+def _examine(gathered: list[pa.RecordBatch], topics: Topics, least_qos: int, most: int) -> _Examined:
+    """Return at most `most` wanted messages of record batches."""
     rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-    topics = rows.column(2).dictionary_encode()
-    names = [name.encode() for name in topics.dictionary.to_pylist()]
-    good = np.array([wanted(name) for name in names], np.bool_)
-    keep = good[topics.indices.to_numpy()]
-    if wanted.least_qos:
-        keep &= rows.column(4).to_numpy() >= wanted.least_qos
+    keep = topics.mask(rows)
+    if least_qos:
+        keep &= rows.column(4).to_numpy() >= least_qos
     chosen = np.flatnonzero(keep)
+    left_at = None
     if len(chosen) > most:
         limit = int(chosen[most])
-        rows = rows.slice(0, limit)
-        keep = keep[:limit]
-        chosen = chosen[:most]
-    size = 0
-    if len(chosen):
-        whole = len(chosen) == rows.num_rows
-        for one in batches_in(rows, None if whole else keep):
-            found.append(one)
-            size += len(one[0].data)
-    last: int = rows.column(0)[-1].as_py()
-    return last + 1, len(chosen), size, rows.num_rows
+        left_at = rows.column(0)[limit].as_py()
+        rows, keep, chosen = rows.slice(0, limit), keep[:limit], chosen[:most]
+    if not len(chosen):
+        return _Examined([], 0, 0, left_at)
+    found = list(batches_in(rows, None if len(chosen) == rows.num_rows else keep))
+    return _Examined(found, len(chosen), sum(len(batch.data) for batch, _, _ in found), left_at)
 
 
 def fetch(

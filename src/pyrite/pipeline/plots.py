@@ -84,8 +84,10 @@ def draw_alerts(axes: Any, alerts: pa.Table, project: Project) -> None:
 
     If there are only silences, draw after how many seconds each was reported.
     """
-    found = alerts.to_pylist()
-    outliers = [row for row in found if row["kind"] == "outlier"]
+    found = [row for row in alerts.to_pylist() if row["kind"] not in ("late", "summary")]
+    outliers = [row for row in found if row["kind"] != "silence"]
+    if not found:
+        return
     fields = Counter(sorted(row["field"] for row in outliers or found))
     ((name, _),) = fields.most_common(1)
     marked = [row for row in outliers or found if row["field"] == name]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-WARM_UP = 80
+WARM_UP = 620
 """Messages before the first fault, so that a baseline can form."""
 SPACING = 120
 """Messages from the start of one fault to the start of the next, on one device."""

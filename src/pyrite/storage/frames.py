@@ -13,7 +13,6 @@ Such a message is called a frame. A segment can be checked without its index.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from mmap import mmap
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ import pyarrow as pa
 from xxhash import xxh3_64
 
 from pyrite.errors import PyriteError
-from pyrite.storage.metadata import body_size_at
 from pyrite.storage.schema import STORED, plain
 from pyrite.storage.wanted import Topics
 
@@ -33,9 +31,6 @@ END = BEGIN + bytes(4)
 MARK = b"PYRITE\0\1"
 SEAL = 24
 """Bytes of mark, length and checksum."""
-MIN_COMPRESSED_ROWS = 64
-MIN_COMPRESSED_BYTES = 8 * 1024
-"""A record batch with fewer messages, and fewer bytes of payload, is not compressed: nothing is gained."""
 
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
@@ -78,52 +73,12 @@ def encode_all(batches: Sequence[pa.RecordBatch]) -> list[Frame]:
     This takes few calls into Arrow, however many record batches: every call may lose the interpreter lock to
     another thread.
     """
-    if len(batches) == 1 and _is_small(batches[0]):
-        return [seal(*_split(memoryview(batches[0].serialize())))]
-    rest = _written(batches)
-    frames = []
-    while rest:
-        metadata, body = _split(rest)
-        size = _body_size(metadata)
-        frames.append(seal(metadata, body[:size]))
-        rest = body[size:]
-    return frames
-
-
-def _written(batches: Sequence[pa.RecordBatch]) -> memoryview:
-    """Return the Arrow messages of record batches, compressed, one after the other."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, STORED, options=_LZ4) as writer:
-        writer.write_table(pa.Table.from_batches(batches))
-    return memoryview(sink.getvalue())[len(HEADER) : -len(END)]
-
-
-def _is_small(batch: pa.RecordBatch) -> bool:
-    payloads = batch.column(3).buffers()[2]
-    return batch.num_rows < MIN_COMPRESSED_ROWS and (payloads is None or payloads.size < MIN_COMPRESSED_BYTES)
-
-
-def _body_size(metadata: memoryview) -> int:
-    at = body_size_at(metadata)
-    return int.from_bytes(metadata[at : at + 8], "little")
-
-
-def _split(message: memoryview) -> tuple[memoryview, memoryview]:
-    """Split an Arrow message into metadata and body."""
-    body = 8 + int.from_bytes(message[4:8], "little")
-    return message[8:body], message[body:]
-
-
-def uncompressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
-    """Return Arrow's metadata and body of a record batch, uncompressed."""
-    metadata, body = _split(memoryview(batch.serialize()))
-    return bytes(metadata), bytes(body)
-
-
-def compressed(batch: pa.RecordBatch) -> tuple[bytes, bytes]:
-    """Return Arrow's metadata and body of a record batch, compressed."""
-    metadata, body = _split(_written([batch]))
-    return bytes(metadata), bytes(body)
+        writer.write_table(pa.Table.from_batches(batches, STORED))
+    messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    messages.read_next_message()  # the schema, with which the segment begins
+    return [seal(memoryview(one.metadata), memoryview(one.body)) for one in messages]
 
 
 def seal(metadata: bytes | memoryview, *body: bytes | memoryview) -> Frame:
@@ -140,13 +95,6 @@ def _checksum(*pieces: bytes | memoryview) -> int:
     for piece in pieces:
         digest.update(piece)
     return digest.intdigest()
-
-
-@cache
-def _uncompressed_head() -> int:
-    """Return the size of what precedes the body of an uncompressed frame: it depends on the schema alone."""
-    one_row = pa.RecordBatch.from_arrays([pa.array([None], field.type) for field in STORED], schema=STORED)
-    return 8 + len(uncompressed(one_row)[0]) + SEAL
 
 
 def length_at(data: memoryview, at: int) -> int:
@@ -189,15 +137,13 @@ def select(frame: memoryview, topics: Topics) -> pa.RecordBatch | None:
         rows = _stored(frame, _TOPIC_ALONE)
         if not topics.any_of(rows.column("topic").values):
             return None
-        return plain(rows if rows.num_columns == len(STORED) else _stored(frame))
+        return plain(_stored(frame))
     except (pa.ArrowInvalid, OSError) as error:
         raise Damaged(str(error)) from None
 
 
 def _stored(frame: memoryview, options: pa.ipc.IpcReadOptions = _ONE_THREAD) -> pa.RecordBatch:
-    """Return the record batch in a frame as it is stored; with all columns if it is uncompressed."""
-    if len(frame) - _body_size(frame[8:]) == _uncompressed_head():
-        return pa.ipc.read_record_batch(pa.py_buffer(frame), STORED)
+    """Return the record batch in a frame as it is stored."""
     # read_record_batch would decompress in threads, which takes three times as long for most batches.
     with pa.ipc.open_stream(b"".join([HEADER, frame]), options=options) as stream:
         return stream.read_next_batch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,8 @@ class Topics:
     """The topics that match one of several filters. Each topic is compared once."""
 
     def __init__(self, filters: Sequence[bytes]) -> None:
-        self._filters = list(filters)
+        self._patterns = [one for one in filters if b"+" in one or b"#" in one]
+        self._exact = frozenset(filters) - frozenset(self._patterns)
         self._bounds = [bounds(one) for one in filters]
         self._known: dict[str, bool] = {}
 
@@ -27,7 +29,8 @@ class Topics:
             if len(self._known) >= MAX_REMEMBERED_TOPICS:
                 self._known.clear()
             name = topic.encode()
-            wanted = self._known[topic] = any(matches(one, name) for one in self._filters)
+            wanted = name in self._exact or any(matches(one, name) for one in self._patterns)
+            self._known[topic] = wanted
         return wanted
 
     def any_of(self, topics: pa.Array) -> bool:
@@ -41,11 +44,15 @@ class Topics:
 
     def among(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the messages of a batch whose topics match."""
+        wanted = self.mask(batch)
+        return batch if wanted.all() else batch.filter(pa.array(wanted))
+
+    def mask(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+        """Return, for each message of a batch, whether its topic matches."""
         topics = batch.column("topic").dictionary_encode()
         wanted = np.array([name in self for name in topics.dictionary.to_pylist()], np.bool_)
-        if wanted.all():
-            return batch
-        return batch.filter(pa.array(wanted[topics.indices.to_numpy()]))
+        found: np.ndarray[Any, Any] = wanted[topics.indices.to_numpy()]
+        return found
 
 
 def wanted_by(filters: Sequence[bytes]) -> Topics | None:

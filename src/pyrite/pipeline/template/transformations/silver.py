@@ -31,13 +31,23 @@ for each in schemas:
     define(each)
 
 
-@dp.materialized_view(comment="per topic: messages in total, decoded, malformed, and without a schema")
+@dp.materialized_view(comment="per topic: messages in total, decoded, malformed, without a schema; late ones")
 def quality() -> DataFrame:
-    """Count the messages by result; `messages` is their sum."""
+    """Count the messages by result; `messages` is their sum. Late messages are decoded, and not judged."""
     tables = [("messages", "bronze")]
     tables += [("decoded", schema.silver) for schema in schemas] + [("bad", schema.bad) for schema in schemas]
-    rows = [spark.read.table(name).select("topic", F.lit(what).alias("what")) for what, name in tables]
-    messages, decoded, bad = (F.count_if(F.col("what") == what) for what in ("messages", "decoded", "bad"))
+    one = F.lit(1).alias("count")
+    rows = [spark.read.table(name).select("topic", F.lit(what).alias("what"), one) for what, name in tables]
+    rows += [
+        spark.read.table(schema.alerts)
+        .where("kind = 'late'")
+        .select("topic", F.lit("late").alias("what"), F.col("value").cast("int").alias("count"))
+        for schema in schemas
+    ]
+    messages, decoded, bad, late = (
+        F.sum(F.when(F.col("what") == what, F.col("count")).otherwise(0))
+        for what in ("messages", "decoded", "bad", "late")
+    )
     return (
         reduce(DataFrame.unionAll, rows)
         .groupBy("topic")
@@ -46,5 +56,6 @@ def quality() -> DataFrame:
             decoded.alias("decoded"),
             bad.alias("bad"),
             (messages - decoded - bad).alias("without_schema"),
+            late.alias("late"),
         )
     )
