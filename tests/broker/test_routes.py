@@ -107,7 +107,7 @@ def test_the_route_cache_is_bounded_by_the_receivers_in_it(monkeypatch: pytest.M
         tree.add(Subscription(Session(broker, "another"), b"nothing"))
     before = len(tree.cache.shared)
     tree.add(Subscription(Session(broker, "another"), b"#"))
-    assert before > 10
+    assert before >= 9
     assert not tree.cache.shared
 
 

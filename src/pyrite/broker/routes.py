@@ -128,7 +128,7 @@ class RouteCache:
                 self.shared[route.key] = route
                 self._receivers += len(route.key)
                 while self._receivers > MAX_CACHED_RECEIVERS and len(self.routes) > 1:
-                    self.forget_oldest(but=1)
+                    self.forget_oldest(but=len(self.routes) // 2)
 
     def _forget(self, topic: bytes) -> None:
         route = self._tree.pop(topic)
