@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import pytest
+
 from pyrite.broker.journal import Piece, Wanted
-from pyrite.protocols.mqtt.packets import Ack, Subscribe, Wish
+from pyrite.protocols.mqtt.packets import Ack, Publish, Subscribe, Wish
 from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.storage.options import StreamOptions
 from tests.mqtt.test_merging import merged
@@ -59,4 +61,25 @@ def test_a_message_that_could_not_be_written_is_refused(folder: Path) -> None:
         assert isinstance(answer, Ack)
         assert answer.reason == Reason.QUOTA_EXCEEDED
     disk.failing.clear()
+    machine.stop()
+
+
+@pytest.mark.parametrize("count", [3, 300])  # rows of the tail, and record batches
+@pytest.mark.parametrize("qos", [0, 1])
+def test_each_message_is_in_the_log_with_its_own_properties(folder: Path, count: int, qos: int) -> None:
+    machine = Machine(folder, [StreamOptions()])
+    client = machine.core.connect("publisher")
+    packets = [
+        Publish(b"t/%d" % n, b"%d" % n, qos, packet_id=n + 1, properties={"content_type": f"type {n}"})
+        for n in range(count)
+    ]
+    client.send(*packets, Publish(b"t/plain", b"plain", qos, packet_id=count + 1))
+    machine.stop()
+    machine = Machine(folder, [StreamOptions()])
+    pieces: list[Piece] = []
+    machine.journal.read(machine.journal.streams[0], 0, count + 1, Wanted([b"#"]), pieces.append)
+    parts = [part for piece in pieces for batch in piece.batches for part in batch.parts()]
+    found = [(part.topic, part.payload(), part.properties and part.properties.content_type) for part in parts]
+    expected = [(b"t/%d" % n, b"%d" % n, f"type {n}") for n in range(count)]
+    assert found == [*expected, (b"t/plain", b"plain", None)]
     machine.stop()

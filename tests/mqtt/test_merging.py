@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyrite.broker.access import Access, Credentials
 from pyrite.broker.limits import Limits
 from pyrite.protocols.mqtt import fields
-from pyrite.protocols.mqtt.packets import V5, V311, Ack, Disconnect, Publish, Wish
+from pyrite.protocols.mqtt.packets import V5, V311, Ack, Disconnect, Publish, WillMessage, Wish
 from pyrite.protocols.mqtt.reasons import Reason
 from tests.support.core import Client, Core, no_internal_errors
 
@@ -127,6 +127,45 @@ def test_a_packet_that_is_too_large_ends_the_connection_that_sent_it() -> None:
     (disconnect,) = [one for one in clients[1].received() if isinstance(one, Disconnect)]
     assert disconnect.reason == Reason.PACKET_TOO_LARGE
     assert not clients[0].closed
+
+
+def test_a_will_comes_after_the_messages_that_were_merged() -> None:
+    core = Core()
+    subscriber = core.connect("subscriber")
+    subscriber.subscribe("t/+")
+    clients = publishers(core, 2)
+    last = core.wire(V5)
+    last.connect("publisher2", will=WillMessage(b"t/0", b"will"))
+    feed(last, "t/0", b"message", 0)
+    feed(clients[0], "t/1", b"other", 0)
+    last.feed(last.encoded(Disconnect(Reason.DISCONNECT_WITH_WILL, {})))
+    core.flush()
+    assert [one.payload for one in subscriber.messages() if one.topic == b"t/0"] == [b"message", b"will"]
+
+
+def test_a_will_comes_after_messages_if_the_session_is_taken_over_in_the_same_wake_up() -> None:
+    core = Core()
+    subscriber = core.connect("subscriber")
+    subscriber.subscribe("t/+")
+    publishers(core, 1)
+    last = core.wire(V5)
+    last.connect("publisher2", will=WillMessage(b"t/0", b"will"))
+    feed(last, "t/0", b"message", 0)
+    core.wire(V5).connect("publisher2")
+    core.flush()
+    assert subscriber.payloads() == [b"message", b"will"]
+
+
+def test_packets_of_one_client_with_other_first_bytes_stay_in_order() -> None:
+    core = Core()
+    subscriber = core.connect("subscriber")
+    subscriber.subscribe("t/0")
+    client = publishers(core, 1)[0]
+    for number, qos in enumerate([0, 1, 0, 2, 1, 0]):
+        feed(client, "t/0", b"%d" % number, qos)
+    core.flush()
+    assert [packet.packet_id for packet in client.received() if isinstance(packet, Ack)] == [1, 2, 3]
+    assert subscriber.payloads() == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
 class Denies(Access):

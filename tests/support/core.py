@@ -137,11 +137,10 @@ class Client:
 
     def feed(self, data: bytes) -> None:
         """Feed bytes to the connection without a flush, as the poller of plain sockets does."""
-        merger = self.core.merger
-        taken = self.connection.joins(merger, data) if data else 0
-        if taken < len(data) or not data:
-            merger.publish()
-            self.connection.feed(data[taken:])
+        if data:
+            self.core.merger.feed(self.connection, data)
+        else:
+            self.connection.feed(data)
 
     def encoded(self, *packets: Packet | bytes) -> bytes:
         """Return packets as bytes in this client's version."""

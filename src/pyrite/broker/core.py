@@ -87,7 +87,9 @@ class Broker:
         self.turns = Turns(self)
         self.output = Output(self)
 
-        self.subscriptions = SubscriptionTree(self.journal.stream_for)
+        self.subscriptions = SubscriptionTree(
+            self.journal.stream_for, [one for stream in self.journal.streams for one in stream.filters]
+        )
         self.sessions = Sessions(self)
         self.consumers: dict[str, Consumer] = {}
         self.quotas = Quotas(self, quotas or QuotaOptions())

@@ -6,13 +6,14 @@ test) that drives the broker, which then calls `Output.flush`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
     from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
-    from pyrite.broker.message import Batch
+    from pyrite.broker.message import Batch, MixedBatch
     from pyrite.broker.subscriptions import Subscription
 
 
@@ -89,6 +90,12 @@ class Link:
     def send_qos0(self, batch: Batch, target: Subscription) -> None:
         """Send a whole batch with QoS 0; without room, leave it in the log, or drop and count it."""
         raise NotImplementedError
+
+    def send_some_qos0(self, batch: MixedBatch, indexes: Sequence[int], target: Subscription) -> None:
+        """Send some messages of a batch with QoS 0."""
+        parts = batch.parts()
+        for index in indexes:
+            self.send_qos0(parts[index], target)
 
     def release(self, message_id: int) -> None:
         """Resend the second step of a QoS 2 delivery."""

@@ -10,8 +10,8 @@ QoS, retain flag and properties. Their payloads are packed in `data` at a fixed 
 The head holds the packet header as received, so a batch is sent to subscribers of the same wire form without
 encoding. A batch of one message may have no head.
 
-Messages that differ in topic or size but have the same route form a `MixedBatch`. Code that cannot handle one
-splits it with `parts`.
+Messages that differ in topic, size or publisher form a `MixedBatch`. Code that cannot handle one splits it
+with `parts`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class Batch:
 
     mixed = False
     """True if the messages have several topics and sizes."""
+    varies = False
+    """True if the messages of a mixed batch have properties of their own."""
     absent = False
     """True if the batch only refers to the log, and the messages must be read from there."""
     origins: Sequence[str] | None = None
@@ -246,10 +248,10 @@ class AbsentBatch(Batch):
 
 
 class MixedBatch(Batch):
-    """PUBLISH packets of several topics and sizes, as received, that all have the same route.
+    """PUBLISH packets of several topics, sizes and publishers, as received.
 
-    They have the same QoS, no retain flag and no properties. `stride` is the size of the largest packet. A
-    packet has at most 16,386 bytes, in MQTT's layout:
+    They have one QoS, retain flag and stream. `stride` is the size of the largest packet. A packet has at
+    most 16,386 bytes, in MQTT's layout:
 
         |kind (1)|size of the rest (1 or 2)|size of the topic (2)|topic|gap|payload|
                                                                        ^ids_at
@@ -257,7 +259,7 @@ class MixedBatch(Batch):
 
     mixed = True
 
-    __slots__ = ("_singles", "ids_at", "origins", "starts", "topics")
+    __slots__ = ("_pieces", "_singles", "_unretained", "ids_at", "origins", "owner", "starts", "topics")
 
     def __init__(
         self,
@@ -269,39 +271,78 @@ class MixedBatch(Batch):
         qos: int,
         origin: str | Sequence[str] | None,
         form: int,
+        retain: bool = False,
     ) -> None:
         sizes = map(sub, [*starts[1:], len(data)], starts)
         one = origin if isinstance(origin, str) else None
-        super().__init__(b"", data, qos, origin=one, count=len(starts), stride=max(sizes), form=form)
+        super().__init__(b"", data, qos, retain, origin=one, count=len(starts), stride=max(sizes), form=form)
         self.origins = None if isinstance(origin, str) else origin
+        self.owner: Account | None = None
         self.starts = starts
         """Start of each packet in `data`."""
         self.topics = topics
         self.ids_at = ids_at
         """End of each packet's topic in `data`, where the packet id follows if QoS > 0."""
         self.payload_at = payload_gap
-        """Bytes between the end of the topic and the payload."""
+        """Bytes between the end of the topic and the payload, in a packet without properties."""
         self._singles: list[Batch] | None = None
+        self._pieces: list[bytes] | None = None
+        self._unretained: MixedBatch | None = None
 
     def parts(self) -> list[Batch]:
         """Split into batches of one message each, cached so that each is encoded only once."""
         if self._singles is None:
-            ends = [*self.starts[1:], len(self.data)]
             self._singles = [
-                Batch(
-                    topic,
-                    self.data[start:end],
-                    self.qos,
-                    origin=self.origin if self.origins is None else self.origins[number],
-                    payload_at=id_at + self.payload_at - start,
-                    form=self.form,
-                    id_at=id_at - start,
-                ).lies_in(self.stream, self.offset + number)
-                for number, (topic, start, end, id_at) in enumerate(
-                    zip(self.topics, self.starts, ends, self.ids_at, strict=True)
-                )
+                self.single(number, piece).lies_in(self.stream, self.offset + number)
+                for number, piece in enumerate(self.pieces())
             ]
         return self._singles
+
+    def single(self, number: int, piece: bytes) -> Batch:
+        """Return message `number`, whose packet is `piece`, as a batch of its own."""
+        id_at = self.ids_at[number] - self.starts[number]
+        kind = Batch if self.owner is None else OwnedBatch
+        part = kind(
+            self.topics[number],
+            piece,
+            self.qos,
+            self.retain,
+            None,
+            None,
+            self.origin if self.origins is None else self.origins[number],
+            1,
+            len(piece),
+            id_at + self.payload_at,
+            self.form,
+            id_at,
+        )
+        if isinstance(part, OwnedBatch):
+            part.owner = self.owner
+        return part
+
+    def pieces(self) -> list[bytes]:
+        """Return the packets."""
+        if self._pieces is None:
+            data = self.data
+            spans = zip(self.starts, [*self.starts[1:], len(data)], strict=True)
+            self._pieces = [data[start:end] for start, end in spans]
+        return self._pieces
+
+    def unretained(self) -> MixedBatch:
+        """Return the same messages without the retain flag, as most subscribers get them [MQTT-3.3.1-12]."""
+        if not self.retain:
+            return self
+        if self._unretained is None:
+            data = bytearray(self.data)
+            for start in self.starts:
+                data[start] &= 0xFE
+            form = self.form if self.form < 0 else self.form & ~1
+            origin = self.origin if self.origins is None else self.origins
+            self._unretained = self.some(
+                bytes(data), self.starts, self.topics, self.ids_at, origin, form, False
+            )
+            self._unretained.lies_in(self.stream, self.offset)
+        return self._unretained
 
     @property
     def content_size(self) -> int:
@@ -319,18 +360,19 @@ class MixedBatch(Batch):
 
     def only(self, indexes: Sequence[int]) -> Batch:
         """Return a new batch of the messages at `indexes`. The batch must not be in a stream yet."""
+        if len(indexes) == 1:
+            return self.parts()[indexes[0]]
         spans = [self.span(index, index + 1) for index in indexes]
         sizes = [end - begin for begin, end in spans]
         starts = [0, *accumulate(sizes[:-1])]
-        return MixedBatch(
+        return self.some(
             b"".join([self.data[begin:end] for begin, end in spans]),
             starts,
             [self.topics[index] for index in indexes],
             [self.ids_at[index] - self.starts[index] + at for index, at in zip(indexes, starts, strict=True)],
-            self.payload_at,
-            self.qos,
             self.origin if self.origins is None else [self.origins[index] for index in indexes],
             self.form,
+            self.retain,
         )
 
     def part(self, start: int, stop: int) -> Batch:
@@ -340,17 +382,31 @@ class MixedBatch(Batch):
         if stop - start == 1:
             return self.parts()[start]
         begin, end = self.span(start, stop)
-        part = MixedBatch(
+        part = self.some(
             self.data[begin:end],
             [at - begin for at in self.starts[start:stop]],
             self.topics[start:stop],
             [at - begin for at in self.ids_at[start:stop]],
-            self.payload_at,
-            self.qos,
             self.origin if self.origins is None else self.origins[start:stop],
             self.form,
+            self.retain,
         )
         return part.lies_in(self.stream, self.offset + start)
+
+    def some(
+        self,
+        data: bytes,
+        starts: list[int],
+        topics: list[bytes],
+        ids_at: list[int],
+        origin: str | Sequence[str] | None,
+        form: int,
+        retain: bool,
+    ) -> MixedBatch:
+        """Return a batch of the same kind."""
+        some = MixedBatch(data, starts, topics, ids_at, self.payload_at, self.qos, origin, form, retain)
+        some.owner = self.owner
+        return some
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """Return start and end of messages `start` to `stop` in `data`."""

@@ -49,6 +49,11 @@ class Policy:
         """Whether any client that is accepted may use any topic but $SYS."""
         return not self.restricts_topics and not self._broker.access.checks_topics
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a right to publish lasts until the broker is told otherwise (`rights_changed`)."""
+        return not self.restricts_topics and self._broker.access.tells_of_changes
+
     # Decisions
 
     def refuse_publish(self, who: Credentials, topic: bytes) -> Refusal | None:

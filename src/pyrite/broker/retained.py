@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyrite.broker.journal import Done, Fault
@@ -10,6 +10,7 @@ from pyrite.broker.message import Batch
 from pyrite.topics.tree import OrderedTopicTree, walk
 
 if TYPE_CHECKING:
+    from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
 
 SYSTEM = b"$SYS/"
@@ -56,6 +57,17 @@ class Retained(OrderedTopicTree[Batch]):
 
     # Retaining
 
+    def has_room(self, owner: Account | None, messages: int, size: int) -> bool:
+        """Return whether so many more messages of so many bytes can be retained for an owner."""
+        limits = self._broker.limits
+        if self.messages + messages > limits.max_retained_messages:
+            return False
+        if self.bytes + size > limits.retained_bytes:
+            return False
+        return owner is None or not (
+            owner.refusal("retained_messages", messages) or owner.refusal("retained_bytes", size)
+        )
+
     def fault(self, batch: Batch) -> Fault | None:
         """Return why a batch's last message cannot be retained for its owner, or None."""
         topic, limits, quotas = batch.topic, self._broker.limits, self._broker.quotas
@@ -79,27 +91,48 @@ class Retained(OrderedTopicTree[Batch]):
         return Fault(True, refusal, quota=True) if refusal else None
 
     def retain(self, batch: Batch, checked: bool = False) -> None:
-        """Retain a batch's last message; an empty one removes the topic's retained message.
+        """Retain a batch's last message; an empty one removes the topic's retained message. HOT.
 
         `checked`: there is room for it.
         """
+        topic, last = batch.topic, batch.count - 1
         journal = self._broker.journal
-        if not batch.payload(batch.count - 1):
-            self.pop(batch.topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
-            journal.state.drop_retained(batch.topic)
-        elif not checked and self.fault(batch) is not None:
-            self._broker.figures.retained_refused += 1
-        else:
-            retained = self[batch.topic] = last_of(batch)
-            if not batch.topic.startswith(SYSTEM):
-                journal.state.save_retained(retained)
+        if batch.stride == batch.payload_at:
+            self.pop(topic)  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            journal.state.drop_retained(topic)
+            return
+        retained = batch if last == 0 else batch.part(last, batch.count)
+        if not self._replace(retained):
+            if not checked and self.fault(retained) is not None:
+                self._broker.figures.retained_refused += 1
+                return
+            self[topic] = retained
+        if not topic.startswith(SYSTEM):
+            journal.state.save_retained(retained)
+
+    def _replace(self, batch: Batch) -> bool:
+        """Replace the retained message of a topic if it has the same owner and there is room. HOT."""
+        topic, owner = batch.topic, batch.owner
+        before = self.values.get(topic)
+        if before is None or before.owner is not owner or topic.startswith(SYSTEM):
+            return False
+        more = retained_size(batch) - retained_size(before)
+        if more > 0 and self.bytes + more > self._broker.limits.retained_bytes:
+            return False
+        if more > 0 and owner is not None and owner.refusal("retained_bytes", more):
+            return False
+        self.values[topic] = batch
+        self.bytes += more
+        if owner is not None:
+            owner.retained_bytes += more
+        return True
 
     def retain_in_turn(self, batch: Batch) -> None:
         """Retain a batch, after earlier messages on its topic that are not durable yet."""
         if batch.topic not in self._pending:
             self.retain(batch)
             return
-        retained = self.pending(batch.topic, None)
+        retained = self.pending((batch.topic,), None)
 
         def turn() -> None:
             self.retain(batch)
@@ -107,15 +140,17 @@ class Retained(OrderedTopicTree[Batch]):
 
         self._broker.journal.in_turn(turn)
 
-    def pending(self, topic: bytes, done: Done | None) -> Done:
-        """Count a message as pending on its topic until the returned call is made in place of `done`."""
+    def pending(self, topics: Sequence[bytes], done: Done | None) -> Done:
+        """Count a message as pending on each topic until the returned call is made in place of `done`."""
         pending = self._pending
-        pending[topic] = pending.get(topic, 0) + 1
+        for topic in topics:
+            pending[topic] = pending.get(topic, 0) + 1
 
         def retained(matched: bool, fault: Fault | None) -> None:
-            pending[topic] -= 1
-            if not pending[topic]:
-                del pending[topic]
+            for topic in topics:
+                pending[topic] -= 1
+                if not pending[topic]:
+                    del pending[topic]
             if done is not None:
                 done(matched, fault)
 

@@ -19,9 +19,17 @@ MAX_CHEAP_RECEIVERS = 8
 """Receivers above which delivering a message takes much longer than publishing it."""
 MAX_PROMPT_RECEIVERS = 16
 """Receivers above which a delivery may take too long to be made at once."""
+GROUP_DELIVERIES = 32
+"""Deliveries that a shared subscription counts as: each message of a batch may go to a different member."""
 MAX_CACHED_ROUTES = 100_000
 MAX_CACHED_RECEIVERS = 1_000_000
 """Subscriptions and groups of all cached routes together: a route takes some 40 bytes for each."""
+MAX_COVERED_ROUTES = 16_384
+"""Cached routes from which a topic is not cached if the route of its prefix is known."""
+MAX_PREFIXES = 4_096
+MAX_PREFIX_RECEIVERS = 256
+"""Subscriptions and groups of a route that is kept for a prefix."""
+MAX_PREFIX_LEVELS = 3
 MIN_CACHED_ROUTES = 64
 """Routes that are not forgotten to save memory."""
 ROUTES_EVICTED = 1_024
@@ -43,12 +51,12 @@ class Route:
         "_as_of",
         "_places",
         "_present",
+        "cost",
         "groups",
         "has_no_local",
         "is_costly",
         "is_wide",
         "key",
-        "last_publisher",
         "receivers",
         "stream",
         "targets",
@@ -74,8 +82,8 @@ class Route:
         self.is_wide = self.receivers > MAX_PROMPT_RECEIVERS
         self.has_no_local = any(map(attrgetter("no_local"), targets))
         """Whether delivering a message depends on its publisher."""
-        self.last_publisher: str | None = None
-        """The client whose message was last considered for merging with those of others."""
+        self.cost = 1 + len(targets) + GROUP_DELIVERIES * len(groups)
+        """The deliveries that a message counts as."""
         self._present = targets
         self._as_of = -1
         self._places: dict[Session | SharedGroup, int] | None = None
@@ -104,10 +112,12 @@ class Route:
 class RouteCache:
     """Routes by topic, until a subscription that may match the topic changes."""
 
-    __slots__ = ("_receivers", "_tree", "forgotten", "routes", "shared")
+    __slots__ = ("_receivers", "_tree", "forgotten", "prefixes", "routes", "shared")
 
     def __init__(self) -> None:
         self._tree: TopicTree[Route] = TopicTree()
+        self.prefixes: dict[tuple[int, bytes], Route | None] = {}
+        """The route of all topics with so many slashes below a prefix; None if they have several."""
         self.routes = self._tree.values
         """The cached routes, for look-ups on the hot path."""
         self.shared: dict[RouteKey, Route] = {}
@@ -130,6 +140,31 @@ class RouteCache:
                 while self._receivers > MAX_CACHED_RECEIVERS and len(self.routes) > 1:
                     self.forget_oldest(but=len(self.routes) // 2)
 
+    def prefix_of(self, topic: bytes) -> bytes | None:
+        """Return the prefix below which all topics with as many levels have one route, if known."""
+        at, slashes, prefixes = 0, topic.count(b"/"), self.prefixes
+        for _ in range(min(slashes, MAX_PREFIX_LEVELS)):
+            at = topic.find(b"/", at) + 1
+            key = (slashes, topic[:at])
+            if key not in prefixes:
+                return None
+            if prefixes[key] is not None:
+                return key[1]
+        return None
+
+    def below(self, topic: bytes) -> Route | None:
+        """Return the route that all topics below a prefix of a topic have, if one is known."""
+        prefix = self.prefix_of(topic)
+        return None if prefix is None else self.prefixes[topic.count(b"/"), prefix]
+
+    def add_prefix(self, slashes: int, prefix: bytes, route: Route | None) -> None:
+        """Remember that all topics with so many slashes below a prefix have a route, or have several."""
+        if route is not None and len(route.key) > MAX_PREFIX_RECEIVERS:
+            return
+        if len(self.prefixes) >= MAX_PREFIXES:
+            self.prefixes = {}
+        self.prefixes[slashes, prefix] = route
+
     def _forget(self, topic: bytes) -> None:
         route = self._tree.pop(topic)
         if route is not None:
@@ -151,6 +186,7 @@ class RouteCache:
 
     def forget_matching(self, topic_filter: bytes) -> None:
         """Forget the routes of topics that match a filter, as a subscription to it has changed."""
+        self.prefixes = {}
         found = list(islice(self._tree.steps(topic_filter), MAX_FORGETTING_STEPS + 1))
         if len(found) > MAX_FORGETTING_STEPS:
             self.forgotten += self._tree.take_apart(), _emptying(self.shared)

@@ -7,12 +7,18 @@ changes, so routing costs one dictionary look-up, however many filters there are
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from pyrite.broker.routes import Route, RouteCache
+from pyrite.broker.routes import (
+    MAX_CACHED_SIZE,
+    MAX_COVERED_ROUTES,
+    MAX_PREFIX_LEVELS,
+    Route,
+    RouteCache,
+)
 from pyrite.broker.shared_group import SharedGroup
 from pyrite.topics.filters import levels_match
 
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
     from pyrite.broker.journal import Stream
     from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
+
+
+WILDCARDS = frozenset((b"+", b"#"))
 
 
 class Subscription:
@@ -141,6 +150,21 @@ class _Node:
         self.rest = rest
         """The remaining levels of the only filter below; there are no children then."""
 
+    @property
+    def is_wild(self) -> bool:
+        """Whether all filters below this level consist of wildcards."""
+        if self.rest is not None:
+            return not {*self.rest.split(b"/")} - WILDCARDS
+        children = self.children or {}
+        if len(children) > len(WILDCARDS):
+            return False
+        return all(level in WILDCARDS and child.is_wild for level, child in children.items())
+
+    def below(self, level: bytes) -> list[_Node]:
+        """Return the nodes of the next level that a topic's level matches."""
+        children = self.children or {}
+        return [children[name] for name in (level, b"+") if name in children]
+
     def split(self) -> None:
         """Turn the first level of the rest into a node."""
         assert self.rest is not None
@@ -162,6 +186,7 @@ class SubscriptionTree:
     __slots__ = (
         "_nowhere",
         "_root",
+        "_stream_filters",
         "_stream_for",
         "cache",
         "count",
@@ -169,9 +194,15 @@ class SubscriptionTree:
         "version",
     )
 
-    def __init__(self, stream_for: Callable[[bytes], Stream | None] = _no_stream) -> None:
+    def __init__(
+        self,
+        stream_for: Callable[[bytes], Stream | None] = _no_stream,
+        stream_filters: Iterable[bytes] = (),
+    ) -> None:
         self._root = _Node()
         self._stream_for = stream_for
+        self._stream_filters = tuple(stream_filters)
+        """The filters of all streams, in the order in which they capture."""
         self._nowhere: dict[Stream | None, Route] = {}
         self.version = 0
         """Changes with every change of a subscription."""
@@ -266,10 +297,53 @@ class SubscriptionTree:
     def route(self, topic: bytes) -> Route:
         """Return the route of a topic. HOT."""
         route = self.cache.routes.get(topic)
+        return self._look_up(topic) if route is None else route
+
+    def _look_up(self, topic: bytes) -> Route:
+        """Return the route of a topic that is not cached, and cache it."""
+        cache = self.cache
+        route = cache.below(topic)
         if route is None:
             route = self._find(topic)
-            self.cache.add(topic, route)
+            self._find_prefix(topic, route)
+        elif len(cache.routes) >= MAX_COVERED_ROUTES:
+            return route
+        cache.add(topic, route)
         return route
+
+    def _find_prefix(self, topic: bytes, route: Route) -> None:
+        """Find out whether all topics with as many levels below a prefix of a topic have its route.
+
+        They have if all filters below the prefix consist of wildcards: a million devices with a topic each
+        then need no more memory than one.
+        """
+        if topic.startswith(b"$") or len(topic) > MAX_CACHED_SIZE:  # [MQTT-4.7.2-1]
+            return
+        levels = topic.split(b"/")
+        nodes = [self._root]
+        at = 0
+        for level in levels[: min(MAX_PREFIX_LEVELS, len(levels) - 1)]:
+            below = [child for node in nodes for child in node.below(level)]
+            at += len(level) + 1
+            prefix = topic[:at]
+            if all(child.is_wild for child in below) and self._is_one_stream(prefix):
+                self.cache.add_prefix(len(levels) - 1, prefix, route)
+                return
+            self.cache.add_prefix(len(levels) - 1, prefix, None)
+            nodes = [child for child in below if child.rest is None]
+            if len(nodes) < len(below):
+                return
+
+    def _is_one_stream(self, prefix: bytes) -> bool:
+        """Return whether all topics below a prefix are in the same stream, or in none."""
+        head = prefix.partition(b"/")[0]
+        for topic_filter in self._stream_filters:
+            first = topic_filter.partition(b"/")[0]
+            if first == b"#" or (topic_filter.endswith(b"/#") and prefix.startswith(topic_filter[:-1])):
+                return True
+            if first in (head, b"+"):
+                return False
+        return True
 
     def _changed(self, topic_filter: bytes) -> None:
         self.version += 1

@@ -43,6 +43,18 @@ examples:
 """
 
 
+class _Version(argparse.Action):
+    """Prints the version, and whether the modules that handle messages are compiled."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show the version, and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        origin = import_module("pyrite.broker.message").__file__ or ""
+        print(f"pyrite {__version__} ({'pure Python' if origin.endswith('.py') else 'compiled'})")
+        parser.exit()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     _open_standard_files()
@@ -53,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"pyrite {__version__}")
+    parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # Load only the requested command: loading all takes a quarter of a second.
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:

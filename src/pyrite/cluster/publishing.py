@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyrite.broker.journal import Done
-from pyrite.broker.message import Batch
+from pyrite.broker.journal import Done, Fault
+from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.publishing import RUN, Publishing
 from pyrite.broker.retained import SYSTEM
 from pyrite.broker.routes import Route
@@ -44,6 +44,41 @@ class OrderedPublishing(Publishing):
             batch.retain = False  # on every node: what a node has room for must not depend on the node
         self._cluster.send(route.stream, batch, done, packet_ids)
 
+    def publish_mixed(
+        self,
+        batch: MixedBatch,
+        routes: Sequence[Route],
+        done: Done | None = None,
+        packet_ids: Sequence[int] | None = None,
+    ) -> None:
+        """Publish a mixed batch. Messages that are retained or have properties go one by one."""
+        if not batch.retain and not batch.varies:
+            self.publish(batch, routes[0], done, packet_ids)
+            return
+        told = None if done is None else _Together(done, batch.count).done
+        for number, (part, route) in enumerate(zip(batch.parts(), routes, strict=True)):
+            self.publish(part, route, told, packet_ids and packet_ids[number : number + 1])
+
     def retain(self, batch: Batch) -> None:
         """Retain a batch's last message: its author has seen that there is room."""
         self._broker.retained.retain(batch, checked=True)
+
+
+class _Together:
+    """Calls `done` once, when it was called for each of several messages."""
+
+    __slots__ = ("_done", "_fault", "_left", "_matched")
+
+    def __init__(self, done: Done, count: int) -> None:
+        self._done = done
+        self._left = count
+        self._matched = False
+        self._fault: Fault | None = None
+
+    def done(self, matched: bool, fault: Fault | None) -> None:
+        """Count one of the messages."""
+        self._matched = self._matched or matched
+        self._fault = self._fault or fault
+        self._left -= 1
+        if not self._left:
+            self._done(self._matched, self._fault)

@@ -40,8 +40,24 @@ class Entry(NamedTuple):
     """The packet ids of QoS 2 messages of a durable session."""
 
 
+def _split_varied(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Replace batches whose messages have properties of their own by batches of one message."""
+    if not any(entry.batch.varies for entry in entries):
+        return entries
+    found: list[Entry] = []
+    for entry in entries:
+        if not entry.batch.varies:
+            found.append(entry)
+            continue
+        ids = entry.packet_ids
+        for number, part in enumerate(entry.batch.parts()):
+            found.append(Entry(part, entry.timestamp, None if ids is None else ids[number : number + 1]))
+    return found
+
+
 def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
     """Return the record batch to store for entries, whose messages have consecutive offsets."""
+    entries = _split_varied(entries)
     counts = [entry.batch.count for entry in entries]
     total = sum(counts)
     batches = [entry.batch for entry in entries]
@@ -64,7 +80,7 @@ def build(entries: Sequence[Entry], first_offset: int) -> pa.RecordBatch:
 def rows_of(entries: Sequence[Entry]) -> list[Row]:
     """Return the messages of a few entries as rows of the tail."""
     rows: list[Row] = []
-    for batch, timestamp, packet_ids in entries:
+    for batch, timestamp, packet_ids in _split_varied(entries):
         if batch.mixed:
             assert isinstance(batch, MixedBatch)
             topics = batch.topics

@@ -32,11 +32,11 @@ class Settling:
 
     def add(self, group: Group, waiters: Iterable[Waiter]) -> None:
         """Settle the waiters of a group after all earlier ones."""
-        self._waiting.extend((group, waiter) for waiter in waiters)
+        self._waiting.extend([(group, waiter) for waiter in waiters])
 
     def add_calls(self, calls: Iterable[Callable[[], object]]) -> None:
         """Make calls after all earlier waiters."""
-        self.add(_NO_FAULTS, (Waiter(None, None, call) for call in calls))
+        self.add(_NO_FAULTS, [Waiter(None, None, call) for call in calls])
 
     def when_grown(self, call: Callable[[], object]) -> None:
         """Call once, soon after the next message can be read from a stream."""

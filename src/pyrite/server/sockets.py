@@ -281,6 +281,7 @@ class Poller:
         readv, merger = os.readv, self._merger
         total = 0
         is_answered = False
+        connection: Conversation | None = None
         before = monotonic()
         for number, (descriptor, events) in enumerate(ready, 1):
             transport = transports.get(descriptor)
@@ -308,14 +309,12 @@ class Poller:
                 continue
             total += size
             data = bytes(view[:size])
-            taken = connection.joins(merger, data)
-            if taken < size:
-                if not merger.is_empty:
-                    merger.publish()
-                    before = monotonic()
-                connection.feed(data[taken:])
-                if connection.chunks:
-                    is_answered = True
+            if len(ready) == 1:
+                connection.feed(data)
+            else:
+                merger.feed(connection, data)
+            if connection.chunks:
+                is_answered = True
             now = monotonic()
             if now - before > LONG_READ:
                 connection.end_turn()
@@ -323,9 +322,8 @@ class Poller:
                 self._left = ready[number:]
                 break
             before = now
-        if not merger.is_empty:
-            merger.publish()
-            is_answered = is_answered or bool(connection.chunks)
+        merger.publish()
+        is_answered = is_answered or (connection is not None and bool(connection.chunks))
         return total < SMALL_ROUND and not is_answered
 
     def _accepted(self, listener: Listener, accepted: socket.socket, peer: object) -> None:

@@ -66,7 +66,7 @@ class NewsroomConnection(TranslatingConnection):
 
     def _ask_as(self, name: bytes, subject: bytes, frame: bytes) -> None:
         """Send a command for a subject, in a client's name."""
-        if subject not in (one.encode() for one in SUBJECTS):
+        if subject not in [one.encode() for one in SUBJECTS]:
             shown = subject[:40].decode("utf-8", "replace")
             self.refuse(f"unlisted subject {shown!r}: expected {' or '.join(SUBJECTS)}")
             return

@@ -7,7 +7,8 @@ acknowledging.py; other packets are decoded and handled one by one.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from pyrite.broker.access import Exchange
 from pyrite.broker.inflight import WrongAcknowledgement
@@ -24,7 +25,7 @@ from pyrite.protocols.mqtt import (
     subscribing,
 )
 from pyrite.protocols.mqtt.delivery import FORM_V3, Delivery
-from pyrite.protocols.mqtt.merging import MAX_MERGED_READ, PLAIN
+from pyrite.protocols.mqtt.gathering import MAX_GATHERED, Gathering
 from pyrite.protocols.mqtt.options import MqttOptions
 from pyrite.protocols.mqtt.packets import (
     V5,
@@ -50,11 +51,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Input = TypeVar("Input")
+
 MAX_PACKET = 5 + fields.MAX_REMAINING_LENGTH
 MAX_CONTROL_PACKET = 1024 * 1024
 """Bytes of a packet other than PUBLISH, which is decoded in one go."""
-LONE_READS = 16
-"""Reads that are not considered for merging after one that could not be merged: most clients stay alike."""
+MAX_READ = 1024 * 1024
+"""Bytes that may be gathered."""
+MAX_MERGED_READ = 4 * 1024
+"""Bytes of a read whose packets are merged with those of others: a larger read is a batch of its own."""
+MAX_RIGHTS = 100_000
+"""Topics on which clients are known to be allowed to publish; the connections share this number evenly."""
+MIN_RIGHTS = 16
 MIN_KEEP_ALIVE_BYTES = 1_000
 """Bytes of one read within an incomplete packet that restart the keep-alive. Smaller reads do not, so that a
 client cannot hold its connection open by sending a packet byte by byte."""
@@ -68,10 +76,10 @@ class Connection(Delivery):
         "connect",
         "exchange",
         "keep_alive",
-        "lone_reads",
         "method",
         "options",
         "problem_information",
+        "rights",
         "shape",
         "version",
     )
@@ -94,8 +102,8 @@ class Connection(Delivery):
         self.aliases_in: dict[int, bytes] | None = None
         self.shape: shapes.Shape | None = None
         """The shape of the last PUBLISH."""
-        self.lone_reads = 0
-        """Reads left before the client's packets may be merged with others'."""
+        self.rights: set[bytes] | None = None
+        """Topics on which the client may publish, as far as they were asked for."""
         self.keep_alive = 0.0
         """Seconds of silence after which the connection is closed; 0 for never."""
         broker.timers.set(self, broker.now + broker.limits.connect_timeout)
@@ -105,8 +113,12 @@ class Connection(Delivery):
     def feed(self, data: bytes) -> None:
         """Handle bytes from the client. Never raises."""
         self.broker.figures.bytes_received += len(data)
+        self.guarded(self._feed, data)
+
+    def guarded(self, handle: Callable[[Input], object], what: Input) -> None:
+        """Handle something from the client, and end the connection after an error."""
         try:
-            self._feed(data)
+            handle(what)
         except ProtocolError as error:
             self.fail(error.reason, str(error))
         except WrongAcknowledgement as wrong:
@@ -118,30 +130,53 @@ class Connection(Delivery):
 
     def joins(self, merger: Merger, data: bytes) -> int:
         """Add PUBLISH packets to a merger if nothing is ahead of them; return how many bytes it took. HOT."""
-        if self.lone_reads:
-            self.lone_reads -= 1
-            return 0
-        broker = self.broker
         if (
-            data[0] not in PLAIN
-            or len(data) > MAX_MERGED_READ
+            len(data) > MAX_MERGED_READ
             or self.state is not CONNECTED
+            or data[0] & 0xFD != 0x30  # PUBLISH with QoS 0 or 1, neither retained nor sent again
             or self.received is not None
             or self.backlog is not None
             or self.interrupted
-            or self.meter is not None
-            or not broker.policy.allows_all
-            or broker.fan_outs.is_full
-            or broker.journal.full
-            or self.options.maximum_qos == 0
+            or self.broker.journal.full
+            or not self._may_gather(data[0])
         ):
             return 0
         taken = merger.add(self, data)
         if taken:
-            self.seen_at = broker.now
-        else:
-            self.lone_reads = LONE_READS
+            self.seen_at = self.broker.now
         return taken
+
+    def _may_gather(self, first: int) -> bool:
+        """Return whether packets with this first byte need no decision that gathering does not make."""
+        broker, options = self.broker, self.options
+        if self.meter is not None or broker.fan_outs.is_full or (first >> 1 & 3) > options.maximum_qos:
+            return False
+        if not first & 1:
+            return True
+        session = self.session
+        if session is None or not options.retain_available:
+            return False
+        return broker.retained.has_room(session.account, MAX_GATHERED, MAX_READ)
+
+    def known_rights(self) -> set[bytes]:
+        """Return the topics on which the client is known to be allowed to publish."""
+        rights = self.rights
+        if rights is None or len(rights) > max(MIN_RIGHTS, MAX_RIGHTS // len(self.broker.sessions.by_id)):
+            rights = set()
+            if self.broker.policy.is_lasting:
+                self.rights = rights
+        return rights
+
+    def may_publish(self, topic: bytes, rights: set[bytes]) -> bool:
+        """Return whether the client may publish on a topic; note it down if so."""
+        try:
+            if self.broker.policy.refuse_publish(self.credentials, topic) is not None:
+                return False
+        except Exception:  # of a plug-in; it is raised again when the packet is handled by itself
+            return False
+        if self.rights is rights:
+            rights.add(topic)
+        return True
 
     def _feed(self, data: bytes) -> None:
         """Split `data` into packets and handle them. HOT."""
@@ -242,26 +277,21 @@ class Connection(Delivery):
                 if self.meter is not None and self.meter.is_spent:
                     self.wait_for_budget(data, at)
                     return
-                shape = self.shape = shapes.read_shape(self, data, at, body, stop)
-                run = batching.run_end(self, shape, data, at)
-                if fan_outs.is_full:
-                    mixes = run == stop < end and shape.plain
-                    count = batching.MAX_MIXED if mixes else (run - at) // shape.size
-                    if fan_outs.has_to_wait(shape.topic, count):
-                        self.wait_for_fan_outs(data, at)
-                        return
-                if self.meter is not None:
-                    run = at + shape.size * self.meter.grant((run - at) // shape.size, shape.size)
-                mixed = None
-                if run == stop < end and shape.plain:
-                    mixed = batching.read_mixed(self, shape, data, at)
-                if mixed is None:
-                    stop = run
-                    publishing.publish(self, shape, data[at:stop])
+                gathering = None
+                if (
+                    first & 8 == 0
+                    and first & 6 != 6
+                    and self._may_gather(first)
+                    and not shapes.begins_run(data, at, body, stop)
+                ):
+                    gathering = Gathering(self.form | first & 7)
+                    stop = gathering.add(self, data, at)
+                if gathering is not None and stop > at:
+                    publishing.publish_gathered(gathering)
                 else:
-                    batch, route = mixed
-                    stop = at + len(batch.data)
-                    publishing.publish_mixed(self, batch, route)
+                    stop = self._publish_run(data, at, body, body + length)
+                    if stop == at:
+                        return
             elif length == 2 and first in (0x40, 0x50, 0x62, 0x70):
                 count = acks.ack_run(data, at)
                 self.broker.figures.packets_received += count
@@ -284,6 +314,19 @@ class Connection(Delivery):
                 return
         if at < end:
             self.keep(data, at, 1)
+
+    def _publish_run(self, data: bytes, at: int, body: int, stop: int) -> int:
+        """Publish the run of packets that begins at `at`. Return its end; `at` if the client has to wait."""
+        shape = self.shape = shapes.read_shape(self, data, at, body, stop)
+        run = batching.run_end(self, shape, data, at)
+        fan_outs = self.broker.fan_outs
+        if fan_outs.is_full and fan_outs.has_to_wait(shape.topic, (run - at) // shape.size):
+            self.wait_for_fan_outs(data, at)
+            return at
+        if self.meter is not None:
+            run = at + shape.size * self.meter.grant((run - at) // shape.size, shape.size)
+        publishing.publish(self, shape, data[at:run])
+        return run
 
     def _check_size(self, first: int, size: int) -> None:
         """Raise ProtocolError if a packet, of which only the header has arrived, is too large."""
@@ -352,8 +395,9 @@ class Connection(Delivery):
         self.close()
 
     def rights_changed(self) -> None:
-        """Drop the last shape: it caches whether the client may publish to its topic."""
+        """Forget what caches whether the client may publish on a topic."""
         self.shape = None
+        self.rights = None
 
     # Packets out
 

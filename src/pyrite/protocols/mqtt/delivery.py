@@ -9,6 +9,7 @@ message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -136,6 +137,24 @@ class Delivery(Conversation):
                 self.broker.following.defer(target, part)  # with all that follows
                 return
             self.send(part, 0, part.count, target, 0, 0, False)
+
+    def send_some_qos0(self, batch: MixedBatch, indexes: Sequence[int], target: Subscription) -> None:
+        """Send some messages of a batch with QoS 0. HOT."""
+        if (
+            batch.form != self.form
+            or target.identifiers
+            or self.aliases is not None
+            or batch.stride > self.max_packet
+            or self.room < batch.stride * len(indexes)
+        ):
+            super().send_some_qos0(batch, indexes, target)
+            return
+        pieces = batch.pieces()
+        data = pieces[indexes[0]] if len(indexes) == 1 else b"".join([pieces[index] for index in indexes])
+        self.write(data)
+        figures = self.broker.figures
+        figures.publish_sent += len(indexes)
+        figures.publish_bytes_sent += len(data)
 
     def send(
         self, batch: Batch, start: int, stop: int, target: Subscription, qos: int, first_id: int, dup: bool

@@ -180,6 +180,11 @@ class Reader:
         return found
 
 
+PLAIN_TEXT = bytes(range(0x20, 0x7F))
+"""Characters of strings that are certainly valid."""
+PLAIN_TOPIC = PLAIN_TEXT.translate(None, b"+#")
+
+
 def check_utf8(data: bytes) -> bytes:
     """Return `data` if it is a valid MQTT string, else raise ProtocolError."""
     try:

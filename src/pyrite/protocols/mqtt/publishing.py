@@ -17,20 +17,27 @@ from pyrite.protocols.mqtt.shapes import Shape
 
 if TYPE_CHECKING:
     from pyrite.protocols.mqtt.connection import Connection
+    from pyrite.protocols.mqtt.gathering import Gathering
 
 
-def publish_mixed(connection: Connection, batch: MixedBatch, route: Route) -> None:
-    """Publish a mixed batch, and acknowledge it in one write."""
+def publish_gathered(gathering: Gathering) -> None:
+    """Publish what was gathered from one connection, and acknowledge it in one write."""
+    connection = gathering.connections[0]
+    batch = gathering.batch()
+    if batch.retain and connection.session is not None:
+        owner = connection.session.account
+        if isinstance(batch, MixedBatch):
+            batch.owner = owner
+        else:
+            batch = batch.owned_by(owner)
     figures = connection.broker.figures
     figures.publish_received += batch.count
     figures.publish_bytes_received += len(batch.data)
     if batch.qos == 0:
-        connection.broker.publishing.publish(batch, route)
+        _publish_batch(connection, batch, gathering.routes)
         return
-    data = batch.data
-    high = bytes([data[at] for at in batch.ids_at])
-    low = bytes([data[at + 1] for at in batch.ids_at])
-    _publish_acknowledged(connection, batch, route, high, low, 0)
+    high, low = gathering.ids(batch.data)
+    _publish_acknowledged(connection, batch, gathering.routes, high, low, 0)
 
 
 def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
@@ -146,7 +153,7 @@ def _request(connection: Connection, shape: Shape, packet: bytes, refused: int) 
 def _publish_acknowledged(
     connection: Connection,
     batch: Batch,
-    route: Route | None,
+    routes: Sequence[Route] | None,
     high: bytes,
     low: bytes,
     refused: int,
@@ -165,7 +172,7 @@ def _publish_acknowledged(
     if error is not None:
         if allowed:  # messages before the fault are good
             before = batch.part(0, allowed)
-            _publish_acknowledged(connection, before, route, high[:allowed], low[:allowed], refused, text)
+            _publish_acknowledged(connection, before, routes, high[:allowed], low[:allowed], refused, text)
         raise error
     reply = Reply(connection, batch.qos, ids, high, low)
     if refused:  # a refused message's id is free again at once [MQTT-4.3.3-9]
@@ -173,7 +180,7 @@ def _publish_acknowledged(
         broker.journal.in_turn(lambda: reply.send(refused, text))
         return
     if batch.qos == 1:
-        _publish_batch(connection, batch, route, reply.done)
+        _publish_batch(connection, batch, routes, reply.done)
         return
     session = connection.session
     assert session is not None
@@ -186,21 +193,32 @@ def _publish_acknowledged(
         broker.journal.state.save_incoming(session)
     reply.fresh = [message_id for _, part_ids in fresh for message_id in part_ids]
     for part, part_ids in fresh:
-        _publish_batch(connection, part, route, reply.done, part_ids if session.lasting else None)
+        _publish_batch(
+            connection,
+            part,
+            routes if part is batch else None,
+            reply.done,
+            part_ids if session.lasting else None,
+        )
 
 
 def _publish_batch(
     connection: Connection,
     batch: Batch,
-    route: Route | None = None,
+    routes: Sequence[Route] | None = None,
     done: Done | None = None,
     packet_ids: Sequence[int] | None = None,
 ) -> None:
-    """Publish a batch, charged to the client's account if it has a rate quota."""
-    if connection.meter is None:
-        connection.broker.publishing.publish(batch, route, done, packet_ids)
+    """Publish a batch, charged to the client's account if it has a rate quota. `routes` are known ones."""
+    publishing = connection.broker.publishing
+    if connection.meter is not None:
+        publishing.publish_for(connection.meter, batch, None, done, packet_ids)
+    elif isinstance(batch, MixedBatch):
+        if routes is None or len(routes) != batch.count:
+            routes = [connection.broker.subscriptions.route(topic) for topic in batch.topics]
+        publishing.publish_mixed(batch, routes, done, packet_ids)
     else:
-        connection.broker.publishing.publish_for(connection.meter, batch, route, done, packet_ids)
+        publishing.publish(batch, None if routes is None else routes[0], done, packet_ids)
 
 
 def _wrong_payload(payload: bytes) -> int:

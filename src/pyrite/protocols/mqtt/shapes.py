@@ -60,6 +60,12 @@ class Shape:
     """The words for `count_alike`; filled when a long run is first counted."""
 
 
+def begins_run(data: bytes, start: int, body: int, stop: int) -> bool:
+    """Return whether the PUBLISH at `start` is followed by another of the same topic and size."""
+    topic_end = body + 2 + (data[body] << 8 | data[body + 1]) if stop - body >= 2 else stop
+    return stop < len(data) and data[start:topic_end] == data[stop : stop + topic_end - start]
+
+
 def read_shape(connection: Connection, data: bytes, start: int, body: int, stop: int) -> Shape:
     """Parse and check the PUBLISH at `start`, whose fixed header ends at `body` and which ends at `stop`."""
     first = data[start]
