@@ -43,6 +43,8 @@ DELIVERY = 20
 """Cost of a delivery, besides that of its messages."""
 SINGLE = 20
 """Cost of a message that may have to be delivered by itself; that of other messages is 1."""
+IDENTIFIERS_PER_COST = 4
+"""Subscription identifiers of a delivery that add 1 to its cost."""
 BYTES_PER_COST = 8 * 1024
 """Bytes of a batch that add 1 to the cost of a delivery: each receiver may be sent a copy."""
 MAX_DIRECT_COST = 1_000
@@ -64,7 +66,10 @@ MAX_DIRTY = 256
 def cost_of(batch: Batch, route: Route) -> int:
     """Return the cost of delivering a batch to one receiver on a route."""
     message = SINGLE if batch.mixed or route.groups else 1
-    return DELIVERY + batch.count * message + len(batch.data) // BYTES_PER_COST
+    cost = DELIVERY + batch.count * message + len(batch.data) // BYTES_PER_COST
+    if route.identifiers:
+        cost += (batch.count if batch.mixed else 1) * route.identifiers // IDENTIFIERS_PER_COST
+    return cost
 
 
 class Present:

@@ -21,6 +21,8 @@ MAX_PROMPT_RECEIVERS = 16
 """Receivers above which a delivery may take too long to be made at once."""
 GROUP_DELIVERIES = 32
 """Deliveries that a shared subscription counts as: each message of a batch may go to a different member."""
+IDENTIFIERS_PER_DELIVERY = 32
+"""Subscription identifiers sent with a message that take as long as a delivery."""
 MAX_CACHED_ROUTES = 100_000
 MAX_CACHED_RECEIVERS = 1_000_000
 """Subscriptions and groups of all cached routes together: a route takes some 40 bytes for each."""
@@ -54,6 +56,7 @@ class Route:
         "cost",
         "groups",
         "has_no_local",
+        "identifiers",
         "is_costly",
         "is_wide",
         "key",
@@ -69,6 +72,7 @@ class Route:
         groups: tuple[SharedGroup, ...],
         stream: Stream | None,
         key: RouteKey = (),
+        identifiers: int = 0,
     ) -> None:
         self.key = key
         self.topics = 0
@@ -82,7 +86,10 @@ class Route:
         self.is_wide = self.receivers > MAX_PROMPT_RECEIVERS
         self.has_no_local = any(map(attrgetter("no_local"), targets))
         """Whether delivering a message depends on its publisher."""
-        self.cost = 1 + len(targets) + GROUP_DELIVERIES * len(groups)
+        self.identifiers = identifiers
+        self.cost = (
+            1 + len(targets) + GROUP_DELIVERIES * len(groups) + identifiers // IDENTIFIERS_PER_DELIVERY
+        )
         """The deliveries that a message counts as."""
         self._present = targets
         self._as_of = -1

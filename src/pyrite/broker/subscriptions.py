@@ -377,7 +377,11 @@ class SubscriptionTree:
         key = (*subscriptions, *groups, stream)
         route = self.cache.shared.get(key)
         if route is None:
-            route = Route(_one_per_session(subscriptions), tuple(groups), stream, key)
+            targets = _one_per_session(subscriptions)
+            identifiers = 0  # that of a subscription which is not combined takes no time
+            if len(targets) < len(subscriptions):
+                identifiers = sum(map(len, map(_IDENTIFIERS, targets)))
+            route = Route(targets, tuple(groups), stream, key, identifiers)
         return route
 
     def _matching(self, topic: bytes) -> list[_Node]:
