@@ -28,7 +28,7 @@ from pyrite.pipeline.tables import messages_read, read_table, row_counts
 from pyrite.spark.java import JavaNotFound, find_java
 from tests.support.process import BrokerProcess
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 PATIENCE = 300.0
 """Seconds for a run, on a busy machine."""

@@ -172,6 +172,7 @@ class GoldFiles:
 
     def _write_manifest(self) -> None:
         path = f"{self._root}/{GOLD_MANIFEST}"
+        self._files.create_dir(self._root)
         with self._files.open_output_stream(f"{path}.new") as file:
             file.write(json.dumps(self._manifest).encode())
         self._files.move(f"{path}.new", path)
