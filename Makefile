@@ -39,6 +39,7 @@ lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 bench: $(VENV)/.dev-ready ## benchmark against mosquitto, nats-server and amqtt, and Spark; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.tables)
 
 soak: $(VENV)/.dev-ready  ## run every attack for a minute (SECONDS=4 for less); ARGS=--write-figures updates docs/security.md
 	PYRITE_SOAK=$(or $(SECONDS),60) $(BIN)/pytest -n0 -q -s tests/hostile/test_hostile.py $(ARGS)
