@@ -8,6 +8,7 @@ from statistics import median
 from pyrite.broker.core import Broker
 from pyrite.broker.figures import Figures
 from pyrite.server.log_metrics import Sizes
+from pyrite.server.log_readers import LogReaders
 from pyrite.server.memory import resident
 
 
@@ -18,6 +19,7 @@ class Metrics:
         self.broker = broker
         self.figures: Figures = broker.figures
         self.sizes = sizes or Sizes({})
+        self.readers = LogReaders(broker)
         self._started = broker.now
         self.commit_median: float | None = None
         self.commit_longest: float | None = None

@@ -48,7 +48,7 @@ class Api:
             ClientRequests(broker, turns),
             TopicRequests(broker, turns),
             QuotaRequests(broker, turns),
-            LogRequests(broker, metrics.sizes),
+            LogRequests(broker, metrics.sizes, metrics.readers),
             PublishRequests(broker),
             MetricsRequests(metrics),
             TableRequests(broker, tables),
