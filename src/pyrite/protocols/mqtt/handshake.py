@@ -186,7 +186,8 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     connection.connect = None
     client_id = connection.credentials.client_id
     if packet.will is not None:
-        refused = broker.policy.refuse_publish(connection.credentials, packet.will.topic)
+        will = packet.will
+        refused = broker.policy.refuse_publish(connection.credentials, will.topic, will.qos)
         if refused is not None:
             reason = Reason.NOT_AUTHORIZED if refused.is_unauthorized else Reason.TOPIC_NAME_INVALID
             connection.refuse(reason, f"the will's topic: {refused.text}")
@@ -307,7 +308,10 @@ def _capabilities(
         ("retain_available", options.retain_available),
         ("wildcard_subscription_available", options.wildcard_subscriptions),
         ("subscription_identifier_available", options.subscription_identifiers),
-        ("shared_subscription_available", options.shared_subscriptions),
+        (
+            "shared_subscription_available",
+            options.shared_subscriptions and connection.broker.journal.deals_to_groups,
+        ),
     ):
         if not available:
             capabilities[name] = 0
