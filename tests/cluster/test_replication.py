@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pyrite.protocols.mqtt.packets import Ack, Disconnect, Publish
 from tests.cluster.harness import cluster_of
 
@@ -170,7 +172,7 @@ def test_a_node_that_was_down_catches_up() -> None:
         cluster.check()
 
 
-def test_messages_written_before_a_crash_are_not_written_again() -> None:
+def test_messages_written_before_a_crash_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster_of() as cluster:
         publisher = cluster["a"].core.connect("publisher")
         for number in range(5):
@@ -179,7 +181,9 @@ def test_messages_written_before_a_crash_are_not_written_again() -> None:
         cluster["c"].start()
         end = {stream.name: stream.next_offset for stream in cluster["c"].journal.streams}["default"]
         assert end < 5, "the state was committed with the messages: nothing is applied again"
+        monkeypatch.setattr(cluster["c"].files, "write", lambda *_: pytest.fail("written again"))
         cluster.run()
+        monkeypatch.undo()
         cluster.check()
         assert len(cluster["c"].log("default")) == 5
 
