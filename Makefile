@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 # Tests of `make test-fast` and `make coverage`: no Spark, no browser, no other brokers, nothing marked slow.
 FAST := -m "not slow" $(addprefix tests/,access broker cli client conformance journal line mqtt process sinks storage topics)
 
-.PHONY: help run demo test test-fast coverage lint bench wheel soak fuzz clean
+.PHONY: help run cluster demo test test-fast coverage lint bench wheel soak nemesis fuzz clean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -17,6 +17,9 @@ help:            ## show this list
 
 run: $(VENV)/.run-ready   ## start the broker with defaults (ARGS="--listen mqtt://127.0.0.1:0" to change them)
 	$(BIN)/pyrite serve $(ARGS)
+
+cluster: $(VENV)/.cluster-ready ## run three nodes on this machine, until Ctrl-C (ARGS="--data DIR" keeps their data)
+	$(BIN)/pyrite cluster local $(ARGS)
 
 demo: $(VENV)/.demo-ready ## a broker, 50 devices with faults, a Spark pipeline and its alerts, in a few minutes
 	$(BIN)/pyrite pipeline demo $(ARGS)
@@ -47,6 +50,9 @@ wheel: $(VENV)/.dev-ready ## build wheels into dist/: with compiled modules for 
 soak: $(VENV)/.dev-ready  ## run every attack for a minute (SECONDS=4 for less); ARGS=--write-figures updates docs/security.md
 	PYRITE_SOAK=$(or $(SECONDS),60) $(BIN)/pytest -n0 -q -s tests/hostile/test_hostile.py $(ARGS)
 
+nemesis: $(VENV)/.test-ready ## faults against three nodes for a minute (MINUTES=60 SEED=1); needs root
+	$(BIN)/python -m tests.cluster.nemesis --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 fuzz: $(VENV)/.dev-ready  ## fuzz the MQTT connection for a minute (ARGS="-max_total_time=600" for longer)
 	$(BIN)/python fuzz/fuzz_mqtt.py -max_total_time=60 $(ARGS) fuzz/corpus
 
@@ -62,14 +68,18 @@ $(VENV)/.run-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable .
 	touch $@
 
+$(VENV)/.cluster-ready: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[cluster]"
+	touch $@ $(VENV)/.run-ready
+
 $(VENV)/.demo-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[spark]"
 	touch $@ $(VENV)/.run-ready
 
 $(VENV)/.test-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[test]"
-	touch $@ $(VENV)/.run-ready
+	touch $@ $(VENV)/.run-ready $(VENV)/.cluster-ready
 
 $(VENV)/.dev-ready: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[dev]"
-	touch $@ $(VENV)/.run-ready $(VENV)/.demo-ready $(VENV)/.test-ready
+	touch $@ $(VENV)/.run-ready $(VENV)/.demo-ready $(VENV)/.test-ready $(VENV)/.cluster-ready

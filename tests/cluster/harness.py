@@ -87,7 +87,9 @@ class Node(Machine):
             steps[client] = steps.get(client, b"") + some
         found["deliveries"] = sorted(steps.items())
         rows = database.execute("SELECT kind, name, value FROM cluster ORDER BY kind, name")
-        found["cluster"] = [(kind, name, json.loads(value)) for kind, name, value in rows]
+        found["cluster"] = [
+            (kind, name, value if kind == "will" else json.loads(value)) for kind, name, value in rows
+        ]
         return found
 
 

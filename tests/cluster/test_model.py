@@ -2,21 +2,23 @@
 
 Clients publish, acknowledge, and move from node to node, with or without leaving the one before; groups are
 stored in any order, stored twice, or lost, with or without an answer; nodes apply them when they like, crash,
-and start again. In the end every acknowledged message is in every log, with QoS 2 exactly once, and so has
-every subscriber received it.
+start again, or are taken for dead. In the end every acknowledged message is in every log, with QoS 2 exactly
+once, and so has every subscriber received it. The will of every lost connection was published once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from pyrite.protocols.mqtt.packets import Connack, Subscribe, Wish
-from tests.cluster.harness import Cluster, cluster_of
+from pyrite.protocols.mqtt.packets import Connack, Connect, Subscribe, WillMessage, Wish
+from tests.cluster.harness import Cluster, Node, cluster_of
+from tests.support.core import Client
 from tests.support.durable import Deferred, Device, examples
 
 NODES = "abc"
@@ -29,7 +31,27 @@ clients = st.sampled_from(CLIENTS)
 
 
 class Roamer(Device):
-    """A client that may be connected to any node, and is refused at times."""
+    """A client that may be connected to any node, and is refused at times. Each connection has a will."""
+
+    def __init__(self, machine: Node, client_id: str) -> None:
+        super().__init__(machine, client_id)
+        self.number = 0
+        self.wills: list[bytes] = []
+        """Wills of connections that were accepted."""
+
+    def begin(self, clean: bool = False, **properties: Any) -> None:
+        client = self.client = Client(self.machine.core, self.version)
+        self.todo.clear()
+        self.number += 1
+        will = WillMessage(b"w", f"will-{self.client_id} {self.number}".encode(), 1)
+        properties = {"session_expiry": self.expiry} | properties
+        client.send(Connect(self.client_id, self.version, clean, will=will, properties=properties))
+        self.receive()
+
+    def _is_known(self, connack: Connack) -> None:
+        super()._is_known(connack)
+        if not connack.reason:
+            self.wills.append(f"will-{self.client_id} {self.number}".encode())
 
     def _let_in(self, connack: Connack) -> None:
         if connack.reason:
@@ -165,10 +187,14 @@ class ClusterMachine(RuleBasedStateMachine):
         if not self.cluster[name].running:
             self.cluster[name].start()
 
+    @rule(name=nodes)
+    def lose_the_lease(self, name: str) -> None:
+        self.cluster.engine.leases.pop(name, None)
+
     @rule()
     def time_passes(self) -> None:
         for node in self.cluster.running:
-            node.tick(1)
+            node.tick(2)
 
     # What must hold
 
@@ -209,11 +235,15 @@ class ClusterMachine(RuleBasedStateMachine):
                 stored[payload] += 1
                 if row["qos"] == 2:
                     exactly.add(payload)
-                if row["qos"] and stored[payload] == 1:
+                if row["qos"] and stored[payload] == 1 and row["topic"] != "w":
                     publisher, number = payload.decode().split()
                     key = publisher, row["topic"], row["qos"]
                     assert first.get(key, 0) < int(number), f"{payload!r} is out of order"
                     first[key] = int(number)
+        for device in self.devices.values():
+            for will in device.wills[:-1]:
+                assert stored[will] == 1, f"{will!r} was published {stored[will]} times"
+            assert not stored[device.wills[-1]]
         for payload in exactly:
             assert stored[payload] == 1, f"{payload!r} is stored {stored[payload]} times"
         for device in self.devices.values():
@@ -231,7 +261,12 @@ class ClusterMachine(RuleBasedStateMachine):
         for packet in device.got:
             publisher, number = packet.payload.split()
             key = publisher, packet.topic, packet.qos
-            if packet.qos and not packet.dup and stored[packet.payload] == 1 == count[packet.payload]:
+            if (
+                packet.qos
+                and packet.topic != b"w"
+                and not packet.dup
+                and stored[packet.payload] == 1 == count[packet.payload]
+            ):
                 assert first.get(key, 0) < int(number), f"{packet} is out of order"
                 first[key] = int(number)
         for payload in exactly:

@@ -208,7 +208,7 @@ def test_nothing_comes_before_connack(broker: Broker) -> None:
         bulk.Stream(broker.port, "a", 0, 0.001),
         bulk.Stream(broker.port, "b", 1, 0.001),
         bulk.Stream(broker.port, "$own/a", 0, 0.001),
-        bulk.Stream(broker.port, "$own/b", 1, 0.001),
+        bulk.Stream(broker.port, "$own/b", 0, 0.001),
     ):
         for _ in range(50):
             client = broker.wire()

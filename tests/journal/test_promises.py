@@ -16,13 +16,14 @@ from pyrite.journal import group_commit
 from pyrite.journal.state import State
 from pyrite.journal.workers import Worker
 from pyrite.process.fair import NO_ONE, Asker
-from pyrite.protocols.mqtt.packets import Publish
+from pyrite.protocols.mqtt.packets import V311, Ack, Connack, Connect, Publish, WillMessage
+from pyrite.protocols.mqtt.reasons import Reason
 from pyrite.storage.files import Files
 from pyrite.storage.options import StreamOptions
 from pyrite.storage.segment_writer import SegmentWriter
 from tests.journal.test_short_index import publish
 from tests.storage.samples import append
-from tests.support.durable import Deferred, FailingFiles, Machine
+from tests.support.durable import Deferred, Device, FailingFiles, Machine
 
 
 def test_a_sync_is_asked_of_the_system() -> None:
@@ -144,3 +145,50 @@ def test_the_state_is_written_after_the_messages_that_it_knows_of(folder: Path) 
     thread.join(10)
     assert not thread.is_alive()
     machine.abandon()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_no_stream_keeps_is_not_acknowledged(folder: Path, qos: int) -> None:
+    """# does not match topics that begin with $."""
+    machine = Machine(folder, [StreamOptions("kept", ["$kept/#"]), StreamOptions()])
+    reader = Device(machine, "away")
+    reader.connect()
+    assert reader.client is not None
+    reader.client.subscribe("$kept/#", "$other/#", qos=qos)
+    client = machine.core.connect("publisher")
+    client.publish("$other/x", b"not kept", qos=qos)
+    answer = client.only(Ack)
+    assert answer.reason == Reason.TOPIC_NAME_INVALID
+    assert "no stream captures" in answer.properties["reason_string"]
+    client.publish("$other/x", b"of no promise")
+    assert reader.client.payloads() == [b"of no promise"]
+    reader.drop()
+    client.publish("$kept/x", b"kept", qos=qos)
+    assert client.only(Ack).reason < 0x80
+    machine.crash(keep=True)
+    machine.start()
+    reader.cut_off()
+    reader.connect()
+    reader.finish()
+    assert reader.payloads() == [b"kept"]
+    machine.stop()
+
+
+def test_a_client_of_3_1_1_is_disconnected_for_a_message_that_no_stream_keeps(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()])
+    client = machine.core.connect("publisher", V311)
+    client.publish("$other/x", b"of no promise")
+    assert not client.closed
+    client.publish("$other/x", b"not kept", qos=1)
+    assert client.received() == []
+    assert client.closed
+    machine.stop()
+
+
+def test_a_will_that_no_stream_would_keep_is_refused(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()])
+    client = machine.core.wire()
+    will = WillMessage(b"$other/x", b"", qos=1)
+    client.send(Connect("publisher", will=will))
+    assert client.only(Connack).reason == Reason.TOPIC_NAME_INVALID
+    machine.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -244,3 +245,20 @@ def test_merged_packets_have_the_same_effect_as_one_by_one(data: st.DataObject) 
         return seen
 
     assert effects(together=True) == effects(together=False)
+
+
+@pytest.mark.parametrize("size", [1, 3_000], ids=["merged", "mixed"])
+@pytest.mark.parametrize("topic", ["$SYS/x", "$pyrite/consumers/c/create"])
+def test_a_topic_of_the_broker_takes_no_part_in_a_batch_of_others(topic: str, size: int) -> None:
+    """All have the same route: that to no subscriber."""
+    core = Core()
+    names = ["a", topic, "b"]
+    routes = {core.broker.subscriptions.route(name.encode()) for name in names}
+    assert len(routes) == 1
+    client = core.connect("publisher")
+    packets = [Publish(name.encode(), b"x" * size, 1, packet_id=1 + at) for at, name in enumerate(names)]
+    client.feed(client.encoded(*packets))
+    core.flush()
+    reasons = {one.packet_id: one.reason for one in client.received() if isinstance(one, Ack)}
+    expected = Reason.NOT_AUTHORIZED if topic == "$SYS/x" else Reason.SUCCESS
+    assert reasons == {1: Reason.NO_MATCHING_SUBSCRIBERS, 2: expected, 3: Reason.NO_MATCHING_SUBSCRIBERS}

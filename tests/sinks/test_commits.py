@@ -55,7 +55,7 @@ class Driver:
         return parts
 
     def commit(self, batch: int, parts: list[str]) -> None:
-        self.sinks.commit("sink", batch, parts, lambda _: None, lambda *one: self.answers.append(one))
+        self.sinks.commit("sink", batch, parts, lambda *_: None, lambda *one: self.answers.append(one))
         self.flush()
 
     def flush(self) -> None:
@@ -272,7 +272,7 @@ def test_who_is_told_of_a_commit_may_stage_at_once(tmp_path: Path) -> None:
     parts = driver.stage(rows(0, 5))
     staging = machine.data / "staging"
     driver.sinks.commit(
-        "sink", 0, parts, lambda _: None, lambda *_: left.append(list(staging.rglob("*.arrow")))
+        "sink", 0, parts, lambda *_: None, lambda *_: left.append(list(staging.rglob("*.arrow")))
     )
     for _ in range(20):
         machine.settle()
@@ -296,7 +296,7 @@ def test_wrong_topics_are_refused_and_nothing_is_published(
     answers: list[tuple[bool, str]] = []
     parts = driver.stage(batch)
 
-    def refuse(topic: bytes) -> Refusal | None:
+    def refuse(topic: bytes, qos: int) -> Refusal | None:
         return Refusal("not authorized", True) if topic == b"secret" else None
 
     driver.sinks.commit("sink", 0, parts, refuse, lambda *one: answers.append(one))

@@ -46,7 +46,7 @@ def test_a_mistake_ends_its_commit_and_others_go_on(driver: Driver, topic: str) 
     subscriber.subscribe("#", "$t", qos=1)
     told: list[tuple[bool, str]] = []
     parts = bad_part(machine, "other", topic)
-    driver.sinks.commit("other", 0, parts, lambda _: None, lambda *one: told.append(one))
+    driver.sinks.commit("other", 0, parts, lambda *_: None, lambda *one: told.append(one))
     driver.commit(0, driver.stage(rows(0, 3)))
     ((committed, wrong),) = told
     assert committed == (topic == "t")
@@ -74,7 +74,7 @@ def test_a_logged_message_is_acknowledged_although_a_defect_keeps_it_from_a_subs
 def test_a_plug_in_that_raises_ends_its_commit_and_others_go_on(driver: Driver) -> None:
     told: list[tuple[bool, str]] = []
 
-    def broken(topic: bytes) -> None:
+    def broken(topic: bytes, qos: int) -> None:
         raise RuntimeError("a defect")
 
     def answer(committed: bool, wrong: str) -> None:

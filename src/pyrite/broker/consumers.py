@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyrite.broker.access import Credentials
     from pyrite.broker.accounts import Account
     from pyrite.broker.core import Broker
+    from pyrite.broker.journal import Fault
 
 ACKNOWLEDGE_WITHIN = 30.0
 """Seconds after which an unacknowledged message is delivered again."""
@@ -83,9 +84,19 @@ class Consumer:
         `done` is called with their number at the end. The log is read for `asker`. The fetch ends early when
         `is_full`, but not before the first message.
         """
+        deliver, done, is_full = self.broker.journal.handing_out(self, deliver, done, is_full)
         self._fetches.append(Fetch(self, min(most, MAX_FETCH), deliver, done, asker, is_full))
         if len(self._fetches) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.broker.journal.claim_consumer(self.name, self._claimed)
+
+    def _claimed(self, fault: Fault | None) -> None:
+        if fault is None:
             self._fetches[0].begin()
+        else:
+            self._fetches[0].end()
 
     def fetched(self) -> None:
         """Begin the next fetch, in a turn of its own: thousands of fetches may wait and find nothing.
@@ -94,11 +105,19 @@ class Consumer:
         """
         self._fetches.popleft()
         if self._fetches:
-            self.broker.turns.soon(self._fetches[0].begin)
+            self.broker.turns.soon(self._begin)
 
     def acknowledge(self, places: Sequence[Place], done: Callable[[int], object]) -> None:
         """Remove pending messages; `done` is called with the number removed, once that is durable."""
-        _Acknowledgement(self, places, done).go_on()
+        acknowledgement = _Acknowledgement(self, places, done)
+
+        def claimed(fault: Fault | None) -> None:
+            if fault is None:
+                acknowledgement.go_on()
+            else:
+                done(0)
+
+        self.broker.journal.claim_consumer(self.name, claimed)
 
     def save(self) -> None:
         """Record the consumer's changes, unless it was deleted meanwhile."""
@@ -135,6 +154,10 @@ class TooManyConsumers(ConsumerError):
     """The broker has the maximum number of consumers."""
 
 
+class Unavailable(ConsumerError):
+    """Nothing can be pulled at present."""
+
+
 class NotAllowed(ConsumerError):
     """The caller may not pull from the consumer, or the consumer does not exist."""
 
@@ -160,6 +183,7 @@ def create(
     streams = broker.journal.streams
     if not streams:
         raise ConsumerError("this broker keeps no log to fetch messages from")
+    check_available(broker)
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise ConsumerError(f"a consumer's name has 1 to {MAX_NAME} printable characters")
     if topic_filter.startswith(SHARE_PREFIX):
@@ -190,12 +214,16 @@ def create(
         positions[stream] = min(offset, stream.routed)
         if len(positions) < len(streams):
             return
-        if name not in broker.consumers:  # another client may have created it meanwhile
+        broker.journal.claim_consumer(name, claimed)
+
+    def claimed(fault: Fault | None) -> None:
+        if fault is None and name not in broker.consumers:  # another client may have created it meanwhile
             broker.consumers[name] = Consumer(broker, name, topic_filter, positions, within, owner)
             broker.consumers[name].save()
         else:
             owner.consumers -= 1
-        broker.journal.after(done)
+        if fault is None:
+            broker.journal.after(done)
 
     for stream in streams:
         match start:
@@ -207,6 +235,12 @@ def create(
                 found(stream, offset)
             case _:
                 broker.journal.offset_at(stream, start.seconds(broker.journal.wall()), partial(found, stream))
+
+
+def check_available(broker: Broker) -> None:
+    """Raise Unavailable if nothing can be pulled at present."""
+    if broker.journal.pull_refusal:
+        raise Unavailable(broker.journal.pull_refusal)
 
 
 def find(broker: Broker, who: Credentials, name: str) -> Consumer:
@@ -221,13 +255,27 @@ def find(broker: Broker, who: Credentials, name: str) -> Consumer:
         raise NotAllowed(f"not authorized: pull from consumer {name!r}, if it exists")
     if consumer is None:
         raise ConsumerError(f"there is no consumer {name!r}: create it first")
+    check_available(broker)
     return consumer
 
 
 def delete(consumer: Consumer, done: Callable[[], object]) -> None:
     """Delete a consumer; `done` is called once that is durable."""
     broker = consumer.broker
-    if broker.consumers.pop(consumer.name, None) is not None and consumer.owner is not None:
-        consumer.owner.consumers -= 1
-    broker.journal.state.drop_consumer(consumer.name)
-    broker.journal.after(done)
+
+    def claimed(fault: Fault | None) -> None:
+        if fault is None:
+            forget(consumer)
+            broker.journal.state.drop_consumer(consumer.name)
+            broker.journal.after(done)
+
+    broker.journal.claim_consumer(consumer.name, claimed)
+
+
+def forget(consumer: Consumer) -> None:
+    """Remove a consumer that was deleted."""
+    broker = consumer.broker
+    if broker.consumers.get(consumer.name) is consumer:
+        del broker.consumers[consumer.name]
+        if consumer.owner is not None:
+            consumer.owner.consumers -= 1

@@ -89,8 +89,12 @@ class Fetch:
                     journal.read(stream, position, stream.routed, consumer.wanted, found, self._asker)
                     return
         consumer.save()
+        self.end()
+
+    def end(self) -> None:
+        """End the fetch."""
         self._done(self._count)
-        consumer.fetched()
+        self._consumer.fetched()
 
     def _room(self) -> int:
         """Return how many new messages may be delivered."""

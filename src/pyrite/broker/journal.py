@@ -21,6 +21,7 @@ from pyrite.topics.filters import matches
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account
     from pyrite.broker.consumers import Consumer
+    from pyrite.broker.fetching import Deliver, IsFull
     from pyrite.broker.message import Batch
     from pyrite.broker.session import Session
     from pyrite.broker.shared_group import SharedGroup
@@ -93,6 +94,9 @@ class StateChanges:
 
     def drop_session(self, session: Session) -> None:
         """Delete a session with everything that belongs to it."""
+
+    def save_will(self, session: Session) -> None:
+        """Record a session's will, or that it has none any more."""
 
     def release_session(self, session: Session) -> None:
         """Record that a session has ended, whether it outlives the process or not."""
@@ -229,9 +233,28 @@ class Journal(ABC):
 
     # Sessions
 
-    def claim_session(self, client_id: str, then: Callable[[Fault | None], object]) -> None:
+    def claim_session(
+        self, client_id: str, clean_start: bool, then: Callable[[Fault | None], object]
+    ) -> None:
         """Call `then` when the session of a client may be opened here, or with the reason why not."""
         then(None)
+
+    # Consumers
+
+    @property
+    def pull_refusal(self) -> str:
+        """Why nothing can be pulled at present; empty if it can."""
+        return ""
+
+    def claim_consumer(self, name: str, then: Callable[[Fault | None], object]) -> None:
+        """Call `then` when a consumer may be changed here, or with the reason why not."""
+        then(None)
+
+    def handing_out(
+        self, consumer: Consumer, deliver: Deliver, done: Callable[[int], object], is_full: IsFull
+    ) -> tuple[Deliver, Callable[[int], object], IsFull]:
+        """Return what a fetch calls with its messages and at its end."""
+        return deliver, done, is_full
 
     # Groups
 

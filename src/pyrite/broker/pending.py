@@ -49,6 +49,8 @@ class Pending:
         """Record that a message was delivered, perhaps again; no other message is due later."""
         if self._due.pop(place, None) is None:
             self._flip(place)
+        else:  # other nodes of a cluster must know that it was delivered again
+            self._changed[place.stream, place.offset // BLOCK] = None
         self._due[place] = due
 
     def discard(self, place: Place) -> bool:

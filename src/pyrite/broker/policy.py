@@ -56,11 +56,15 @@ class Policy:
 
     # Decisions
 
-    def refuse_publish(self, who: Credentials, topic: bytes) -> Refusal | None:
-        """Return why a client may not publish on a topic, or None."""
+    def refuse_publish(self, who: Credentials, topic: bytes, qos: int = 0) -> Refusal | None:
+        """Return why a client may not publish on a topic with a QoS, or None."""
         if topic.startswith(SYSTEM):
             return Refusal("not authorized: only the broker publishes on $SYS", True)
-        return self._refuse_right("publish", who, topic) or self._refuse_topic(topic)
+        return (
+            self._refuse_right("publish", who, topic)
+            or self._refuse_topic(topic)
+            or self._refuse_qos(topic, qos)
+        )
 
     def refuse_subscribe(
         self, who: Credentials, topic_filter: bytes, replays: bool = False
@@ -174,6 +178,14 @@ class Policy:
         return Refusal(f"not authorized: {right} {topic_filter.decode()!r}", True)
 
     # Topics
+
+    def _refuse_qos(self, topic: bytes, qos: int) -> Refusal | None:
+        """Refuse to acknowledge what no stream keeps. Streams capture every topic that has no $ in front."""
+        journal = self._broker.journal
+        if not qos or not topic.startswith(b"$") or not journal.lasting or journal.stream_for(topic):
+            return None
+        name = topic.decode(errors="replace")
+        return Refusal(f"QoS {qos} is refused on {name!r}: no stream captures this topic; use QoS 0", False)
 
     def _refuse_filter(self, topic_filter: bytes) -> Refusal | None:
         if b"+" in topic_filter or b"#" in topic_filter:

@@ -135,6 +135,17 @@ class Publishing:
 
         self.publish(batch, route, told, packet_ids)
 
+    def publish_will(self, session: Session, batch: Batch) -> None:
+        """Publish the will of a session."""
+        account = session.account
+        if batch.retain:
+            batch = batch.owned_by(account)
+        if account is None or account.meter is None:
+            self.publish(batch)
+        else:
+            account.charge(1, len(batch.data))
+            self.publish_for(account, batch)
+
     def deliver_in_turn(self, batch: Batch, done: Done | None) -> None:
         """Deliver a batch that no stream captures, in the place among others that it came at."""
         matched, fault = False, None

@@ -127,6 +127,7 @@ class Sessions:
             link.meter = account.meter
             if account.meter is not None and not session.lasting:
                 broker.journal.state.save_owner(session)  # its messages count after a crash, too
+        broker.journal.state.save_will(session)
         figures = broker.figures
         figures.connections += 1
         figures.clients_maximum = max(figures.clients_maximum, len(self.by_id))
@@ -174,6 +175,8 @@ class Sessions:
                 session.will = None  # [MQTT-3.1.3-9]
             else:
                 session.will_at = broker.now + will.delay
+        if session.will is None:
+            broker.journal.state.save_will(session)
         if session.expiry == 0:
             self.end(session)  # [MQTT-3.1.2-23]
             return
@@ -232,14 +235,16 @@ class Sessions:
             broker.journal.state.drop_session(session)
         broker.journal.state.release_session(session)
 
-    def move(self, session: Session) -> None:
+    def move(self, session: Session, clean_start: bool) -> None:
         """Forget a session that another node has taken over; its connection here is displaced."""
         link = session.link
         if link is not None:
             link.displaced()
-            self.close(session, link, True, resumed=True)
+            self.close(session, link, True, resumed=not clean_start, replaced=clean_start)
         if self.by_id.get(session.client_id) is session:
-            session.will = None
+            if not clean_start and session.will is not None:
+                session.will = None  # [MQTT-3.1.3-9]
+                self._broker.journal.state.save_will(session)
             self.end(session)
 
     # Wills
@@ -254,11 +259,4 @@ class Sessions:
         batch = will.batch
         if batch.properties is not None and batch.properties.message_expiry is not None:
             batch.expires_at = broker.now + batch.properties.message_expiry
-        account = session.account
-        if batch.retain:
-            batch = batch.owned_by(account)
-        if account is None or account.meter is None:
-            broker.publishing.publish(batch)
-        else:
-            account.charge(1, len(batch.data))
-            broker.publishing.publish_for(account, batch)
+        broker.publishing.publish_will(session, batch)

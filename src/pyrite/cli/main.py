@@ -19,6 +19,7 @@ COMMANDS = (
     "top",
     "log",
     "tables",
+    "cluster",
     "passwd",
     "pipeline",
     "simulate",

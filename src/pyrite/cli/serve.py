@@ -12,12 +12,12 @@ from pathlib import Path
 import uvloop
 
 from pyrite.cli.errors import with_name
+from pyrite.errors import PyriteError
 from pyrite.process.logs import FORMATS, parse_levels, start_logging, stop_logging
 from pyrite.process.plain_arrow import keep_pandas_out
 from pyrite.protocols.events import events
 from pyrite.server import cluster_settings
 from pyrite.server import config as configuration
-from pyrite.storage.folder import FolderError
 
 _EXAMPLES = """\
 examples:
@@ -118,7 +118,7 @@ def start(
     except configuration.ConfigError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
-    except FolderError as error:
+    except PyriteError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
     except OSError as error:

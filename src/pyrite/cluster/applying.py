@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyrite.broker.consumers import forget
 from pyrite.broker.journal import Done, Fault, Stream
 from pyrite.broker.message import Batch
 from pyrite.broker.retained import last_of
@@ -22,10 +23,12 @@ from pyrite.cluster.group import (
     load_batch,
     unseal,
 )
-from pyrite.cluster.ledger import SESSION, Author
+from pyrite.cluster.ledger import CONSUMER, SESSION, Author
 from pyrite.cluster.order import OrderedLog
 from pyrite.cluster.outbound import Item, Message, Outgoing
+from pyrite.cluster.wills import KeptWill
 from pyrite.journal import state as sql
+from pyrite.journal.restoring import restore_consumer
 from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Change
 
@@ -53,8 +56,10 @@ class Applying:
         self._is_paused = False
         self._time = 0
         journal.groups.arrival = lambda: self._time
-        self._contradicted: dict[str, int] = {}
+        self.contradicted: dict[str, int] = {}
         """Nodes whose hash differs from this node's, and after which group."""
+        self.positions: dict[str, int] = {}
+        """How far each node had applied the order when it made its last group."""
 
     def follow(self, order: OrderedLog) -> None:
         """Apply the groups of an order, from where this node is."""
@@ -161,7 +166,7 @@ class Applying:
         self._compare(author, contents)
         for item in items:
             if isinstance(item, Message):
-                self._message(item, author)
+                self._message(item)
             elif isinstance(item, list):
                 self._operation(sequence, author, item)
             elif item.in_turn:
@@ -184,47 +189,51 @@ class Applying:
 
     def _items(self, contents: Contents, whole: bytes, at: int) -> Iterator[Item]:
         """Yield the messages and operations of another node's group."""
-        broker, wall = self._journal.broker, self._journal.wall()
         for values in contents.items:
             if len(values) != len(Head._fields):
                 yield values
                 continue
             head = Head(*values)
-            batch = load_batch(head, whole[at : at + head.size])
+            batch = self._batch(head, whole[at : at + head.size], head.time)
             at += head.size
-            properties = batch.properties
-            if properties is not None and properties.message_expiry is not None:
-                batch.expires_at = broker.now + head.time / 1e6 + properties.message_expiry - wall
-            if head.owner is not None:
-                batch = batch.owned_by(broker.quotas.restored(head.owner))
             stream = self._streams[head.stream] if head.stream else None
             yield Message(batch, stream, head.time, None, None, head.epoch)
+
+    def _batch(self, head: Head, data: bytes, time: int) -> Batch:
+        """Return a message as it was published at a time."""
+        journal, batch = self._journal, load_batch(head, data)
+        properties = batch.properties
+        if properties is not None and properties.message_expiry is not None:
+            left = time / 1e6 + properties.message_expiry - journal.wall()
+            batch.expires_at = journal.broker.now + left
+        return batch if head.owner is None else batch.owned_by(journal.broker.quotas.restored(head.owner))
 
     def _compare(self, author: str, contents: Contents) -> None:
         """Compare the hash of what an author had applied with this node's."""
         journal, ledger = self._journal, self._ledger
+        self.positions[author] = contents.position
         known = ledger.hash_after(contents.position)
         if author == journal.node or known is None:
             return
         if known == contents.hash:
-            self._contradicted.pop(author, None)
+            self.contradicted.pop(author, None)
             return
-        if author not in self._contradicted:
+        if author not in self.contradicted:
             logger.error(
                 "node %s has applied something else than this node up to group %d", author, contents.position
             )
-        self._contradicted[author] = contents.position
+        self.contradicted[author] = contents.position
         others = sum(one.is_here for name, one in ledger.authors.items() if name != journal.node)
-        if 2 * len(self._contradicted) > others:
+        if 2 * len(self.contradicted) > others:
             raise GroupError(
                 f"the hash of everything applied up to group {contents.position} differs from that of "
-                f"{', '.join(sorted(self._contradicted))}: this node's data is not to be trusted; copy the "
+                f"{', '.join(sorted(self.contradicted))}: this node's data is not to be trusted; copy the "
                 "data of another node"
             )
 
     # Messages
 
-    def _message(self, message: Message, author: str) -> None:
+    def _message(self, message: Message) -> None:
         journal = self._journal
         batch, stream, time, _, done, epoch = message
         if epoch:
@@ -294,8 +303,9 @@ class Applying:
             case ["unretain", topic]:
                 note((sql.DROP_RETAINED, (topic,)))
                 journal.groups.in_turn(partial(journal.broker.retained.pop, topic))
-            case ["claim", kind, name]:
-                journal.ownership.claimed(sequence, author, kind, name)
+            case ["claim", kind, name, clean_start, time]:
+                self._end_will(kind, name, clean_start, time)
+                journal.ownership.claimed(sequence, author, kind, name, clean_start)
             case ["release", kind, name, epoch]:
                 journal.ownership.released(kind, name, epoch)
             case ["gone", node, incarnation, time]:
@@ -304,10 +314,30 @@ class Applying:
                     one.is_here, one.began, one.parts = False, self._later(time), []
                     if node == journal.node:
                         journal.declared_gone()
+            case ["set-will", client_id, epoch, delay, who, head, data]:
+                journal.wills.set(KeptWill(author, client_id, epoch, delay, who, head, data))
+            case ["drop-will", client_id, epoch]:
+                journal.wills.take(client_id, epoch)
+            case ["publish-will", client_id, epoch, time]:
+                self._publish_will(journal.wills.take(client_id, epoch), time)
             case _:
                 raise GroupError(
                     f"it has an operation that this version does not know ({operation[0]}): upgrade"
                 )
+
+    def _end_will(self, kind: str, name: str, clean_start: bool, time: int) -> None:
+        """Publish the will of a client whose session is claimed, or drop it if the session goes on."""
+        owner = self._ledger.owners.get((kind, name))
+        if kind == SESSION and owner is not None:
+            will = self._journal.wills.take(name, owner.epoch)
+            if will is not None and (clean_start or not will.delay):  # [MQTT-3.1.3-9]
+                self._publish_will(will, time)
+
+    def _publish_will(self, will: KeptWill | None, time: int) -> None:
+        if will is not None:
+            batch = self._batch(Head(*will.head), will.data, time)
+            stream = self._streams[will.head[0]] if will.head[0] else None
+            self._message(Message(batch, stream, time, None, None, 0))
 
     # Rows
 
@@ -322,9 +352,21 @@ class Applying:
         journal.rows.note(change)
         statement, values = change
         created = journal.broker.catalog.created
-        if statement is sql.SAVE_SESSION or statement is sql.DROP_SESSION:
-            assert key is not None
-            journal.ownership.lasts(*key, lasts=statement is sql.SAVE_SESSION)
+        if statement is sql.SAVE_SESSION:
+            journal.ownership.saved(*values)
+        elif statement is sql.DROP_SESSION:
+            journal.ownership.dropped(values[0])
+        elif statement is sql.SAVE_CONSUMER and not is_own:
+            restore_consumer(journal, journal.broker, values[0], json.loads(values[1]))
+        elif statement is sql.SAVE_PENDING:
+            journal.ownership.handed_out(values[0], values[1])
+        elif statement is sql.DROP_PENDING:
+            journal.ownership.none_pending(values[0], values[1])
+        elif statement is sql.DROP_CONSUMER:
+            if not is_own and values[0] in journal.broker.consumers:
+                forget(journal.broker.consumers[values[0]])
+            journal.rows.note((sql.DROP_ALL_PENDING, values))
+            ledger.set_owner(CONSUMER, values[0], None, journal.rows.note)
         elif statement is sql.SAVE_TOPIC:
             created[values[0]] = True
         elif statement is sql.DROP_TOPIC:

@@ -82,10 +82,12 @@ class ClusterChanges(RecordedChanges):
         rows: RecordedChanges,
         do: Callable[[list[Any]], object],
         ended: Callable[[str], object],
+        save_will: Callable[[Session], object],
     ) -> None:
         super().__init__(wall, on_new_row)
         self._ended = ended
         """Called with the client identifier of a session that has ended."""
+        self._save_will = save_will
         self._rows = rows
         """State changes of the groups that were applied."""
         self._do = do
@@ -94,6 +96,10 @@ class ClusterChanges(RecordedChanges):
     def save_stored(self, account: Account) -> None:
         """Record on this node what was stored through it."""
         self._rows.save_stored(account)
+
+    def save_will(self, session: Session) -> None:
+        """Record a session's will, or that it has none any more."""
+        self._save_will(session)
 
     def release_session(self, session: Session) -> None:
         """Have the session released, so that this node owns it no longer."""

@@ -16,17 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyrite.broker.consumers import Consumer
 from pyrite.broker.core import Broker
+from pyrite.broker.fetching import Deliver, IsFull
 from pyrite.broker.journal import Done, Fault, Stream
 from pyrite.broker.message import Batch
 from pyrite.cluster.applying import Applying
 from pyrite.cluster.changes import CODES, AppliedRows, ClusterChanges, owner_of
 from pyrite.cluster.group import FORMAT, Contents, cluster_number, dump, seal
-from pyrite.cluster.ledger import SESSION, Ledger
+from pyrite.cluster.ledger import CONSUMER, SESSION, Ledger
 from pyrite.cluster.order import Appended, OrderedLog
 from pyrite.cluster.outbound import MAX_WAITING_BYTES, Call, Message, Outbound
 from pyrite.cluster.ownership import Ownership
+from pyrite.cluster.presence import Presence
 from pyrite.cluster.publishing import OrderedPublishing
+from pyrite.cluster.pulling import HandingOut
+from pyrite.cluster.snapshot import take_snapshot
+from pyrite.cluster.status import ClusterStatus, status_of
+from pyrite.cluster.wills import Wills
 from pyrite.cluster.writer import ReplicaWriter
 from pyrite.journal.disk import DiskJournal
 from pyrite.journal.disk_writer import DiskWriter
@@ -65,10 +72,19 @@ class ClusterJournal(DiskJournal):
         self._when_halted: list[Callable[[str], object]] = []
         self._rows_are_due = False
         self._is_full = False
+        for stream in options:
+            if stream.fsync != "always":
+                raise FolderError(
+                    f"stream {stream.name}: fsync = {stream.fsync!r}: a cluster needs fsync = 'always'"
+                )
         super().__init__(folder, options, **parts)
         self.outbound = Outbound(cluster, node)
         self.ownership = Ownership(self)
-        self.state = ClusterChanges(self.wall, self.groups_changed, self.rows, self.do, self.ownership.ended)
+        self.wills = Wills(self)
+        self.presence = Presence(self)
+        self.state = ClusterChanges(
+            self.wall, self.groups_changed, self.rows, self.do, self.ownership.ended, self.wills.save
+        )
         self.applying = Applying(self, self._load_ledger())
 
     # Parts that differ from those of one node
@@ -88,7 +104,9 @@ class ClusterJournal(DiskJournal):
 
     def _load_ledger(self) -> dict[Stream, int]:
         """Continue where the committed state was; return up to where each stream is written."""
-        position = self.ledger.load(self.database.cluster())
+        kept = self.database.cluster()
+        position = self.ledger.load(kept)
+        self.wills.load(kept)
         written = {stream: stream.next_offset for stream in self.streams}
         if position:
             self.groups.last_time = position["time"]
@@ -114,6 +132,7 @@ class ClusterJournal(DiskJournal):
         """Send state changes that nothing waits for, and make those durable that were applied."""
         self.state.progress.sweep()
         self.ownership.release_idle()
+        self.presence.look()
         if self.state.has_changes:
             self._rows_are_due = True
         groups = self.groups
@@ -131,7 +150,6 @@ class ClusterJournal(DiskJournal):
     def join(self, order: OrderedLog) -> None:
         """Follow an order, and take part when everything before this moment is applied."""
         self.order = order
-        order.hold_lease(self.node, b"")
         self.applying.follow(order)
         self.start_incarnation()
 
@@ -139,6 +157,7 @@ class ClusterJournal(DiskJournal):
         """Append the group that makes this process an author."""
         assert self.order is not None
         self.is_ready = False
+        self.order.hold_lease(self.node, b"")
         nonce = self._nonce = secrets.token_hex(8)
         streams = {stream.name: stream.number for stream in self.streams}
         start = Contents(items=[["start", nonce, FORMAT, streams, int(self.wall() * 1e6)]])
@@ -206,6 +225,14 @@ class ClusterJournal(DiskJournal):
             self.order.pause()
         for call in self._when_halted:
             call(reason)
+
+    def snapshot(self, target: Path, done: Callable[[str], object]) -> None:
+        """Make a copy of the data that another node can start from; see `take_snapshot`."""
+        take_snapshot(self, target, done)
+
+    def status(self) -> ClusterStatus:
+        """Return what this node knows of its cluster."""
+        return status_of(self)
 
     # Quorum
 
@@ -283,9 +310,27 @@ class ClusterJournal(DiskJournal):
         """Return nothing: no message is delivered before it can be read from the log."""
         return []
 
-    def claim_session(self, client_id: str, then: Callable[[Fault | None], object]) -> None:
+    def claim_session(
+        self, client_id: str, clean_start: bool, then: Callable[[Fault | None], object]
+    ) -> None:
         """Call `then` when this node owns the session of a client and has loaded it, or why it does not."""
-        self.ownership.claim(SESSION, client_id, then)
+        self.ownership.claim(SESSION, client_id, then, clean_start)
+
+    @property
+    def pull_refusal(self) -> str:
+        """Why nothing can be pulled at present: what this node has may not be current."""
+        return "" if self.has_quorum else self.halted or NO_QUORUM
+
+    def claim_consumer(self, name: str, then: Callable[[Fault | None], object]) -> None:
+        """Call `then` when this node owns a consumer and has loaded it, or why it does not."""
+        self.ownership.claim(CONSUMER, name, then)
+
+    def handing_out(
+        self, consumer: Consumer, deliver: Deliver, done: Callable[[int], object], is_full: IsFull
+    ) -> tuple[Deliver, Callable[[int], object], IsFull]:
+        """Hand out messages when the order has that they are handed out."""
+        one = HandingOut(self, consumer.name, deliver, done, is_full)
+        return one.found, one.ended, one.is_full
 
     # Groups
 

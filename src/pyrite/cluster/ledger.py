@@ -61,6 +61,10 @@ class Owner(NamedTuple):
     """The sequence of the claim: no other claim has the same."""
     lasts: bool = False
     """Whether the session outlives its node."""
+    expiry: int = 0
+    """Seconds that the session outlives its connection."""
+    expires_at: float | None = None
+    """When the session ends, in seconds since 1970; None while its client is connected."""
 
 
 class Ledger:

@@ -13,6 +13,7 @@ from pyrite.broker.routes import Route
 
 if TYPE_CHECKING:
     from pyrite.broker.core import Broker
+    from pyrite.broker.session import Session
     from pyrite.cluster.journal import ClusterJournal
 
 
@@ -43,6 +44,10 @@ class OrderedPublishing(Publishing):
             broker.figures.retained_refused += 1
             batch.retain = False  # on every node: what a node has room for must not depend on the node
         self._cluster.send(route.stream, batch, done, packet_ids)
+
+    def publish_will(self, session: Session, batch: Batch) -> None:
+        """Publish the will of a session, which all nodes know."""
+        self._cluster.wills.publish(session)
 
     def publish_mixed(
         self,

@@ -70,7 +70,7 @@ class DiskJournal(Journal):
         self.slot = NO_SLOT
         self.files = files or Files()
         self._staging = staging or Worker()
-        self._keeping = upkeep or Worker()
+        self.keeping = upkeep or Worker()
         self._wall = wall
         self._uptime = uptime
         """Returns the seconds since the machine was started, which nobody can set."""
@@ -269,7 +269,7 @@ class DiskJournal(Journal):
             self._is_keeping_up = True
             busy = groups.take_arrived() > MAX_QUIET_BYTES
             wall, uptime = self._wall, self._uptime
-            self._keeping.run(
+            self.keeping.run(
                 lambda: self.log.keep_up(wall(), uptime(), busy), self._kept_up, lambda error: None
             )
 
@@ -298,7 +298,7 @@ class DiskJournal(Journal):
         self.writer.stop()
         self.reader.worker.stop()
         self._staging.stop()  # a sink's commit that is interrupted continues at the next start
-        self._keeping.stop()
+        self.keeping.stop()
         if group is not None and group.state is not None:
             faults |= group.faults | {STATE: group.state.fault}
         for subject, fault in self.log.close().items():

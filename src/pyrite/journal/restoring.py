@@ -14,7 +14,7 @@ from pyrite.broker.consumers import Consumer
 from pyrite.broker.followers import Replay
 from pyrite.broker.journal import Stream
 from pyrite.broker.message import AbsentBatch, Batch, Properties
-from pyrite.broker.pending import BLOCK, Place
+from pyrite.broker.pending import BLOCK, Pending, Place
 from pyrite.broker.session import Session
 from pyrite.broker.shared_group import SharedGroup
 from pyrite.broker.subscriptions import Subscription
@@ -45,11 +45,24 @@ def restore_shared(journal: DiskJournal, broker: Broker, state: State) -> None:
     restorer = _Restorer(journal, broker)
     restorer.accounts(kept)
     restorer.shared(kept)
+    for name, consumer in kept.consumers:
+        restorer.consumer(name, consumer)
 
 
 def restore_session(journal: DiskJournal, broker: Broker, kept: KeptSession) -> Session | None:
     """Restore one session with everything that belongs to it; None if there is none."""
     return _Restorer(journal, broker).one_session(kept)
+
+
+def restore_consumer(journal: DiskJournal, broker: Broker, name: str, state: dict[str, Any]) -> Consumer:
+    """Restore one consumer, or move its cursor; what is pending of it is not restored."""
+    restorer = _Restorer(journal, broker)
+    consumer = broker.consumers.get(name)
+    if consumer is None:
+        return restorer.consumer(name, state)
+    consumer.positions = restorer.positions(state["positions"])
+    consumer.pending = Pending()
+    return consumer
 
 
 class _Restorer:
@@ -91,7 +104,7 @@ class _Restorer:
         for group in groups:
             self._group(group, states.get((group.name, group.topic_filter)))
         for name, consumer in kept.consumers:
-            self._consumer(name, consumer)
+            self.consumer(name, consumer)
         for name, block, bits in kept.pending:
             self._pending(name, block, bits)
         for stream, applied in self._journal.applied.items():
@@ -153,7 +166,7 @@ class _Restorer:
                 for end, size in spans:
                     account.store(self._by_number[int(number)], end, size)
 
-    def _streams(self, numbers: dict[str, int]) -> dict[Stream, int]:
+    def positions(self, numbers: dict[str, int]) -> dict[Stream, int]:
         """Return positions by stream, from positions by stream number, as text."""
         known = self._by_number
         found = {known[int(one)]: at for one, at in numbers.items() if int(one) in known}
@@ -190,11 +203,11 @@ class _Restorer:
         subscription.lossless = options["lossless"]
         subscription.latest = options.get("latest", False)  # absent in older folders
         if options["since"] is not None:
-            subscription.since = self._streams(options["since"])
+            subscription.since = self.positions(options["since"])
         self._broker.subscribing.restore(key, subscription, group_name)
         if "replay" in options:
             self._broker.subscriptions.remove(subscription)
-            replay = Replay(self._broker, key, subscription, self._streams(options["replay"]))
+            replay = Replay(self._broker, key, subscription, self.positions(options["replay"]))
             replay.stop()  # its client starts another when it returns
             session.add_replay(replay)
         return subscription.group
@@ -202,7 +215,7 @@ class _Restorer:
     def _group(self, group: SharedGroup, state: dict[str, Any] | None) -> None:
         if state is None:
             return
-        positions = self._streams(state["positions"])
+        positions = self.positions(state["positions"])
         group.positions.update({stream: at for stream, at in positions.items() if at < stream.routed})
         group.returned.extend(
             AbsentBatch(self._by_number[number], offset, count)
@@ -230,13 +243,14 @@ class _Restorer:
             batch = batch.owned_by(owner)
         self._broker.retained[topic] = batch
 
-    def _consumer(self, name: str, state: dict[str, Any]) -> None:
+    def consumer(self, name: str, state: dict[str, Any]) -> Consumer:
+        """Restore a consumer, without what is pending."""
         known = self._by_number
         consumer = self._broker.consumers[name] = Consumer(
             self._broker,
             name,
             state["filter"].encode(),
-            self._streams(state["positions"]),
+            self.positions(state["positions"]),
             state["within"],
             self._broker.quotas.restored(state.get("owner")),
         )
@@ -247,6 +261,7 @@ class _Restorer:
                 if number in known:
                     consumer.pending.add(Place(known[number], at), 0.0)
             consumer.save()
+        return consumer
 
     def _pending(self, name: str, block: bytes, bits: bytes) -> None:
         consumer = self._broker.consumers.get(name)

@@ -199,6 +199,26 @@ class State:
             array("H", incoming[0][1]) if incoming else (),
         )
 
+    def consumer(self, name: str) -> tuple[dict[str, Any] | None, list[tuple[bytes, bytes]]]:
+        """Return the state of a consumer, None if there is none, and the blocks of what is pending.
+
+        Used by the committing thread.
+        """
+
+        def rows(table: str) -> list[tuple[Any, ...]]:
+            found = self._database.execute(f"SELECT * FROM {table} WHERE name = ?", (name,))  # noqa: S608
+            return [values_of(table, row) for row in found.fetchall() if is_proven(table, row)]
+
+        states = rows("consumers")
+        return (
+            json.loads(states[0][1]) if states else None,
+            [(block, bits) for _, block, bits in rows("pending")],
+        )
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy to a new file, between two commits."""
+        self._database.execute("VACUUM INTO ?", (str(path),))
+
     def cluster(self) -> list[tuple[str, str, str]]:
         """Return kind, name and value of what a node of a cluster keeps."""
         return list(self._rows("cluster"))

@@ -33,7 +33,7 @@ def announce(broker: str, name: str, state: str, **figures: Any) -> None:
     row = {
         "topic": TOPIC + name,
         "payload": json.dumps(said).encode(),
-        "qos": 1,
+        "qos": 0,
         "retain": True,
         "content_type": "application/json",
     }

@@ -93,7 +93,7 @@ class Conversation(Receiver):
 
         self._wait_for(lambda answer: admission.decide(self.credentials, partial(decided, answer)))
 
-    def claim(self, then: Callable[[Fault | None], object]) -> None:
+    def claim(self, clean_start: bool, then: Callable[[Fault | None], object]) -> None:
         """Call `then` when the client's session may be opened here, or with the reason why not.
 
         Input from the client waits until then.
@@ -103,7 +103,7 @@ class Conversation(Receiver):
             answer(partial(then, fault))
 
         journal, client_id = self.broker.journal, self.credentials.client_id
-        self._wait_for(lambda answer: journal.claim_session(client_id, partial(decided, answer)))
+        self._wait_for(lambda answer: journal.claim_session(client_id, clean_start, partial(decided, answer)))
 
     def _wait_for(self, ask: Callable[[Answer], object]) -> None:
         """Ask for something that answers with what to do then, at once or later. Input waits meanwhile."""

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import resource
 from statistics import median
+from typing import TYPE_CHECKING
 
 from pyrite.broker.core import Broker
 from pyrite.broker.figures import Figures
 from pyrite.server.log_metrics import Sizes
 from pyrite.server.memory import resident
 
+if TYPE_CHECKING:
+    from pyrite.server.cluster import ClusterNode
+
 
 class Metrics:
     """The values of one broker's metrics."""
 
-    def __init__(self, broker: Broker, sizes: Sizes | None = None) -> None:
+    def __init__(self, broker: Broker, sizes: Sizes | None = None, node: ClusterNode | None = None) -> None:
         self.broker = broker
+        self.node = node
+        """This broker as a node of a cluster, if it is one."""
         self.figures: Figures = broker.figures
         self.sizes = sizes or Sizes({})
         self._started = broker.now

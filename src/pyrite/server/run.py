@@ -6,8 +6,9 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
-from pyrite.server.config import Config, ConfigError
+from pyrite.server.config import Config
 from pyrite.server.kernel import keep_pages_small, raise_descriptor_limit
 from pyrite.server.notify import READY, STOPPING, notify
 from pyrite.server.server import Server
@@ -23,8 +24,6 @@ async def serve(
 
     At SIGHUP, `reread` returns the current settings.
     """
-    if config.cluster.in_use:
-        raise ConfigError("cluster.name: this version of the broker cannot join a cluster yet")
     raise_descriptor_limit()
     keep_pages_small()
     stopped = asyncio.Event()
@@ -44,7 +43,10 @@ async def serve(
     server = Server(config, reread)
     for line in server.found():
         say(line)
-    for listener in await server.start():
+    starting = asyncio.create_task(server.start())
+    if server.node is not None and not await _done_before(stopped, starting):
+        return  # it was stopped while it waited for its cluster
+    for listener in await starting:
         say(f"listening on {listener}")
     say("pyrite ready")
     notify(READY)
@@ -54,6 +56,8 @@ async def serve(
     server.memory.take_over()
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
+        if server.node is not None and await _done_before(stopped, server.node.failed):
+            server.node.raise_failure()
         await stopped.wait()
     finally:
         notify(STOPPING)
@@ -61,6 +65,18 @@ async def serve(
         await server.stop()
         for number in (signal.SIGTERM, signal.SIGINT):  # stopped: ignore further signals
             signal.signal(number, signal.SIG_IGN)
+
+
+async def _done_before(stopped: asyncio.Event, other: asyncio.Future[Any]) -> bool:
+    """Return True when a future is done; if `stopped` is set before, cancel it and return False."""
+    stopping = asyncio.create_task(stopped.wait())
+    await asyncio.wait((stopping, other), return_when=asyncio.FIRST_COMPLETED)
+    if other.done():
+        stopping.cancel()
+        return True
+    other.cancel()
+    await asyncio.wait((other,))
+    return False
 
 
 def _on_signal(number: signal.Signals, call: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyrite import __version__
 from pyrite.broker.core import Broker
@@ -35,6 +35,9 @@ from pyrite.server.system import System
 from pyrite.sinks.sinks import Sinks
 from pyrite.storage.upkeep import be_nice
 
+if TYPE_CHECKING:
+    from pyrite.server.cluster import ClusterNode
+
 logger = logging.getLogger(__name__)
 
 TICK = 0.1
@@ -53,6 +56,8 @@ class Server:
         self._loop = asyncio.get_running_loop()
         access = load_access(config)
         warn_of_exposed_files(config)
+        self.node: ClusterNode | None = None
+        """This broker as a node of a cluster, if it is one."""
         self._committing = CommitWorker("pyrite-log", self._post)
         self.journal = None if config.ephemeral else self._open_journal()
         self._access_worker: ThreadWorker | None = None
@@ -76,7 +81,7 @@ class Server:
         self.round = Round()
         self._timer: asyncio.TimerHandle | None = None
         self.sinks: Sinks | None = None
-        self.metrics = Metrics(self.broker, self._measure_log())
+        self.metrics = Metrics(self.broker, self._measure_log(), self.node)
         self.connections = Connections(
             config, self.broker, most_connections, self.connection, self.connection_refused
         )
@@ -88,17 +93,22 @@ class Server:
 
     def _open_journal(self) -> DiskJournal:
         config, post = self.config, self._post
+        parts: dict[str, Any] = {
+            "writing": self._committing,
+            "committing": ThreadWorker("pyrite-state", post),
+            "reading": FairThreadWorker("pyrite-read", post, SHUTDOWN_TIME),
+            "staging": ThreadWorker("pyrite-sinks", post, goodbye=SHUTDOWN_TIME),
+            "upkeep": ThreadWorker("pyrite-upkeep", post, be_nice),
+            "later": self.later,
+        }
         try:
-            return open_journal(
-                Path(config.data),
-                config.stream,
-                writing=self._committing,
-                committing=ThreadWorker("pyrite-state", post),
-                reading=FairThreadWorker("pyrite-read", post, SHUTDOWN_TIME),
-                staging=ThreadWorker("pyrite-sinks", post, goodbye=SHUTDOWN_TIME),
-                upkeep=ThreadWorker("pyrite-upkeep", post, be_nice),
-                later=self.later,
-            )
+            if not config.cluster.in_use:
+                return open_journal(Path(config.data), config.stream, **parts)
+            from pyrite.server.cluster import ClusterNode, open_node_journal  # with the engine's client
+
+            journal = open_node_journal(config, **parts)
+            self.node = ClusterNode(config, journal, self.at_work)
+            return journal
         except OSError as error:  # the error of a write does not name the file
             raise OSError(error.errno, error.strerror, error.filename or config.data) from None
 
@@ -194,14 +204,16 @@ class Server:
 
     async def start(self) -> list[Listener]:
         """Open all listeners and return them with their actual ports."""
+        self._tick()
         try:
+            if self.node is not None:
+                await self.node.join()
             listening = self.listeners.start()
         except BaseException:
             await self.stop()
             raise
         if self.config.mqtt.sys_interval:
             System(self.metrics, self.config.mqtt.sys_interval, __version__)
-        self._tick()
         return listening
 
     def found(self) -> list[str]:
@@ -235,6 +247,8 @@ class Server:
             await self._loop.run_in_executor(None, self._access_worker.stop, SHUTDOWN_TIME)
         if self.journal is not None:
             await self._loop.run_in_executor(None, self.journal.close)
+        if self.node is not None:
+            await self.node.leave()
 
     # Overridden by other servers
 

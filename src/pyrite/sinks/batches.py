@@ -19,13 +19,20 @@ MIN_ALIKE = 4
 
 def batches_of(rows: pa.RecordBatch, origin: str) -> list[Batch]:
     """Return rows as the smallest possible number of batches."""
-    levels = pc.unique(rows.column("qos").fill_null(1)).to_pylist() if "qos" in rows.schema.names else [1]
+    levels = pc.unique(qos_of(rows)).to_pylist()
     plain = not any(_has_value(rows, name) for name in ACCEPTED if name not in ("topic", "payload", "qos"))
     if plain and len(levels) == 1 and _changes(rows) * MIN_ALIKE > rows.num_rows:
         mixed = _mixed(rows, levels[0], origin)
         if mixed is not None:
             return [mixed]
     return [batch for batch, _, _ in batches_in(_completed(rows, origin))]
+
+
+def qos_of(rows: pa.RecordBatch) -> pa.Array:
+    """Return the QoS of each row: 1 unless it says another."""
+    if "qos" not in rows.schema.names:
+        return pa.repeat(pa.scalar(1, pa.int8()), rows.num_rows)
+    return rows.column("qos").fill_null(1)
 
 
 def _has_value(rows: pa.RecordBatch, name: str) -> bool:

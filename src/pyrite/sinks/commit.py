@@ -23,7 +23,7 @@ from pyrite.broker.message import Batch, MixedBatch
 from pyrite.broker.policy import Refusal
 from pyrite.broker.timers import TURN
 from pyrite.journal.sink_state import PendingCommit, SinkState
-from pyrite.sinks.batches import batches_of
+from pyrite.sinks.batches import batches_of, qos_of
 from pyrite.storage.query import QueryError
 from pyrite.storage.segment import Damage
 from pyrite.storage.stream import StreamReader
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-RefusePublish = Callable[[bytes], Refusal | None]
+RefusePublish = Callable[[bytes, int], Refusal | None]
 Answer = Callable[[bool, str], object]
 """Called with True if this call committed the batch (False if it was committed before), and an error text."""
 
@@ -131,19 +131,21 @@ class SinkCommit:
 
     # Check
 
-    def _topics(self) -> list[str]:
-        """Return the distinct topics of the parts."""
+    def _topics(self) -> dict[str, int]:
+        """Return the topics of the parts, each with its highest QoS."""
         missing = self._staging.missing(self.state.name, self.parts)
         if missing:
             raise QueryError(f"part {missing[0]!r} of sink {self.state.name!r} was not staged")
-        found: dict[str, None] = {}
+        found: dict[str, int] = {}
         for rows in self._staging.read(self.state.name, self.parts):
-            found.update(dict.fromkeys(pc.unique(rows.column("topic")).to_pylist()))
-        return list(found)
+            table = pa.table({"topic": rows.column("topic"), "qos": qos_of(rows)})
+            for row in table.group_by("topic").aggregate([("qos", "max")]).to_pylist():
+                found[row["topic"]] = max(row["qos_max"], found.get(row["topic"], 0))
+        return found
 
-    def _check(self, topics: list[str]) -> None:
-        for topic in topics:
-            wrong = self._refusal(topic)
+    def _check(self, topics: dict[str, int]) -> None:
+        for topic, qos in topics.items():
+            wrong = self._refusal(topic, qos)
             if wrong:
                 self._end(False, f"topic {topic!r}: {wrong}")
                 return
@@ -159,13 +161,13 @@ class SinkCommit:
         self._journal.state.save_sink(self.state)
         self._journal.after(lambda: self._attempt(self._publish))
 
-    def _refusal(self, topic: str) -> str:
+    def _refusal(self, topic: str, qos: int) -> str:
         name = topic.encode()
         try:
             check_topic(name, self._broker.limits.max_topic_levels)
         except InvalidTopic as wrong:
             return str(wrong)
-        refusal = self._refuse(name)
+        refusal = self._refuse(name, qos)
         return "" if refusal is None else refusal.text
 
     # Finish an earlier attempt

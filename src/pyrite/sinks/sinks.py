@@ -246,7 +246,7 @@ class Sinks:
     def _finish(self, state: SinkState, told: Told) -> None:
         """Finish a commit that was interrupted, after the commits in progress."""
         batch = -1 if state.pending is None else state.pending.batch
-        self._add(SinkCommit(self, state, batch, [], lambda _: None, lambda _, wrong: told(wrong)))
+        self._add(SinkCommit(self, state, batch, [], lambda *_: None, lambda _, wrong: told(wrong)))
 
     def _is_under_way(self, sink: str) -> bool:
         return any(one.state.name == sink for one in self._commits)

@@ -246,6 +246,15 @@ class StreamWriter:
         self._segment = None
         self._is_safe()
 
+    def seal_now(self) -> int:
+        """Seal the active segment, begin the next, and return the offset at which that begins."""
+        if self._segment is None:
+            return self._end or 0
+        end = self._segment.next_offset
+        self.seal()
+        self.begin(end)
+        return end
+
     def begin(self, offset: int) -> None:
         """Begin a segment at `offset`, unless there is one.
 

@@ -144,6 +144,20 @@ async def test_a_follower_learns_that_older_groups_are_gone(tmp_path: Path) -> N
         await node.engine.close()
 
 
+async def test_a_node_catches_up_with_many_groups_over_one_consumer(tmp_path: Path) -> None:
+    node = await opened(ClusterOptions(name="x", node="a"), tmp_path)
+    try:
+        await asyncio.gather(*(node.append(bytes(100), f"{number}") for number in range(2_000)))
+        node.got.clear()
+        node.follow(0)
+        await until(lambda: len(node.got) == 2_000, "all groups")
+        assert node.sequences == [*range(1, 2_001)]
+        assert node.engine._follower is not None
+        assert node.engine._follower.consumers == 1
+    finally:
+        await node.engine.close()
+
+
 async def test_a_group_beyond_the_engines_limit_is_refused(tmp_path: Path) -> None:
     node = await opened(ClusterOptions(name="x", node="a"), tmp_path)
     try:

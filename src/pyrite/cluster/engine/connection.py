@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT = 3.0
 """Seconds for one attempt to connect to all servers."""
+CLOSED_INTERVAL = 0.5
+"""Seconds between two looks whether a connection has ended."""
 RETRY_DELAY = 0.2
 """Seconds between two attempts to connect."""
 PING_INTERVAL = 2
@@ -104,7 +106,7 @@ class Connection:
                 if self.trouble:
                     logger.warning("connected to the engine again")
                 self.trouble = ""
-                await self._closed.wait()
+                await self._until_closed(client)
             except (nats.errors.Error, TimeoutError, OSError) as error:
                 trouble = str(error) or type(error).__name__
                 if trouble != self.trouble:
@@ -117,6 +119,15 @@ class Connection:
                     self._lost()
                 await _abandon(client)
             await asyncio.sleep(RETRY_DELAY)
+
+    async def _until_closed(self, client: Client) -> None:
+        """Wait for the end of a connection, which nats-py may reach without calling `closed_cb`."""
+        while not self._closed.is_set() and not client.is_closed:
+            try:
+                async with asyncio.timeout(CLOSED_INTERVAL):
+                    await self._closed.wait()
+            except TimeoutError:
+                pass
 
     async def _connect(self, client: Client) -> None:
         await client.connect(

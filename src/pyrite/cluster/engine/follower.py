@@ -30,9 +30,13 @@ HEARTBEAT = 1.0
 """Seconds without a group after which the engine says that the consumer lives."""
 SILENCE = 3.0
 """Seconds without group and heartbeat after which the consumer is replaced."""
+LOST_AFTER = 10.0
+"""Seconds for which the engine must hold fewer groups than were delivered before they are lost."""
 RETRY_DELAY = 0.2
 TURN = 0.002
 """Seconds for which groups are delivered before the event loop gets a turn."""
+ENDS = frozenset(("Batch Completed", "Message Size Exceeds MaxBytes"))
+"""Descriptions of the ends of requests that have got what they asked for; others end the consumer."""
 NANO = 1_000_000_000
 
 
@@ -62,11 +66,15 @@ class Follower:
         self.next = after + 1
         """The sequence that is delivered next."""
         self.is_paused = False
+        self.consumers = 0
+        """Consumers that were created; more than one if reading had to begin again."""
         self._received: deque[tuple[int, bytes]] = deque()
         """Groups that were received and not delivered; bounded by what is requested."""
         self._heard_at = 0.0
         self._expected = 0
         """The last sequence that a quorum is known to hold."""
+        self._behind_since = 0.0
+        """Since when the engine has held fewer groups than were delivered; 0 if it has not."""
         self._moved_at = 0.0
         """When a group was received, or all were."""
         self._requested = False
@@ -118,11 +126,20 @@ class Follower:
         if client is None:
             raise Silent("not connected")
         held = await self._position()
-        if not held.first <= self.next <= held.last + 1:
-            first = held.first if self.next < held.first else held.last + 1
-            self._work(lambda: self._lost(first))
+        if self.next <= held.last + 1:
+            self._behind_since = 0.0
+        if self.next < held.first:
+            self._work(lambda: self._lost(held.first))
+            return False
+        if self.next > held.last + 1:
+            # A leader that was just elected answers before it has applied all that is committed.
+            self._behind_since = self._behind_since or monotonic()
+            if monotonic() - self._behind_since < LOST_AFTER:
+                raise Silent(f"the engine holds {held.last}")
+            self._work(lambda: self._lost(held.last + 1))
             return False
         self._received.clear()
+        self._trouble = ""
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox + ".*", cb=self._hear)
         consumer = inbox.rpartition(".")[2]
@@ -144,6 +161,7 @@ class Follower:
                     },
                 },
             )
+            self.consumers += 1
             self._heard_at = self._moved_at = monotonic()
             self._requested = False
             while True:
@@ -224,9 +242,7 @@ class Follower:
             description = (message.headers or {}).get("Description", "")
             if message.subject.rpartition(".")[2] == str(self._requests):
                 self._requested = False
-            # The request has ended because its time or its bytes are used up; anything else ends the
-            # consumer.
-            if status == "503" or (status == "409" and "MaxBytes" not in description):
+            if status == "503" or (status == "409" and description not in ENDS):
                 self._trouble = f"{status} {description}"
         self._changed.set()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyrite.ipc.api.broker import GetBroker, GetHealth, GetReadiness
 from pyrite.ipc.api.clients import DisconnectClient, GetClient, ListClients
+from pyrite.ipc.api.cluster import GetCluster
 from pyrite.ipc.api.endpoint import ApiRequest
 from pyrite.ipc.api.log import Acknowledge, ListStreams, Pull, ReadMessages
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeMetrics
@@ -25,6 +26,7 @@ ENDPOINTS: tuple[type[ApiRequest[Any]], ...] = (
     ScrapeMetrics,
     GetMetrics,
     GetBroker,
+    GetCluster,
     ListClients,
     GetClient,
     DisconnectClient,

@@ -63,7 +63,7 @@ def _let_in(
         credentials.password = None
         raise FrameError("not-authorized", verdict.reason or "not authorized", ends=True)
     credentials.become(verdict)
-    connection.claim(partial(_claimed, connection, client_id, clean, expiry, asked))
+    connection.claim(clean, partial(_claimed, connection, client_id, clean, expiry, asked))
 
 
 def _claimed(

@@ -134,7 +134,7 @@ def _refusal(connection: LineConnection, shape: Shape) -> tuple[str, str] | None
             return "bad-topic", "Publish: the topic is not UTF-8"
         except InvalidTopic as wrong:
             return "bad-topic", f"Publish: {wrong}"
-    refusal = broker.policy.refuse_publish(connection.credentials, topic)
+    refusal = broker.policy.refuse_publish(connection.credentials, topic, shape.qos)
     if refusal is None:
         return None
     return "not-authorized" if refusal.is_unauthorized else "no-topic", f"Publish: {refusal.text}"

@@ -128,7 +128,9 @@ def _decided(connection: Connection, verdict: Accept | Refuse | Challenge) -> No
                 connection.add_work(_prune(connection, _authentication(method, data)))
             else:
                 connection.credentials.become(verdict)
-                connection.claim(partial(_claimed, connection, _authentication(method, data)))
+                assert connection.connect is not None
+                then = partial(_claimed, connection, _authentication(method, data))
+                connection.claim(connection.connect.clean_start, then)
 
 
 def _claimed(connection: Connection, properties: dict[str, Any], fault: Fault | None) -> None:
@@ -184,7 +186,8 @@ def _accept(connection: Connection, properties: dict[str, Any]) -> None:
     connection.connect = None
     client_id = connection.credentials.client_id
     if packet.will is not None:
-        refused = broker.policy.refuse_publish(connection.credentials, packet.will.topic)
+        will = packet.will
+        refused = broker.policy.refuse_publish(connection.credentials, will.topic, will.qos)
         if refused is not None:
             reason = Reason.NOT_AUTHORIZED if refused.is_unauthorized else Reason.TOPIC_NAME_INVALID
             connection.refuse(reason, f"the will's topic: {refused.text}")
@@ -245,7 +248,7 @@ def _open(
         session.will = None
         connection.close()  # CONNACK must be the first packet [MQTT-3.2.0-1], and is too large
         return
-    if session.lasting or lasted or connection.meter is not None:
+    if session.lasting or lasted or connection.meter is not None or session.will is not None:
         connection.wait_for_journal()  # until the session is committed
     connection.tell_connected(VERSIONS[packet.version], present)
     session.resume(broker.policy.reading_rights(session, connection.credentials))

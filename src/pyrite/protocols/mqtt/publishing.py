@@ -78,7 +78,7 @@ def publish(connection: Connection, shape: Shape, packets: bytes) -> None:
         _request(connection, shape, packets, refused)
         return
     text = ""
-    refusal = broker.policy.refuse_publish(connection.credentials, shape.topic)
+    refusal = broker.policy.refuse_publish(connection.credentials, shape.topic, qos)
     if refusal is not None and refusal.is_unauthorized:
         refused = refused or Reason.NOT_AUTHORIZED
     elif refusal is not None and not refused:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyrite.broker.message import Properties
-from pyrite.broker.retained import SYSTEM
 from pyrite.protocols.mqtt import fields
 from pyrite.protocols.mqtt.delivery import FORM_V5
 from pyrite.protocols.mqtt.fields import Reader, check_utf8
@@ -119,7 +118,7 @@ def read_shape(connection: Connection, data: bytes, start: int, body: int, stop:
         and properties is None
         and connection.meter is None
         and connection.broker.policy.allows_all
-        and not topic.startswith((SYSTEM, REQUESTS))
+        and not topic.startswith(b"$")
     )
     return shape
 

@@ -12,6 +12,7 @@ from pyrite.broker.core import Broker
 from pyrite.ipc.server import Handler
 from pyrite.server.api.broker import BrokerRequests
 from pyrite.server.api.clients import ClientRequests
+from pyrite.server.api.cluster import ClusterRequests
 from pyrite.server.api.log import LogRequests
 from pyrite.server.api.metrics import MetricsRequests
 from pyrite.server.api.pages import PageTurns
@@ -51,5 +52,6 @@ class Api:
             LogRequests(broker, metrics.sizes),
             PublishRequests(broker),
             MetricsRequests(metrics),
+            ClusterRequests(metrics),
             TableRequests(broker, tables),
         )

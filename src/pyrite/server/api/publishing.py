@@ -44,7 +44,7 @@ class PublishRequests:
     def publish(self, caller: Credentials, request: PublishMessage, call: Call[Published]) -> None:
         """Publish a message; return its stream and offset."""
         broker, message = self._broker, request.body
-        topic = self._checked(caller, message.topic)
+        topic = self._checked(caller, message.topic, message.qos)
         payload = message.payload_base64
         assert payload is not UNSET
         account = broker.quotas.account_of(caller)
@@ -91,10 +91,10 @@ class PublishRequests:
         else:
             self._broker.publishing.publish_for(account, batch, done=done)
 
-    def _checked(self, caller: Credentials, name: str) -> bytes:
-        """Return the topic, if the caller may publish on it."""
+    def _checked(self, caller: Credentials, name: str, qos: int) -> bytes:
+        """Return the topic, if the caller may publish on it with this QoS."""
         topic = checked_topic(self._broker, name)
-        check(self._broker.policy.refuse_publish(caller, topic))
+        check(self._broker.policy.refuse_publish(caller, topic, qos))
         return topic
 
 

@@ -18,6 +18,7 @@ from pyrite.broker.consumers import (
     NotAllowed,
     QuotaExceeded,
     TooManyConsumers,
+    Unavailable,
 )
 from pyrite.broker.core import Broker
 from pyrite.broker.message import Batch
@@ -105,7 +106,7 @@ class PullRequests:
                 self.broker, caller, request.name, topic_filter, Earliest(), ACKNOWLEDGE_WITHIN, begin
             )
         except ConsumerError as error:
-            status = {TooManyConsumers: 507, QuotaExceeded: 403}.get(type(error), 409)
+            status = {TooManyConsumers: 507, QuotaExceeded: 403, Unavailable: 503}.get(type(error), 409)
             raise Problem(status, str(error)) from None
 
     @answers(Acknowledge)
@@ -128,6 +129,8 @@ class PullRequests:
         """Return a consumer; raise Problem if it does not exist or the caller may not pull from it."""
         try:
             return consumers.find(self.broker, caller, name)
+        except Unavailable as refusal:
+            raise Problem(503, str(refusal)) from None
         except NotAllowed as refusal:
             raise Problem(403, str(refusal)) from None
         except ConsumerError:
