@@ -457,7 +457,7 @@ def test_a_broker_reachable_from_other_machines_needs_users(tmp_path: Path) -> N
         ),
         ("[access]\nusers = 'broken'\n", "broken, line 1: expected name:hash"),
         ("[[access.rule]]\npublish = ['#']\n", "[[access.rule]] 1: expected users or groups"),
-        ("[[access.rule]]\nusers = ['a']\npublish = ['a/#/b']\n", "publish = 'a/#/b': '#' stands alone"),
+        ("[[access.rule]]\nusers = ['a']\npublish = ['a/#/b']\n", "publish = 'a/#/b': '#' must be the whole"),
         ("[[access.rule]]\nuser = ['a']\n", "access.rule.user = ['a']: no such key"),
         ("[access]\nrule = 3\n", "access.rule = 3: expected tables, [[access.rule]]"),
     ],

@@ -93,7 +93,7 @@ def numbers(start: int, stop: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, stop)]
 
 
-def test_each_message_is_given_out_once(machine: Machine) -> None:
+def test_each_message_is_delivered_once(machine: Machine) -> None:
     consumer = create(machine)
     publish(machine, *["b"] * 10)
     assert payloads(fetch(consumer, 3)) == numbers(0, 3)
@@ -106,7 +106,7 @@ def test_each_message_is_given_out_once(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_messages_that_came_together_are_given_out_one_by_one(machine: Machine, qos: int) -> None:
+def test_messages_of_one_batch_are_delivered_one_by_one(machine: Machine, qos: int) -> None:
     consumer = create(machine)
     client = machine.core.connect("publisher")
     for number in range(10):
@@ -137,7 +137,7 @@ def test_a_filter_and_several_streams(machine: Machine) -> None:
     assert places == ["a:0", "a:1", "a:2"]
 
 
-def test_a_consumer_may_begin_later(machine: Machine) -> None:
+def test_a_consumer_may_start_at_a_later_position(machine: Machine) -> None:
     publish(machine, *["b"] * 6)
     assert payloads(fetch(create(machine, start=4))) == numbers(4, 6)
     latest = create(machine, name="latest")
@@ -147,7 +147,7 @@ def test_a_consumer_may_begin_later(machine: Machine) -> None:
     assert payloads(fetch(latest)) == [b"new 0"]
 
 
-def test_a_consumer_gets_a_stream_that_is_new_from_its_beginning(machine: Machine) -> None:
+def test_a_consumer_reads_a_new_stream_from_its_beginning(machine: Machine) -> None:
     consumer = create(machine)
     for stream in list(consumer.positions):
         if stream.name == "a":
@@ -156,7 +156,7 @@ def test_a_consumer_gets_a_stream_that_is_new_from_its_beginning(machine: Machin
     assert sorted(payloads(fetch(consumer))) == numbers(0, 2)
 
 
-def test_two_fetches_at_once_never_get_the_same(folder: Path) -> None:
+def test_concurrent_fetches_never_get_the_same_message(folder: Path) -> None:
     machine = Machine(folder, reading=Deferred)
     consumer = create(machine)
     publish(machine, *["a/x", "b"] * 10)
@@ -171,7 +171,7 @@ def test_two_fetches_at_once_never_get_the_same(folder: Path) -> None:
     machine.abandon()
 
 
-def test_a_message_is_acknowledged_while_it_is_fetched_again(folder: Path) -> None:
+def test_a_message_may_be_acknowledged_while_it_is_fetched_again(folder: Path) -> None:
     machine = Machine(folder, reading=Deferred)
     consumer = create(machine)
     publish(machine, *["b"] * 3)
@@ -186,7 +186,7 @@ def test_a_message_is_acknowledged_while_it_is_fetched_again(folder: Path) -> No
     machine.abandon()
 
 
-def test_what_is_not_acknowledged_in_time_comes_again(machine: Machine) -> None:
+def test_messages_not_acknowledged_in_time_are_delivered_again(machine: Machine) -> None:
     consumer = create(machine)
     publish(machine, *["a/x", "b"] * 3)
     first = fetch(consumer, 4)
@@ -203,7 +203,7 @@ def test_what_is_not_acknowledged_in_time_comes_again(machine: Machine) -> None:
     assert len(consumer.pending) == 6
 
 
-def test_what_is_acknowledged_does_not_come_again(machine: Machine) -> None:
+def test_acknowledged_messages_are_not_delivered_again(machine: Machine) -> None:
     consumer = create(machine)
     publish(machine, *["b"] * 5)
     found = fetch(consumer)
@@ -219,7 +219,7 @@ def test_what_is_acknowledged_does_not_come_again(machine: Machine) -> None:
     assert answers == [0]
 
 
-def test_an_acknowledgement_is_answered_when_it_is_safe(folder: Path) -> None:
+def test_an_acknowledgement_is_answered_once_it_is_durable(folder: Path) -> None:
     machine = Machine(folder, writing=Deferred)
     consumer = create(machine)
     publish(machine, "b", "b")
@@ -237,7 +237,7 @@ def test_an_acknowledgement_is_answered_when_it_is_safe(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_restart_brings_back_what_was_not_acknowledged(machine: Machine, crash: bool) -> None:
+def test_unacknowledged_messages_are_delivered_again_after_a_restart(machine: Machine, crash: bool) -> None:
     consumer = create(machine, "+/#")
     publish(machine, *["a/x", "b"] * 5)
     found = fetch(consumer, 6)
@@ -261,7 +261,7 @@ def test_a_restart_brings_back_what_was_not_acknowledged(machine: Machine, crash
     assert fetch(consumer) == []
 
 
-def test_what_was_fetched_and_not_noted_before_a_crash_comes_again(machine: Machine) -> None:
+def test_fetches_not_recorded_before_a_crash_are_delivered_again(machine: Machine) -> None:
     consumer = create(machine)
     publish(machine, *["b"] * 4)
     found = payloads(fetch(consumer))
@@ -270,7 +270,7 @@ def test_what_was_fetched_and_not_noted_before_a_crash_comes_again(machine: Mach
     assert payloads(fetch(machine.core.broker.consumers["c"])) == found
 
 
-def test_a_consumer_that_was_dropped_stays_away(machine: Machine) -> None:
+def test_a_deleted_consumer_does_not_reappear(machine: Machine) -> None:
     create(machine)
     machine.tick(2)
     del machine.core.broker.consumers["c"]
@@ -279,7 +279,7 @@ def test_a_consumer_that_was_dropped_stays_away(machine: Machine) -> None:
     assert machine.core.broker.consumers == {}
 
 
-def test_expired_messages_are_passed_over(machine: Machine) -> None:
+def test_expired_messages_are_skipped(machine: Machine) -> None:
     consumer = create(machine)
     client = machine.core.connect("publisher")
     client.publish("b", b"short", qos=1, message_expiry=5)
@@ -289,7 +289,7 @@ def test_expired_messages_are_passed_over(machine: Machine) -> None:
     assert len(consumer.pending) == 1
 
 
-def test_what_the_log_does_not_keep_is_forgotten(folder: Path) -> None:
+def test_pending_messages_dropped_by_retention_are_forgotten(folder: Path) -> None:
     machine = Machine(folder, default_streams(fsync="never", segment_bytes=1_000_000))
     consumer = create(machine)
     publish(machine, *["b"] * 3)
@@ -313,7 +313,7 @@ def test_a_fetch_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -
     assert [len(fetch(consumer, 100)) for _ in range(3)] == [3, 2, 0]
 
 
-def test_what_is_not_acknowledged_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_pending_messages_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "MAX_PENDING", 4)
     consumer = create(machine)
     publish(machine, *["b"] * 10)
@@ -324,7 +324,7 @@ def test_what_is_not_acknowledged_is_bounded(machine: Machine, monkeypatch: pyte
     assert payloads(fetch(consumer)) == numbers(4, 5)
 
 
-def test_several_fetches_at_once_are_bounded_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_fetches_share_one_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "MAX_PENDING", 4)
     machine = Machine(folder, reading=Deferred)
     consumer = create(machine)
@@ -338,7 +338,7 @@ def test_several_fetches_at_once_are_bounded_together(folder: Path, monkeypatch:
     machine.abandon()
 
 
-def test_a_consumer_at_its_bound_is_given_again_what_is_overdue(
+def test_a_consumer_at_its_bound_still_gets_redeliveries(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever fetched it may have lost it, and could never acknowledge it."""
@@ -383,7 +383,7 @@ def flood(machine: Machine, count: int) -> None:
     machine.settle()
 
 
-def test_what_is_noted_does_not_grow_with_what_is_pending(folder: Path) -> None:
+def test_the_size_of_a_record_does_not_depend_on_pending_messages(folder: Path) -> None:
     machine = Machine(folder, writing=Deferred)
     consumer = create(machine)
     flood(machine, 20_000)
@@ -412,7 +412,7 @@ def test_what_is_noted_does_not_grow_with_what_is_pending(folder: Path) -> None:
     machine.abandon()
 
 
-def test_others_have_their_turn_while_many_messages_are_given_out(folder: Path) -> None:
+def test_a_long_fetch_takes_turns_with_other_work(folder: Path) -> None:
     machine = Machine(folder, clock=SlowClock())
     consumer = create(machine)
     flood(machine, 100)
@@ -436,7 +436,7 @@ def test_others_have_their_turn_while_many_messages_are_given_out(folder: Path) 
     machine.abandon()
 
 
-def test_a_crash_while_messages_are_given_out_loses_none_and_gives_none_twice(folder: Path) -> None:
+def test_a_crash_during_a_fetch_neither_loses_nor_duplicates_messages(folder: Path) -> None:
     clock = SlowClock()
     machine = Machine(folder, clock=clock)
     consumer = create(machine)
@@ -461,7 +461,7 @@ def test_a_crash_while_messages_are_given_out_loses_none_and_gives_none_twice(fo
     machine.abandon()
 
 
-def test_a_fetch_waits_while_too_much_of_the_state_is_to_be_written(folder: Path) -> None:
+def test_a_fetch_waits_while_too_many_state_changes_wait(folder: Path) -> None:
     machine = Machine(folder, writing=Deferred)
     consumer = create(machine, "w")
     client = machine.core.connect("publisher")
@@ -487,7 +487,7 @@ def test_a_fetch_waits_while_too_much_of_the_state_is_to_be_written(folder: Path
 
 
 @pytest.mark.parametrize("action", ["fetch", "acknowledge"])
-def test_a_consumer_that_is_deleted_while_it_is_in_use_stays_away(folder: Path, action: str) -> None:
+def test_a_consumer_deleted_while_in_use_does_not_reappear(folder: Path, action: str) -> None:
     machine = Machine(folder, reading=Deferred)
     consumer = create(machine)
     publish(machine, *["b"] * 4)
@@ -511,7 +511,7 @@ def test_a_consumer_that_is_deleted_while_it_is_in_use_stays_away(folder: Path, 
     machine.abandon()
 
 
-def test_what_an_older_broker_has_noted_is_moved_over(machine: Machine) -> None:
+def test_pending_messages_of_format_2_are_migrated(machine: Machine) -> None:
     consumer = create(machine)
     publish(machine, *["a/x", "b"] * 3)
     found = fetch(consumer, 5)

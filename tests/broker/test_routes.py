@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyrite.broker import routes
 from pyrite.broker.core import QUIET_MESSAGES, Broker
 from pyrite.broker.routes import MAX_CACHED_ROUTES, MIN_CACHED_ROUTES, Route
 from pyrite.broker.session import Session
@@ -91,6 +92,23 @@ def test_the_oldest_routes_leave_the_cache_first() -> None:
     first, *_, last = tree.cache.routes
     assert int(last) == MAX_CACHED_ROUTES + 19_999
     assert int(first) == MAX_CACHED_ROUTES + 20_000 - len(tree.cache.routes)
+
+
+def test_the_route_cache_is_bounded_by_the_receivers_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_CACHED_RECEIVERS", 1_000)
+    tree, broker = SubscriptionTree(), Broker()
+    for number in range(50):
+        tree.add(Subscription(Session(broker, f"all-{number}"), b"#"))
+        tree.add(Subscription(Session(broker, f"one-{number}"), b"t/%d" % number))
+    for _ in range(2):
+        for number in range(50):
+            assert len(tree.route(b"t/%d" % number).targets) == 51
+            assert 0 < sum(len(route.key) for route in tree.cache.shared.values()) <= 1_000
+        tree.add(Subscription(Session(broker, "another"), b"nothing"))
+    before = len(tree.cache.shared)
+    tree.add(Subscription(Session(broker, "another"), b"#"))
+    assert before >= 9
+    assert not tree.cache.shared
 
 
 def test_the_route_cache_shrinks_when_traffic_is_low() -> None:

@@ -575,8 +575,8 @@ def test_a_missing_stream_is_reported(log: Log, data: Path, command: list[str]) 
     [
         (["cat", "--from", "yesterday"], "'yesterday' is not a position: expected an offset"),
         (["cat", "--to", "-5x"], "'-5x' is not a position"),
-        (["cat", "--filter", "a/#/b"], "'a/#/b': '#' stands alone, in the last level"),
-        (["cat", "--filter", ""], "a topic filter has at least one character"),
+        (["cat", "--filter", "a/#/b"], "'a/#/b': '#' must be the whole last level"),
+        (["cat", "--filter", ""], "a topic filter must not be empty"),
         (["cat", "--filter", "$share/g/a"], "'$share/g/a': a shared subscription has no meaning here"),
         (["cat", "-n", "0"], "expected a number above 0, not '0'"),
         (["compact", "--compression", "best"], "invalid choice: 'best'"),

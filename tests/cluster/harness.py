@@ -39,11 +39,13 @@ class Node(Machine):
     journal: ClusterJournal
     core: NodeCore
 
-    def __init__(self, cluster: Cluster, name: str, **options: Any) -> None:
+    def __init__(self, cluster: Cluster, name: str, folder: str = "", **options: Any) -> None:
         self.cluster = cluster
         self.name = name
         self.order: MemoryOrder
-        super().__init__(cluster.root / name, cluster.streams, files=lambda path: OpenFiles(), **options)
+        super().__init__(
+            cluster.root / (folder or name), cluster.streams, files=lambda path: OpenFiles(), **options
+        )
 
     def open_journal(self, **parts: Any) -> DiskJournal:
         return open_cluster_journal(self.data, self.streams, self.name, "test", **parts)

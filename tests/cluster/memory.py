@@ -95,11 +95,17 @@ class MemoryOrder(OrderedLog):
         if self in self.engine.orders:
             self.engine.orders.remove(self)
 
-    def take(self, at: int = 0, stored: bool = True, answered: bool = True) -> bool:
-        """Let an append arrive, or be lost, and its answer too; return whether there was one."""
+    def take(self, at: int = 0, stored: bool = True, answered: bool = True, lies: bool = False) -> bool:
+        """Let an append arrive, or be lost, and its answer too; return whether there was one.
+
+        `lies`: the engine confirms the group, and loses it.
+        """
         if not self.appends or not self.reachable:
             return False
         one = self.appends.pop(at % len(self.appends))
+        if lies:
+            one.done(Appended(len(self.engine.groups) + 1))
+            return True
         if stored:
             self.engine.groups.append(one.data)
         sequence = len(self.engine.groups)

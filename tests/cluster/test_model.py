@@ -212,7 +212,8 @@ class ClusterMachine(RuleBasedStateMachine):
                 node.start()
             node.order.reachable = True
         self.cluster.is_automatic = True
-        self.cluster.run()
+        for _ in range(5):  # nodes without a lease are declared gone, and join again
+            self.cluster.tick()
         for number, device in enumerate(self.devices.values()):
             device.receive()
             device.drop()

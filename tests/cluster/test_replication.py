@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pyrite.protocols.mqtt.packets import Ack, Disconnect, Publish
 from tests.cluster.harness import cluster_of
 
@@ -87,6 +89,21 @@ def test_a_group_that_the_engine_lost_is_appended_again_with_those_after_it() ->
         cluster.check()
 
 
+def test_a_group_that_the_engine_confirmed_and_lost_is_appended_again() -> None:
+    with cluster_of() as cluster:
+        node = cluster["a"]
+        publisher = node.core.connect("publisher")
+        other = cluster["b"].core.connect("other")
+        cluster.is_automatic = False
+        publisher.publish("t", b"1", qos=1)
+        node.order.take(lies=True)
+        cluster.is_automatic = True
+        other.publish("t", b"2", qos=1)
+        assert [row["payload"] for row in node.log("default")] == [b"2", b"1"]
+        assert publisher.only(Ack).packet_id == 1
+        cluster.check()
+
+
 def test_a_group_that_the_engine_stored_twice_is_applied_once() -> None:
     with cluster_of() as cluster:
         node = cluster["a"]
@@ -155,16 +172,18 @@ def test_a_node_that_was_down_catches_up() -> None:
         cluster.check()
 
 
-def test_messages_written_before_a_crash_are_not_written_again() -> None:
+def test_messages_written_before_a_crash_are_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster_of() as cluster:
         publisher = cluster["a"].core.connect("publisher")
         for number in range(5):
             publisher.publish("t", b"%d" % number, qos=1, retain=True)
-        before = cluster["c"].journal.database.cluster()
-        cluster["c"].crash()  # its state was not committed since it began
+        cluster["c"].crash()
         cluster["c"].start()
-        assert cluster["c"].journal.ledger.sequence < cluster["a"].journal.ledger.sequence, before
+        end = {stream.name: stream.next_offset for stream in cluster["c"].journal.streams}["default"]
+        assert end < 5, "the state was committed with the messages: nothing is applied again"
+        monkeypatch.setattr(cluster["c"].files, "write", lambda *_: pytest.fail("written again"))
         cluster.run()
+        monkeypatch.undo()
         cluster.check()
         assert len(cluster["c"].log("default")) == 5
 
@@ -203,3 +222,41 @@ def test_a_session_is_taken_over_by_another_node() -> None:
         assert [one.payload for one in messages] == [b"1", b"2", b"3"]
         cluster.tick()
         cluster.check()
+
+
+def test_a_shared_subscription_is_refused_rather_than_served_by_every_node() -> None:
+    with cluster_of() as cluster:
+        client = cluster["a"].core.connect("client")
+        assert client.connack is not None
+        assert client.connack.properties["shared_subscription_available"] == 0
+        assert client.subscribe("$share/g/t/#", qos=1) == [0x9E]
+
+
+def test_topics_are_created_and_deleted_on_all_nodes() -> None:
+    with cluster_of() as cluster:
+        catalog = {name: cluster[name].core.broker.catalog for name in "abc"}
+        assert catalog["a"].create(b"t/1") == catalog["b"].create(b"t/2") == ""
+        cluster["c"].core.connect("publisher").publish("t/2", b"kept", qos=1, retain=True)
+        cluster.tick()
+        for one in catalog.values():
+            assert [found[0] for found in one.each(b"t/#") if found is not None] == [b"t/1", b"t/2"]
+        assert catalog["c"].delete(b"t/2") == ""
+        cluster.tick()
+        for one in catalog.values():
+            assert [found[0] for found in one.each(b"#") if found is not None] == [b"t/1"]
+        cluster["b"].crash()
+        cluster["b"].start()
+        cluster.run()
+        assert list(cluster["b"].core.broker.catalog.created.values) == [b"t/1"]
+        cluster.check()
+
+
+def test_a_replay_starts_at_the_same_offset_on_every_node() -> None:
+    with cluster_of() as cluster:
+        publisher = cluster["a"].core.connect("publisher")
+        for number in range(5):
+            publisher.publish("t/1", b"%d" % number, qos=1)
+        for name in "abc":
+            client = cluster[name].core.connect(f"client-{name}")
+            client.subscribe("t/#", qos=1, user_property=[("pyrite-from", "2")])
+            assert client.payloads() == [b"2", b"3", b"4"]

@@ -132,6 +132,8 @@ class Target:
             with socket.create_connection(("127.0.0.1", int(ports[scheme])), timeout=60) as one:
                 one.sendall(b"GET /health HTTP/1.0\r\n\r\n")
                 one.recv(1)  # HTTP/2 answers HTTP/1 with an error
+        children = sum(scheme in ports for scheme in ("http", "https", "flight", "flights"))
+        wait_until(lambda: len(self.memory()) == 1 + children, "all processes are running")
         found = result(start("pair", url, "3"))
         assert found["received"] == found["sent"] > 0
         self.idle = found

@@ -52,7 +52,7 @@ CHANGES = st.one_of(
 )
 
 
-def test_every_statement_is_known() -> None:
+def test_the_key_of_every_statement_is_listed() -> None:
     statements = {
         value for name, value in vars(database).items() if name.startswith(("SAVE_", "DROP_", "ADD_"))
     }
@@ -74,7 +74,7 @@ def rows(path: Path) -> dict[str, object]:
 
 
 @given(st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30), st.lists(CHANGES, max_size=30))
-def test_the_last_of_each_row_leads_where_all_of_them_do(
+def test_the_last_change_of_each_row_has_the_same_effect_as_all_changes(
     there: list[Change], first: list[Change], then: list[Change]
 ) -> None:
     with quick_folder() as folder:

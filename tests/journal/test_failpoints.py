@@ -227,7 +227,7 @@ WRITES_OF_PATHS = {
 }
 
 
-def test_nothing_in_the_log_writes_but_by_way_of_the_seam() -> None:
+def test_the_log_writes_only_through_files() -> None:
     """No call that changes the disk is made outside of files.py, which has a failpoint for each."""
     found = []
     rooms = Path(pyrite.__file__).parent
@@ -255,6 +255,6 @@ def _writes(path: Path, call: ast.Call) -> bool:
     return path.name == "state.py" and method == "execute" and "COMMIT" in ast.unparse(call)
 
 
-def test_every_failpoint_of_the_table_has_an_operation_of_the_seam() -> None:
+def test_every_failpoint_is_an_operation_of_files() -> None:
     operations = {"open", "write", "sync", "truncate", "rename", "remove", "commit", "make"}
     assert {one for each in FAILPOINTS.values() for one in each} <= operations

@@ -38,7 +38,7 @@ def queued(*askers: tuple[str, str]) -> FairQueue[tuple[str, str]]:
     return queue
 
 
-def test_users_take_turns_and_so_do_the_clients_of_each() -> None:
+def test_users_take_turns_and_so_do_the_clients_of_each_user() -> None:
     queue = queued(*[("ann", "1")] * 3, ("ann", "2"), ("bob", "1"), *[("bob", "2")] * 2)
     order = [queue.get() for _ in range(len(queue))]
     assert order == [
@@ -111,7 +111,7 @@ def test_a_read_of_one_user_waits_for_one_of_another_with_300_sessions(
     journal.close()
 
 
-def test_a_stop_discards_the_reads_that_wait(reader: Reader) -> None:
+def test_stopping_discards_waiting_reads(reader: Reader) -> None:
     ran: list[int] = []
     release = reader.hold()
     for number in range(1_000):
@@ -147,7 +147,7 @@ def test_single_messages_far_apart_are_read_in_several_turns(
     journal.close()
 
 
-def test_a_fetch_that_is_done_keeps_nothing_of_the_session_that_asked(tmp_path: Path, reader: Reader) -> None:
+def test_a_finished_fetch_does_not_reference_its_session(tmp_path: Path, reader: Reader) -> None:
     class Session:
         found: dict[int, Batch] | None = None
 

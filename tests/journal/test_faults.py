@@ -54,7 +54,7 @@ FAILURES = pytest.mark.parametrize(
 
 
 @FAILURES
-def test_a_fault_lasts_as_long_as_the_disk_fails_and_ends_without_a_message(
+def test_a_fault_lasts_as_long_as_the_disk_fails_and_ends_without_traffic(
     folder: Path, operation: str, error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine, files = failing(folder)
@@ -76,7 +76,7 @@ def test_a_fault_lasts_as_long_as_the_disk_fails_and_ends_without_a_message(
     machine.stop()
 
 
-def test_a_stream_that_is_written_says_nothing_of_another(
+def test_a_successful_write_does_not_end_another_streams_fault(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine, files = failing(folder)
@@ -112,7 +112,7 @@ def test_a_stream_that_is_written_says_nothing_of_another(
     )
 
 
-def test_it_is_tried_whether_there_is_room_for_as_much_as_was_refused(folder: Path) -> None:
+def test_the_probe_for_room_is_as_large_as_the_refused_write(folder: Path) -> None:
     """Room for less is not room for what comes."""
 
     class Small(FailingFiles):
@@ -187,7 +187,7 @@ def test_waiters_for_the_state_are_called_after_any_fault_ends(folder: Path, err
     assert machine.journal.fault is None
 
 
-def test_changes_of_the_state_do_not_pile_up_while_it_cannot_be_written(folder: Path) -> None:
+def test_state_changes_do_not_accumulate_while_the_state_cannot_be_written(folder: Path) -> None:
     machine = Machine(folder)
     client = machine.core.connect("c")
     machine.tick(2)
@@ -241,7 +241,7 @@ def test_short_lived_changes_do_not_accumulate_while_the_state_cannot_be_written
     assert found == set(kept[10:])
 
 
-def test_more_changes_than_may_wait_hold_no_one_up_for_long_while_the_state_fails(
+def test_too_many_waiting_state_changes_delay_other_clients_only_briefly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "MAX_CHANGES", 10)
@@ -255,7 +255,7 @@ def test_more_changes_than_may_wait_hold_no_one_up_for_long_while_the_state_fail
         assert not machine.journal.full
 
 
-def test_a_sync_that_fails_is_told_and_its_messages_are_counted(folder: Path) -> None:
+def test_a_failed_sync_is_reported_and_its_messages_are_counted(folder: Path) -> None:
     machine, files = failing(folder, fsync_interval=0.01)
     client = machine.core.connect("c")
     client.publish("a/b", b"x", qos=1)
@@ -276,7 +276,7 @@ def test_a_sync_that_fails_is_told_and_its_messages_are_counted(folder: Path) ->
     machine.stop()
 
 
-def test_messages_that_no_one_waited_for_are_synced_before_their_file_is_left(folder: Path) -> None:
+def test_unacknowledged_messages_are_synced_before_their_segment_is_sealed(folder: Path) -> None:
     """They are counted if that fails, too, and not if they could be made safe."""
     machine, files = failing(folder, fsync_interval=1_000.0)
     client = machine.core.connect("c")
@@ -307,7 +307,7 @@ def spoil(*_: object) -> Any:
 
 
 @pytest.mark.usefixtures("internal_errors")
-def test_the_waiter_for_a_job_is_called_if_it_raises() -> None:
+def test_the_callback_of_a_job_is_called_if_the_job_raises() -> None:
     posted: SimpleQueue[Any] = SimpleQueue()
     worker = ThreadWorker("spoilt", posted.put)
     told: list[object] = []
@@ -346,7 +346,7 @@ def test_a_finished_job_is_not_referenced_until_the_next() -> None:
 
 @pytest.mark.usefixtures("internal_errors")
 @pytest.mark.parametrize("method", ["write", "maintain"])
-def test_the_log_is_written_on_after_an_internal_error(
+def test_writing_continues_after_an_internal_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     machine = Machine(folder)
@@ -368,7 +368,7 @@ def test_the_log_is_written_on_after_an_internal_error(
 
 
 @pytest.mark.usefixtures("internal_errors")
-def test_streams_are_looked_after_on_after_an_internal_error(
+def test_maintenance_continues_after_an_internal_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of one stream it keeps the others from nothing; and it is said once."""
@@ -395,7 +395,7 @@ def test_streams_are_looked_after_on_after_an_internal_error(
     assert len(list(machine.data.glob("streams/a/*.parquet"))) == 1
 
 
-def test_upkeep_that_fails_says_so_once_and_once_that_it_works(
+def test_failing_and_recovering_upkeep_is_logged_once_each(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -88,7 +88,7 @@ def test_messages_that_arrive_during_a_write_form_the_next_group(folder: Path) -
     assert payloads(machine.log("a")) == [b"0", b"1", b"2"]
 
 
-def test_a_message_is_routed_when_it_is_safe(folder: Path) -> None:
+def test_a_message_is_routed_once_it_is_durable(folder: Path) -> None:
     machine = deferred(folder)
     reader = machine.core.connect("reader")
     reader.subscribe("#", qos=2)
@@ -101,7 +101,7 @@ def test_a_message_is_routed_when_it_is_safe(folder: Path) -> None:
     assert reader.payloads() == [b"1", b"2"]
 
 
-def test_acknowledgements_come_in_the_order_of_the_messages(folder: Path) -> None:
+def test_acknowledgements_are_sent_in_the_order_of_the_messages(folder: Path) -> None:
     """Captured by one stream, by another, or by none."""
     machine = Machine(folder, [StreamOptions("a", ["a/#"]), StreamOptions("b", ["b/#"])], writing=Deferred)
     client = machine.core.connect("c")
@@ -116,7 +116,7 @@ def test_acknowledgements_come_in_the_order_of_the_messages(folder: Path) -> Non
     assert acks(client) == list(zip(kinds, range(3, 2 * len(topics) + 1), strict=True))
 
 
-def test_a_session_is_safe_before_its_client_is_let_in(folder: Path) -> None:
+def test_a_session_is_durable_before_connack(folder: Path) -> None:
     machine = deferred(folder)
     device = Device(machine, "c")
     device.begin()
@@ -133,14 +133,14 @@ def test_a_session_is_safe_before_its_client_is_let_in(folder: Path) -> None:
     assert again.present
 
 
-def test_a_client_whose_session_ends_with_it_waits_for_nothing(folder: Path) -> None:
+def test_a_client_with_a_transient_session_does_not_wait_for_the_journal(folder: Path) -> None:
     machine = deferred(folder)
     client = machine.core.connect("c")
     assert client.subscribe("#", qos=1) == [1]
     assert client.unsubscribe("#") == [0]
 
 
-def test_nothing_comes_before_the_answer_to_connect(folder: Path) -> None:
+def test_nothing_is_sent_before_connack(folder: Path) -> None:
     """[MQTT-3.2.0-1]: while the session is made safe, messages come in for it."""
     machine = deferred(folder)
     device, other = Device(machine, "c"), Device(machine, "other", expiry=0)
@@ -164,7 +164,7 @@ def test_nothing_comes_before_the_answer_to_connect(folder: Path) -> None:
     assert sorted(device.payloads())[-2:] == [b"1", b"1"]
 
 
-def test_a_subscription_is_safe_before_it_is_acknowledged(folder: Path) -> None:
+def test_a_subscription_is_durable_before_suback(folder: Path) -> None:
     machine = deferred(folder)
     device = Device(machine, "c")
     device.begin()
@@ -182,7 +182,7 @@ def test_a_subscription_is_safe_before_it_is_acknowledged(folder: Path) -> None:
     assert set(machine.core.broker.sessions.by_id["c"].subscriptions) == {b"a/#"}
 
 
-def test_messages_that_no_one_waits_for_are_gathered(folder: Path) -> None:
+def test_messages_without_a_waiting_publisher_accumulate(folder: Path) -> None:
     """Without a timer they are written at the next flush."""
     machine = Machine(folder)
     client = machine.core.connect("c")
@@ -193,7 +193,7 @@ def test_messages_that_no_one_waits_for_are_gathered(folder: Path) -> None:
     assert len(list(machine.data.glob("streams/a/*.arrow"))) == 1
 
 
-def test_a_qos_2_message_that_comes_again_is_acknowledged_when_the_first_is_safe(folder: Path) -> None:
+def test_a_duplicate_qos_2_message_is_acknowledged_once_the_first_is_durable(folder: Path) -> None:
     machine = deferred(folder)
     client = machine.core.connect("c")
     client.publish("a/b", b"x", qos=2, packet_id=7)
@@ -256,7 +256,7 @@ def _system_batch() -> Any:
     return Batch(b"$SYS/broker/x", b"1", 0, True)
 
 
-def test_a_stream_keeps_its_number_whatever_comes_before_it(folder: Path) -> None:
+def test_a_stream_keeps_its_number_if_others_precede_it(folder: Path) -> None:
     """A session's place in a stream is known by the stream's number."""
     streams = default_streams()
     machine = Machine(folder, streams)
@@ -320,7 +320,7 @@ def test_a_stream_that_is_no_longer_configured_is_read_to_its_end(
     machine.stop()
 
 
-def test_offsets_are_never_given_twice(folder: Path) -> None:
+def test_offsets_are_never_reused(folder: Path) -> None:
     machine = Machine(folder)
     for _ in range(3):
         client = machine.core.connect("c")
@@ -330,7 +330,7 @@ def test_offsets_are_never_given_twice(folder: Path) -> None:
     assert [row["offset"] for row in machine.log("a")] == list(range(6))
 
 
-def test_offsets_are_not_given_twice_after_messages_were_lost(folder: Path) -> None:
+def test_offsets_of_lost_messages_are_not_reused(folder: Path) -> None:
     """The state refers to messages that no longer exist."""
     machine = Machine(folder, default_streams(fsync="never", segment_bytes=1_000_000))
     client = machine.core.connect("c")
@@ -363,7 +363,9 @@ class CountingFiles(OpenFiles):
 @pytest.mark.parametrize(
     ("fsync", "published", "later"), [("always", 3, 0), ("interval", 0, 1), ("never", 0, 0)]
 )
-def test_when_messages_are_forced_to_disk(folder: Path, fsync: str, published: int, later: int) -> None:
+def test_each_fsync_policy_syncs_when_documented(
+    folder: Path, fsync: str, published: int, later: int
+) -> None:
     streams = default_streams(fsync=fsync, segment_bytes=1_000_000, fsync_interval=0.2)
     machine = Machine(folder, streams, files=CountingFiles)
     files = machine.files
@@ -380,7 +382,7 @@ def test_when_messages_are_forced_to_disk(folder: Path, fsync: str, published: i
     machine.stop()
 
 
-def test_messages_that_no_one_waits_for_are_synced_in_time(folder: Path) -> None:
+def test_messages_without_a_waiting_publisher_are_synced_in_time(folder: Path) -> None:
     machine = Machine(folder, default_streams(fsync_interval=0.2), files=CountingFiles)
     files = machine.files
     assert isinstance(files, CountingFiles)
@@ -447,7 +449,7 @@ def test_messages_are_refused_while_the_disk_fails(
 
 
 @FAULTS
-def test_a_client_of_3_1_1_is_told_nothing_and_may_try_again(
+def test_a_refused_3_1_1_client_gets_no_answer_and_may_retry(
     folder: Path, operation: str, error: int, reason: int
 ) -> None:
     machine, files = failing(folder)
@@ -491,7 +493,7 @@ def test_the_id_of_a_refused_message_is_free_after_a_restart_too(
     assert payloads(machine.log("a")) == [b"taken"]
 
 
-def test_an_earlier_message_is_not_forgotten_with_those_that_are_refused(folder: Path) -> None:
+def test_refusing_messages_does_not_affect_an_earlier_one(folder: Path) -> None:
     """A message that is sent again lies between two that fail."""
     machine, files = failing(folder)
     reader = machine.core.connect("reader")
@@ -524,7 +526,7 @@ def test_only_messages_that_were_not_kept_are_refused(folder: Path) -> None:
     assert answers == {6: 0x80, 5: 0, 7: 0x80}
 
 
-def test_a_qos_2_message_is_known_after_state_was_written_with_it_and_after_it(folder: Path) -> None:
+def test_a_qos_2_id_survives_commits_of_the_state_with_it_and_after_it(folder: Path) -> None:
     """Its id must be noted before the state says that the log need not be looked at for it."""
     machine = Machine(folder)
     device, other = Device(machine, "c"), Device(machine, "other")
@@ -540,7 +542,7 @@ def test_a_qos_2_message_is_known_after_state_was_written_with_it_and_after_it(f
     assert payloads(machine.log("a")) == [b"x"]
 
 
-def test_a_stream_that_fails_does_not_stop_the_others(folder: Path) -> None:
+def test_a_failing_stream_does_not_stop_the_others(folder: Path) -> None:
     machine, files = failing(folder)
     client = machine.core.connect("c")
     files.failing["write"] = errno.EIO
@@ -554,7 +556,7 @@ def test_a_stream_that_fails_does_not_stop_the_others(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync_folder"])
-def test_a_disk_that_fails_for_long_costs_no_more_and_more(folder: Path, operation: str) -> None:
+def test_a_long_disk_failure_uses_bounded_memory(folder: Path, operation: str) -> None:
     """Neither open files nor files on the disk, of which there may be no more to be had."""
     machine, files = failing(folder)
     client = machine.core.connect("c")
@@ -596,7 +598,7 @@ def retained_rows(machine: Machine) -> int:
         return number
 
 
-def test_many_changes_of_the_state_are_written_without_waiting_longer(
+def test_many_state_changes_are_committed_without_further_delay(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "MAX_DELAYED_CHANGES", 5)
@@ -732,7 +734,7 @@ def test_the_queue_for_a_client_that_waits_for_the_disk_is_bounded(folder: Path)
 # What a restart brings back
 
 
-def test_sessions_subscriptions_and_retained_messages_come_back(folder: Path) -> None:
+def test_sessions_subscriptions_and_retained_messages_survive_a_restart(folder: Path) -> None:
     machine = Machine(folder)
     device = Device(machine, "c", expiry=100)
     device.connect()
@@ -848,7 +850,7 @@ def test_an_expired_message_is_not_sent_after_a_restart(folder: Path) -> None:
     assert 67 <= reader.got[0].properties["message_expiry"] <= 69
 
 
-def test_retained_messages_of_the_last_moment_are_found_in_the_log(folder: Path) -> None:
+def test_the_newest_retained_messages_are_restored_from_the_log(folder: Path) -> None:
     """The state is written every second; messages at once."""
     machine = Machine(folder)
     client = machine.core.connect("c")
@@ -967,7 +969,7 @@ def test_messages_from_before_the_subscription_are_not_sent(folder: Path) -> Non
     assert reader.payloads() == [*(b"1 %d" % number for number in range(10)), b"new"]
 
 
-def test_a_slow_client_reads_on_from_the_log(folder: Path) -> None:
+def test_a_slow_client_catches_up_from_the_log(folder: Path) -> None:
     """With any bound on buffered bytes."""
     for most in (1, 2, 64, 1_000):
         machine = Machine(folder / str(most), limits=Limits(max_buffered_bytes=most))
@@ -984,7 +986,7 @@ def test_a_slow_client_reads_on_from_the_log(folder: Path) -> None:
 
 @pytest.mark.parametrize("reading", [Worker, Deferred])
 @pytest.mark.parametrize("buffered", [1, 8, 64])
-def test_a_client_that_leaves_while_it_catches_up_goes_on_there(
+def test_an_interrupted_catch_up_continues_where_it_stopped(
     folder: Path, reading: type[Worker], buffered: int
 ) -> None:
     """Messages that were read for it and not sent are read again."""
@@ -1013,7 +1015,7 @@ def test_a_client_that_leaves_while_it_catches_up_goes_on_there(
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("window", [1, 3])
 @pytest.mark.parametrize("buffered", [8, 1_000])
-def test_steps_that_are_written_anew_lead_to_the_same(
+def test_compacted_delivery_steps_have_the_same_effect(
     folder: Path, monkeypatch: pytest.MonkeyPatch, qos: int, window: int, buffered: int
 ) -> None:
     """Of a session there is in flight, waiting in memory, and waiting in the log, when the broker ends."""
@@ -1042,7 +1044,7 @@ def test_steps_that_are_written_anew_lead_to_the_same(
         assert len(reader.got) == 10
 
 
-def test_the_id_of_a_message_that_the_log_lost_is_not_given_to_another(folder: Path) -> None:
+def test_the_packet_id_of_a_message_lost_by_the_log_is_not_reused(folder: Path) -> None:
     """The client may have it half received, and would take the other for a repetition."""
     machine = Machine(folder, default_streams(fsync="never"))
     reader = reader_with(machine, "#", qos=2)
@@ -1064,7 +1066,7 @@ def test_the_id_of_a_message_that_the_log_lost_is_not_given_to_another(folder: P
     assert reader.payloads() == [b"lost", b"new"]
 
 
-def test_the_id_of_a_message_that_no_stream_captured_is_not_given_to_another(folder: Path) -> None:
+def test_the_packet_id_of_an_uncaptured_message_is_not_reused(folder: Path) -> None:
     """The same, for a message that did not go through a log."""
     machine = Machine(folder, [StreamOptions("a", ["a/#"])])
     reader = reader_with(machine, "#", qos=2)
@@ -1120,7 +1122,7 @@ def test_a_shared_subscription_gets_messages_published_while_all_members_were_aw
     assert member.payloads() == [b"x"]
 
 
-def test_a_member_that_does_not_come_back_after_a_crash_leaves_its_messages_to_others(folder: Path) -> None:
+def test_other_members_get_the_messages_of_a_member_that_does_not_return_after_a_crash(folder: Path) -> None:
     """4.8.2: if its session ends, others should be sent what it did not acknowledge."""
     machine = Machine(folder)
     first, second = members(machine, "m1", "m2")
@@ -1159,7 +1161,7 @@ def test_messages_assigned_to_a_member_and_not_sent_are_not_lost(folder: Path, c
     assert sorted(set(member.payloads())) == [b"%02d" % number + b" " * 30 for number in range(10)]
 
 
-def test_messages_of_a_member_that_ends_with_a_crash_go_to_others(folder: Path) -> None:
+def test_other_members_get_the_messages_of_a_member_that_ends_with_a_crash(folder: Path) -> None:
     machine = Machine(folder)
     (lasting,) = members(machine, "m1")
     lasting.drop()
@@ -1193,7 +1195,7 @@ def test_messages_that_a_member_returned_survive_a_crash(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_an_expired_message_is_not_handed_over(folder: Path, captured: bool) -> None:
+def test_an_expired_message_is_not_redelivered_to_another_member(folder: Path, captured: bool) -> None:
     """[MQTT-3.3.2-5]: to the one it was sent to in time it may be sent again, to another not."""
     machine = Machine(folder, None if captured else [StreamOptions("x", ["x"])])
     first, second = members(machine, "m1", "m2")
@@ -1209,7 +1211,7 @@ def test_an_expired_message_is_not_handed_over(folder: Path, captured: bool) -> 
     machine.stop()
 
 
-def test_a_qos_2_message_that_was_not_dealt_yet_is_dealt_after_a_crash(folder: Path) -> None:
+def test_an_unassigned_qos_2_message_is_delivered_after_a_crash(folder: Path) -> None:
     """It is in the log, and its publisher will not have it published twice."""
     machine = Machine(folder, writing=Deferred)
     device, publisher = Device(machine, "m"), Device(machine, "p")
@@ -1239,7 +1241,7 @@ def test_a_qos_2_message_that_was_not_dealt_yet_is_dealt_after_a_crash(folder: P
 # The folder
 
 
-def test_a_folder_is_used_by_one_broker(tmp_path: Path) -> None:
+def test_a_data_folder_can_be_used_by_one_broker_at_a_time(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "data", [StreamOptions()])
     with pytest.raises(FolderError, match="uses this folder"):
         open_journal(tmp_path / "data", [StreamOptions()])
@@ -1247,20 +1249,20 @@ def test_a_folder_is_used_by_one_broker(tmp_path: Path) -> None:
     open_journal(tmp_path / "data", [StreamOptions()]).close()
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(FolderError, match=r"not empty \(it contains 'letter.txt'\)"):
         DataFolder(tmp_path)
     assert [one.name for one in tmp_path.iterdir() if one.name != "lock"] == ["letter.txt"]
 
 
-def test_a_folder_of_another_format_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_format_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "format").write_text("pyrite data, format 7\n")
     with pytest.raises(FolderError, match="format 7"):
         DataFolder(tmp_path)
 
 
-def test_a_new_folder_is_on_the_disk_before_it_is_used(
+def test_a_new_data_folder_is_durable_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its format, a folder that is not empty is not taken for one of ours after a power loss."""
@@ -1276,7 +1278,7 @@ def test_a_new_folder_is_on_the_disk_before_it_is_used(
     assert str(tmp_path / "data") in synced
 
 
-def test_an_empty_format_is_of_a_start_that_was_cut_short(tmp_path: Path) -> None:
+def test_an_empty_format_file_means_an_interrupted_start(tmp_path: Path) -> None:
     """A name may be on the disk before the bytes are: nothing was promised yet."""
     data = tmp_path / "data"
     data.mkdir()
@@ -1284,7 +1286,7 @@ def test_an_empty_format_is_of_a_start_that_was_cut_short(tmp_path: Path) -> Non
     DataFolder(data).close()
 
 
-def test_a_clean_end_leaves_nothing_behind(folder: Path) -> None:
+def test_a_clean_shutdown_closes_all_files(folder: Path) -> None:
     machine = Machine(folder, files=FragileFiles)
     device = Device(machine, "c")
     device.connect()
@@ -1306,7 +1308,7 @@ def test_a_clean_end_leaves_nothing_behind(folder: Path) -> None:
     ).read_bytes(), "everything is safe"
 
 
-def test_connack_says_whether_the_session_was_there(folder: Path) -> None:
+def test_connack_reports_whether_the_session_was_present(folder: Path) -> None:
     machine = Machine(folder)
     device = Device(machine, "c")
     device.connect()
@@ -1325,7 +1327,7 @@ def said(machine: Machine, *lines: str) -> None:
     LineClient(machine.core).say(*lines)
 
 
-def test_no_offset_is_given_twice_after_the_power_failed(tmp_path: Path) -> None:
+def test_offsets_are_not_reused_after_a_power_failure(tmp_path: Path) -> None:
     """Readers may have seen written messages before they were synced: Spark keeps its position."""
     machine = Machine(tmp_path)
     said(machine, "Publish a 3", "one")

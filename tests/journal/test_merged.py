@@ -15,7 +15,7 @@ from tests.mqtt.test_merging import merged
 from tests.support.durable import Deferred, FailingFiles, Machine
 
 
-def test_no_local_holds_for_a_subscription_that_came_while_the_messages_were_written(folder: Path) -> None:
+def test_no_local_applies_to_a_subscription_made_while_the_messages_were_written(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions()], writing=Deferred)
     core = machine.core
     clients = merged(core, 3)
@@ -27,7 +27,7 @@ def test_no_local_holds_for_a_subscription_that_came_while_the_messages_were_wri
     machine.stop()
 
 
-def test_each_message_is_in_the_log_under_its_own_publisher(folder: Path) -> None:
+def test_each_message_is_logged_under_its_own_publisher(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions()])
     merged(machine.core, 3)
     machine.core.flush()
@@ -39,7 +39,7 @@ def test_each_message_is_in_the_log_under_its_own_publisher(folder: Path) -> Non
     machine.stop()
 
 
-def test_nothing_is_acknowledged_before_it_is_written(folder: Path) -> None:
+def test_merged_messages_are_not_acknowledged_before_they_are_written(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions()], writing=Deferred)
     clients = merged(machine.core, 3)
     machine.core.flush()

@@ -26,7 +26,7 @@ from tests.storage.samples import append
 from tests.support.durable import Deferred, Device, FailingFiles, Machine
 
 
-def test_a_sync_is_asked_of_the_system() -> None:
+def test_a_sync_calls_fdatasync() -> None:
     """A pipe cannot be synced, and the error is raised."""
     reading, writing = os.pipe()
     try:
@@ -37,7 +37,7 @@ def test_a_sync_is_asked_of_the_system() -> None:
         os.close(writing)
 
 
-def test_a_sync_of_a_folder_is_asked_of_the_system() -> None:
+def test_a_sync_of_a_folder_calls_fsync() -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         Files().sync_folder(Path("/proc/self/ns"))
 
@@ -49,7 +49,7 @@ def test_commits_of_the_state_are_synced(tmp_path: Path) -> None:
         assert state._cursor.connection is state._database
 
 
-def test_a_sync_that_succeeds_after_one_that_failed_promises_nothing(tmp_path: Path) -> None:
+def test_a_sync_after_a_failed_one_acknowledges_nothing(tmp_path: Path) -> None:
     """The system forgets what it could not write: the next sync knows nothing of it."""
     files = FailingFiles()
     writer = SegmentWriter(files, tmp_path, 0)
@@ -87,7 +87,7 @@ def test_messages_before_a_sync_that_failed_once_are_counted_as_lost(folder: Pat
     machine.stop()
 
 
-def test_publishers_wait_while_64_mib_are_to_be_written(folder: Path) -> None:
+def test_publishers_are_paused_while_64_mib_wait_to_be_written(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions()], writing=Deferred)
     client = machine.core.connect("publisher")
     machine.settle()
@@ -130,7 +130,7 @@ class Aside(Worker):
         thread.start()
 
 
-def test_the_state_is_written_after_the_messages_that_it_knows_of(folder: Path) -> None:
+def test_the_state_is_committed_after_the_messages_that_it_refers_to(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions()], writing=Deferred, committing=Aside)
     assert isinstance(machine.writing, Deferred)
     assert isinstance(machine.committing, Aside)

@@ -36,7 +36,7 @@ def read(machine: Machine) -> list[bytes]:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_nothing_is_acknowledged_that_went_to_a_file_which_was_removed(machine: Machine, moved: bool) -> None:
+def test_messages_written_to_a_removed_file_are_not_acknowledged(machine: Machine, moved: bool) -> None:
     client = machine.core.connect("publisher")
     assert publish(client, b"before")
     (active,) = files(machine)
@@ -59,7 +59,7 @@ def test_nothing_is_acknowledged_that_went_to_a_file_which_was_removed(machine: 
     assert read(machine) == accepted
 
 
-def test_an_index_that_was_removed_costs_nothing(machine: Machine) -> None:
+def test_a_removed_index_loses_nothing(machine: Machine) -> None:
     client = machine.core.connect("publisher")
     assert publish(client, b"before")
     files(machine, ".index")[0].unlink()

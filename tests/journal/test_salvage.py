@@ -83,7 +83,7 @@ def lost_of(path: Path, expected: Rows) -> tuple[int, list[str]]:
     return lost, damages
 
 
-def test_a_flipped_bit_costs_few_rows(whole: tuple[Path, Rows]) -> None:
+def test_a_flipped_bit_loses_few_rows(whole: tuple[Path, Rows]) -> None:
     template, expected = whole
     salvaged = []
     raw = template.read_bytes()
@@ -106,7 +106,7 @@ def test_a_flipped_bit_costs_few_rows(whole: tuple[Path, Rows]) -> None:
     assert sorted(salvaged)[len(salvaged) * 9 // 10] <= ON_A_PAGE, salvaged
 
 
-def test_a_lost_page_costs_its_own_rows_only(whole: tuple[Path, Rows]) -> None:
+def test_a_lost_page_loses_only_its_own_rows(whole: tuple[Path, Rows]) -> None:
     template, expected = whole
     raw = template.read_bytes()
     pages = len(raw) // PAGE
@@ -151,7 +151,7 @@ def test_a_stream_keeps_its_number_without_its_row(whole: tuple[Path, Rows], tmp
     state.close()
 
 
-def test_without_the_numbers_of_streams_sessions_begin_anew(whole: tuple[Path, Rows], tmp_path: Path) -> None:
+def test_without_stream_numbers_sessions_start_empty(whole: tuple[Path, Rows], tmp_path: Path) -> None:
     raw = whole[0].read_bytes()
     (tmp_path / "state.sqlite").write_bytes(raw[:PAGE] + bytes(2 * PAGE) + raw[3 * PAGE :])
     state = State(tmp_path / "state.sqlite")
@@ -161,7 +161,7 @@ def test_without_the_numbers_of_streams_sessions_begin_anew(whole: tuple[Path, R
     state.close()
 
 
-def test_an_index_that_lacks_rows_is_made_anew(whole: tuple[Path, Rows], tmp_path: Path) -> None:
+def test_an_index_that_lacks_rows_is_rebuilt(whole: tuple[Path, Rows], tmp_path: Path) -> None:
     """Steps are deleted through it: what it lacks would come back."""
     template, expected = whole
     data = bytearray(template.read_bytes())
@@ -206,7 +206,7 @@ def test_rows_of_the_write_ahead_log_are_salvaged_and_kept(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["locked", "folder", "of no use"])
-def test_a_state_that_cannot_be_used_now_is_left_alone(
+def test_a_temporarily_unusable_state_is_not_changed(
     whole: tuple[Path, Rows], tmp_path: Path, how: str
 ) -> None:
     template, expected = whole

@@ -169,7 +169,7 @@ def test_a_reader_stops_with_an_error_if_the_segment_is_short_too(
     assert pieces[-1].next_offset == 20
 
 
-def test_offsets_that_were_refused_are_no_reason_to_stop(machine: Machine) -> None:
+def test_a_reader_passes_refused_offsets(machine: Machine) -> None:
     device, disk = away(machine), disk_of(machine)
     create(machine)
     client = machine.core.connect("publisher")
@@ -180,7 +180,7 @@ def test_offsets_that_were_refused_are_no_reason_to_stop(machine: Machine) -> No
     everyone_has(machine, device, [b"before"])
 
 
-def test_a_refused_message_that_could_not_be_cut_off_is_not_read(machine: Machine) -> None:
+def test_a_refused_message_that_could_not_be_truncated_is_not_read(machine: Machine) -> None:
     """The index fails, and so does cutting the segment: then the message lies there whole."""
     device, disk = away(machine), disk_of(machine)
     create(machine)

@@ -52,13 +52,13 @@ def test_rows_with_two_keys(tmp_path: Path, number: int) -> None:
     assert kept(path, "subscriptions") == rows[:1]
 
 
-def test_of_a_row_that_is_written_twice_the_last_remains(tmp_path: Path) -> None:
+def test_the_last_of_two_writes_of_a_row_wins(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     commit(path, [(database.SAVE_RETAINED, (b"t/%d" % (one % 3), "{}", b"%d" % one)) for one in range(150)])
     assert kept(path, "retained") == [(b"t/0", "{}", b"147"), (b"t/1", "{}", b"148"), (b"t/2", "{}", b"149")]
 
 
-def test_changes_are_made_in_their_order(tmp_path: Path) -> None:
+def test_changes_are_applied_in_order(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     saved: list[Change] = [(database.SAVE_TOPIC, (b"%d" % one,)) for one in range(40)]
     dropped: list[Change] = [(database.DROP_TOPIC, (b"%d" % one,)) for one in range(40)]
@@ -70,7 +70,7 @@ def references_to_nothing() -> int:
     return sum(isinstance(one, weakref.ref) and one() is None for one in gc.get_objects())
 
 
-def test_changes_leave_nothing_in_memory(tmp_path: Path) -> None:
+def test_committed_changes_are_not_kept_in_memory(tmp_path: Path) -> None:
     state = State(tmp_path / "state.sqlite")
     state.commit([(database.SAVE_TOPIC, (b"t",))])
     before = references_to_nothing()

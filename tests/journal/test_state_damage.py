@@ -266,7 +266,7 @@ EACH_ROW = pytest.mark.parametrize(("table", "change"), ROWS)
 
 
 @EACH_ROW
-def test_one_row_that_is_damaged_is_all_that_is_lost(damaged: Damaged, table: str, change: str) -> None:
+def test_a_damaged_row_loses_nothing_else(damaged: Damaged, table: str, change: str) -> None:
     machine, expected = damaged(f"UPDATE {table} {change}")
     assert len(machine.journal.damages) == 1, machine.journal.damages
     assert table in machine.journal.damages[0]
@@ -294,7 +294,7 @@ def test_damage_is_reported_once(damaged: Damaged, table: str, change: str) -> N
     machine.stop()
 
 
-def test_a_session_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -> None:
+def test_a_lost_session_is_not_restored_in_parts(damaged: Damaged) -> None:
     """A new session with the same name must not inherit the rows of a lost one."""
     machine, _ = damaged("UPDATE sessions SET expiry = expiry + 1 WHERE client_id = 'client-3'")
     assert "client-3" not in machine.core.broker.sessions.by_id
@@ -310,7 +310,7 @@ def test_a_session_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -
     machine.stop()
 
 
-def test_a_consumer_that_was_lost_does_not_come_back_in_parts(damaged: Damaged) -> None:
+def test_a_lost_consumer_is_not_restored_in_parts(damaged: Damaged) -> None:
     """A new consumer with the same name must not inherit the pending messages of a lost one."""
     machine, _ = damaged("UPDATE consumers SET state = '{}' WHERE name = 'two'")
     broker = machine.core.broker
@@ -361,7 +361,7 @@ def test_sessions_keep_their_place_in_a_stream_whose_row_is_damaged(
     machine.stop()
 
 
-def test_a_database_that_is_none_is_set_aside(folders: dict[str, Path], folder: Path) -> None:
+def test_a_file_that_is_not_a_database_is_set_aside(folders: dict[str, Path], folder: Path) -> None:
     for number, data in enumerate([b"", b"nonsense" * 1_000]):
         here = folder / str(number)
         shutil.copytree(folders["closed"], here / "data-0")
@@ -379,7 +379,7 @@ def test_a_database_that_is_none_is_set_aside(folders: dict[str, Path], folder: 
         machine.stop()
 
 
-def test_of_half_a_database_the_rest_is_lost(folders: dict[str, Path], folder: Path) -> None:
+def test_a_truncated_database_keeps_its_remaining_rows(folders: dict[str, Path], folder: Path) -> None:
     machine = start(folders["closed"], folder / "whole")
     expected = state_of(machine)
     machine.abandon()
@@ -397,7 +397,7 @@ def test_of_half_a_database_the_rest_is_lost(folders: dict[str, Path], folder: P
     machine.stop()
 
 
-def test_a_state_that_is_missing_is_told(folders: dict[str, Path], folder: Path) -> None:
+def test_a_missing_state_is_reported(folders: dict[str, Path], folder: Path) -> None:
     """The log exists without its state: an operator removed it, or a disk lost it."""
     shutil.copytree(folders["closed"], folder / "data-0")
     (folder / "data-0" / "state.sqlite").unlink()
@@ -408,7 +408,7 @@ def test_a_state_that_is_missing_is_told(folders: dict[str, Path], folder: Path)
     machine.stop()
 
 
-def test_the_last_commits_in_a_damaged_write_ahead_log_are_missed(
+def test_missing_commits_of_a_damaged_write_ahead_log_are_reported(
     folders: dict[str, Path], folder: Path
 ) -> None:
     """Wherever in its last frames the bit is, also where SQLite tells old frames from new."""

@@ -41,7 +41,7 @@ def ask(client: Client, name: str, action: str, payload: bytes = b"") -> Answer:
     return [one.payload for one in messages[:-1]], dict(messages[-1].properties["user_property"])
 
 
-def test_a_consumer_is_found_without_its_filter(client: Client) -> None:
+def test_an_existing_consumer_is_found_without_a_filter(client: Client) -> None:
     client.publish("a/1", b"one", qos=1)
     client.publish("b/1", b"other", qos=1)
     client.received()
@@ -53,7 +53,7 @@ def test_a_consumer_is_found_without_its_filter(client: Client) -> None:
     assert ask(client, "everything", "fetch", b'{"count": 9}')[0] == [b"one", b"other"]
 
 
-def test_all_answers_come_to_who_has_no_subscriptions_and_takes_two_at_a_time(machine: Machine) -> None:
+def test_a_client_without_subscriptions_and_a_window_of_two_gets_all_answers(machine: Machine) -> None:
     client = machine.core.connect("slow", receive_maximum=2)
     for number in range(7):
         client.publish("a", b"%d" % number, qos=1)
@@ -76,7 +76,7 @@ class OnlyB(Access):
         return topic_filter.startswith("b/")
 
 
-def test_who_may_not_have_what_a_consumer_has_is_not_told_what_that_is(client: Client) -> None:
+def test_a_client_without_rights_does_not_learn_a_consumers_filter(client: Client) -> None:
     ask(client, "team", "create", b'{"filter": "a/secret"}')
     client.core.broker.access = OnlyB()
     for payload in (b'{"filter": "b/#"}', b'{"filter": "a/#"}', b""):
@@ -108,7 +108,9 @@ def test_who_may_not_have_what_a_consumer_has_is_not_told_what_that_is(client: C
         ("fetch", b"\xff", "not JSON"),
     ],
 )
-def test_what_is_wrong_is_told(client: Client, action: str, payload: bytes, text: str) -> None:
+def test_an_invalid_request_is_answered_with_the_reason(
+    client: Client, action: str, payload: bytes, text: str
+) -> None:
     ask(client, "there", "create")
     name = "new" if action == "create" else "there"
     found, end = ask(client, name, action, payload)
@@ -142,14 +144,14 @@ def test_names_and_numbers_are_bounded(client: Client, monkeypatch: pytest.Monke
         ).map(lambda value: json.dumps(value).encode()),
     ),
 )
-def test_whatever_is_asked_is_answered(client: Client, action: str, payload: bytes) -> None:
+def test_every_request_is_answered(client: Client, action: str, payload: bytes) -> None:
     ask(client, "any", "create")
     _, end = ask(client, "any", action, payload)
     assert end.keys() == {"pyrite-count"} or end.keys() == {"pyrite-error"}
     assert not client.closed
 
 
-def test_thousands_of_fetches_that_wait_for_one_another_are_all_answered(client: Client) -> None:
+def test_thousands_of_waiting_fetches_are_all_answered(client: Client) -> None:
     client.publish("a", b"one", qos=1)
     ask(client, "team", "create")
     team = client.core.broker.consumers["team"]

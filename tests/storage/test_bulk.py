@@ -49,7 +49,7 @@ def microseconds(time: datetime) -> int:
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def test_everything(log: LogFolder) -> None:
+def test_a_query_without_filters_returns_every_message(log: LogFolder) -> None:
     rows = fill(log.data)
     assert log.streams() == ["default"]
     assert log.bounds("default") == (0, len(rows))
@@ -60,7 +60,7 @@ def test_everything(log: LogFolder) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_query_returns_what_filtering_all_rows_does(data: st.DataObject) -> None:
+def test_any_query_returns_the_same_as_filtering_all_rows(data: st.DataObject) -> None:
     with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "ROW_GROUP_ROWS", 5)
         rows = fill(folder)
@@ -95,7 +95,7 @@ def test_parts_are_about_equal(log: LogFolder) -> None:
     assert log.split("default", len(rows), FOREVER, 4) == []
 
 
-def test_how_far_a_part_goes(log: LogFolder) -> None:
+def test_a_part_is_bounded_by_messages_and_bytes(log: LogFolder) -> None:
     rows = fill(log.data)
     end = len(rows)
     assert log.advance("default", 0, None, None) == end
@@ -111,7 +111,7 @@ def test_how_far_a_part_goes(log: LogFolder) -> None:
     assert len(steps) > 3
 
 
-def test_messages_are_counted_and_not_offsets(log: LogFolder) -> None:
+def test_parts_count_messages_rather_than_offsets(log: LogFolder) -> None:
     """Offsets that a failed write was given are missing."""
     folder = log.data / "streams" / "default"
     first = rows_of(write_segment(folder, 0, 4))
@@ -120,7 +120,7 @@ def test_messages_are_counted_and_not_offsets(log: LogFolder) -> None:
     assert log.advance("default", 0, len(first) + 2, None) == 1_002
 
 
-def test_positions(log: LogFolder) -> None:
+def test_positions_are_resolved_to_offsets(log: LogFolder) -> None:
     rows = fill(log.data)
     assert log.offset("default", "earliest") == 0
     assert log.offset("default", "latest") == len(rows)
@@ -185,7 +185,7 @@ def test_removal_by_retention_during_a_read_is_reported(
     assert log.bounds("default").first == int(bases[2]) < len(rows)
 
 
-def test_damage_is_said(log: LogFolder) -> None:
+def test_damage_is_reported(log: LogFolder) -> None:
     rows = fill(log.data)
     (path,) = (log.data / "streams" / "default").glob("*.arrow")
     data = bytearray(path.read_bytes())
@@ -221,12 +221,12 @@ def test_damage_is_said(log: LogFolder) -> None:
         ({"columns": "topic"}, "columns='topic': expected texts"),
     ],
 )
-def test_wrong_queries(arguments: dict[str, object], text: str) -> None:
+def test_invalid_queries_are_refused(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(QueryError, match=text):
         Query(**arguments)  # type: ignore[arg-type]
 
 
-def test_a_stream_that_is_not_there(log: LogFolder) -> None:
+def test_a_query_of_an_unknown_stream_is_refused(log: LogFolder) -> None:
     with pytest.raises(QueryError, match="there is no stream 'news'; there are no streams"):
         log.bounds("news")
     fill(log.data)
@@ -234,7 +234,7 @@ def test_a_stream_that_is_not_there(log: LogFolder) -> None:
         list(log.read(Query("news")))
 
 
-def test_json_that_is_no_query() -> None:
+def test_invalid_json_is_refused_as_a_query() -> None:
     for data in (b"", b"[1]", b"\xff", b"[" * 100_000):
         with pytest.raises(QueryError, match="expected a JSON object"):
             Query.from_json(data)
@@ -242,7 +242,7 @@ def test_json_that_is_no_query() -> None:
         Query.from_json(b'{"colour": 1}')
 
 
-def test_there_are_not_any_number_of_parts(log: LogFolder) -> None:
+def test_the_number_of_parts_is_bounded(log: LogFolder) -> None:
     fill(log.data)
     for parts in (0, 10_001, 10**12):
         with pytest.raises(QueryError, match=f"parts={parts}: expected a number from 1 to 10000"):

@@ -29,7 +29,7 @@ def _open_umask() -> Iterator[None]:
         os.umask(before)
 
 
-def test_everything_in_a_data_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_has_access_to_a_data_folder(tmp_path: Path) -> None:
     data = tmp_path / "data"
     journal = open_journal(data, [StreamOptions()])
     rows = pa.RecordBatch.from_pydict({"topic": ["a"], "payload": [b"x"]})
@@ -44,7 +44,7 @@ def test_everything_in_a_data_folder_is_for_its_owner_alone(tmp_path: Path) -> N
     assert wrong == set()
 
 
-def test_segments_are_for_their_owner_alone_in_both_forms(folder: Path) -> None:
+def test_only_the_owner_has_access_to_segments_in_both_formats(folder: Path) -> None:
     machine = Machine(folder, [StreamOptions(segment_bytes=2_000)])
     client = machine.core.connect("publisher")
     for number in range(4):
@@ -57,7 +57,7 @@ def test_segments_are_for_their_owner_alone_in_both_forms(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o755, True), (0o701, True), (0o750, False), (0o700, False)])
-def test_a_folder_that_lets_everyone_in_is_named(
+def test_a_data_folder_open_to_everyone_is_reported(
     tmp_path: Path, mode: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = tmp_path / "data"
@@ -68,7 +68,7 @@ def test_a_folder_that_lets_everyone_in_is_named(
     assert data.stat().st_mode & 0o777 == mode, "it is not changed"
 
 
-def test_files_with_keys_and_passwords_that_everyone_can_read_are_named(
+def test_secret_files_readable_by_everyone_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = Config()
@@ -86,6 +86,6 @@ def test_files_with_keys_and_passwords_that_everyone_can_read_are_named(
     assert caplog.records == []
 
 
-def test_a_file_of_users_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_only_the_owner_has_access_to_a_file_of_users(tmp_path: Path) -> None:
     write_users(tmp_path / "users", [User("ann", "$argon2id$x", frozenset())])
     assert (tmp_path / "users").stat().st_mode & 0o777 == 0o600

@@ -65,7 +65,7 @@ def test_without_retention_nothing_is_dropped(folder: Path) -> None:
     machine.stop()
 
 
-def test_a_segment_that_is_old_enough_is_sealed_though_nothing_comes(folder: Path) -> None:
+def test_an_old_segment_is_sealed_without_new_messages(folder: Path) -> None:
     machine = Machine(folder, default_streams(segment_age=50.0))
     publish(machine, b"one")
     machine.tick(40)
@@ -78,7 +78,7 @@ def test_a_segment_that_is_old_enough_is_sealed_though_nothing_comes(folder: Pat
 
 
 @pytest.mark.parametrize("end", ["runs on", "stops", "crashes", "loses its power"])
-def test_a_stream_of_which_all_was_dropped_knows_where_it_has_come_to(folder: Path, end: str) -> None:
+def test_a_stream_without_messages_keeps_its_next_offset(folder: Path, end: str) -> None:
     """A reader, such as Spark, would take it for a new stream and wait for offsets that exist already."""
     machine = Machine(folder, default_streams(retention_age=100.0))
     publish(machine, b"one", b"two", b"three")
@@ -101,7 +101,7 @@ def test_a_stream_of_which_all_was_dropped_knows_where_it_has_come_to(folder: Pa
     machine.stop()
 
 
-def test_a_stream_of_which_nothing_is_there_but_its_place_goes_on_after_the_power_failed(
+def test_an_empty_stream_continues_after_a_power_failure(
     folder: Path,
 ) -> None:
     """And nothing is left behind by it, however often."""
@@ -120,7 +120,7 @@ def test_a_stream_of_which_nothing_is_there_but_its_place_goes_on_after_the_powe
     machine.stop()
 
 
-def test_a_resumed_session_gets_the_messages_that_retention_left(folder: Path) -> None:
+def test_a_resumed_session_gets_the_remaining_messages(folder: Path) -> None:
     machine = Machine(folder, default_streams(retention_age=100.0))
     reader = Device(machine, "reader")
     reader.connect()

@@ -90,7 +90,7 @@ def messages(batches: list[tuple[Batch, int]]) -> list[Message]:
 
 @given(st.lists(alike() | mixed(), min_size=1, max_size=6), st.integers(0, 2**62))
 @settings(max_examples=300, deadline=None)
-def test_messages_come_back_as_they_went_in(batches: list[Batch], first: int) -> None:
+def test_messages_are_read_as_they_were_written(batches: list[Batch], first: int) -> None:
     entries = [Entry(batch, 1_000 + number, None) for number, batch in enumerate(batches)]
     frame = frames.encode(build(entries, first))
     back = frames.decode(memoryview(b"".join(frame.pieces)))
@@ -104,7 +104,7 @@ def test_messages_come_back_as_they_went_in(batches: list[Batch], first: int) ->
     )
 
 
-def test_a_large_batch_is_compressed_and_comes_back(tmp_path: Path) -> None:
+def test_a_large_batch_is_compressed_and_read_back(tmp_path: Path) -> None:
     batch = build([Entry(Batch(b"a", b"x" * 64_000, count=1_000, stride=64), 1, None)], 0)
     frame = frames.encode(batch)
     assert frame.size < 64_000 / 4
@@ -125,7 +125,7 @@ def test_any_arrow_library_reads_a_segment(tmp_path: Path) -> None:
         offset += len(found)
 
 
-def test_a_segment_that_is_not_sealed_is_an_arrow_stream_too(tmp_path: Path) -> None:
+def test_an_active_segment_is_an_arrow_stream(tmp_path: Path) -> None:
     writer = SegmentWriter(FILES, tmp_path, 0)
     written = [append(writer, True) for _ in range(3)]
     with pa.OSFile(str(writer.path)) as file, pa.ipc.open_stream(file) as stream:
@@ -144,7 +144,7 @@ def test_reading_begins_and_stops_at_any_offset(tmp_path: Path) -> None:
             assert rows_of(pieces) == rows[start:stop]
 
 
-def test_a_time_is_found(tmp_path: Path) -> None:
+def test_the_offset_at_a_time_is_found(tmp_path: Path) -> None:
     rows = rows_of(write_segments(tmp_path / "s", [3, 1, 4], last_sealed=False))
     reader = StreamReader(tmp_path / "s")
     times = [int(row["timestamp"].timestamp() * 1e6 + 0.5) for row in rows]
@@ -172,7 +172,7 @@ def go_on(folder: Path, path: Path) -> list[pa.RecordBatch]:
     return [written]
 
 
-def test_a_batch_that_was_cut_off_anywhere_is_dropped_and_writing_goes_on(tmp_path: Path) -> None:
+def test_a_truncated_batch_is_dropped_and_writing_continues(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     written = write_segment(folder, 0, 4, sealed=False)
@@ -188,7 +188,7 @@ def test_a_batch_that_was_cut_off_anywhere_is_dropped_and_writing_goes_on(tmp_pa
         assert read(folder) == (rows_of(written[:-1] + more), [])
 
 
-def test_a_head_that_was_cut_off_anywhere_is_written_again(tmp_path: Path) -> None:
+def test_a_truncated_head_is_rewritten(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     for size in range(len(HEADER) + 1):
@@ -205,7 +205,7 @@ def test_a_head_that_was_cut_off_anywhere_is_written_again(tmp_path: Path) -> No
     [bytes(4096), b"\xff" * 100, HEADER, frames.BEGIN, b"x" * 100 + bytes(4096)],
     ids=["zeros", "ones", "a head", "a mark", "rubbish and room for more"],
 )
-def test_rubbish_after_the_last_batch_is_dropped(tmp_path: Path, tail: bytes) -> None:
+def test_garbage_after_the_last_batch_is_dropped(tmp_path: Path, tail: bytes) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     written = write_segment(folder, 0, 4, sealed=False)
@@ -218,7 +218,7 @@ def test_rubbish_after_the_last_batch_is_dropped(tmp_path: Path, tail: bytes) ->
     assert read(folder) == (rows_of(written + more), [])
 
 
-def test_an_index_that_was_lost_or_shortened_anywhere_is_made_again(tmp_path: Path) -> None:
+def test_a_missing_or_truncated_index_is_rebuilt(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     written = write_segment(folder, 0, 4, sealed=False)
@@ -233,7 +233,7 @@ def test_an_index_that_was_lost_or_shortened_anywhere_is_made_again(tmp_path: Pa
         assert len(read_index(index_of(path))[0]) == 5
 
 
-def test_a_sealed_segment_is_read_whole_though_its_index_is_short(tmp_path: Path) -> None:
+def test_a_sealed_segment_with_a_short_index_is_read_completely(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     written = write_segments(folder, [4, 2])
     index = index_of(folder / f"{0:020d}.arrow")
@@ -243,7 +243,7 @@ def test_a_sealed_segment_is_read_whole_though_its_index_is_short(tmp_path: Path
         assert read(folder) == (rows_of(written), [])
 
 
-def test_a_segment_that_was_given_up_is_read_whole_though_its_index_is_short(tmp_path: Path) -> None:
+def test_an_abandoned_segment_with_a_short_index_is_read_completely(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     written = write_segment(folder, 0, 4, sealed=False)
     index = index_of(folder / f"{0:020d}.arrow")
@@ -256,7 +256,7 @@ def test_a_segment_that_was_given_up_is_read_whole_though_its_index_is_short(tmp
     )
 
 
-def test_unsynced_rows_may_be_gone_while_the_index_has_them(tmp_path: Path) -> None:
+def test_unsynced_rows_may_be_lost_although_the_index_has_them(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     path = folder / f"{0:020d}.arrow"
     written = write_segment(folder, 0, 4, sealed=False, synced=False)
@@ -303,7 +303,7 @@ def test_rows_written_during_a_read_are_seen(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_decoded_batches_are_let_go_when_no_one_reads() -> None:
+def test_cached_batches_are_released_when_no_reader_uses_them() -> None:
     decoded = BatchCache()
     batch = pa.RecordBatch.from_pydict({"a": [1]})
     decoded.put("s", 1, batch)
@@ -325,7 +325,7 @@ def test_a_segment_without_its_index_is_read(tmp_path: Path) -> None:
     assert segment.end() == written[-1].column(0)[-1].as_py() + 1
 
 
-def test_of_a_large_log_only_the_end_is_read_when_it_is_opened(folder: Path) -> None:
+def test_opening_a_large_log_reads_only_its_end(folder: Path) -> None:
     """Sealed segments of a GiB each, and the start of the last, hold zeros only: a start skips them."""
     machine = Machine(folder, [StreamOptions(segment_bytes=6_000)], files=lambda _: OpenFiles())
     client = machine.core.connect("c")

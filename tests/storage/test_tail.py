@@ -195,7 +195,7 @@ def test_a_tail_that_a_crash_leaves_is_folded(folder: Path, sync: bool, batches:
     writer.close()
 
 
-def test_rows_of_an_earlier_round_are_not_taken_for_new_ones(folder: Path) -> None:
+def test_rows_of_an_earlier_round_are_not_read_as_new(folder: Path) -> None:
     writer = SegmentWriter(FILES, folder, 0)
     write_rows(writer, 9)
     writer.fold()
@@ -256,7 +256,7 @@ def test_a_record_that_was_never_finished_is_dropped(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_damaged_record_is_reported_and_costs_its_messages_alone(folder: Path, number: int) -> None:
+def test_a_damaged_record_is_reported_and_loses_only_its_messages(folder: Path, number: int) -> None:
     writer = SegmentWriter(FILES, folder, 0)
     write_rows(writer, 4)
     copy = crash(folder)
@@ -299,7 +299,7 @@ def test_every_flipped_bit_of_a_tail_is_reported_or_changes_nothing(folder: Path
     writer.close()
 
 
-def test_a_refused_record_does_not_come_back(folder: Path) -> None:
+def test_a_refused_record_is_never_read(folder: Path) -> None:
     class Failing(type(FILES)):  # type: ignore[misc]
         fails = False
 
@@ -337,7 +337,7 @@ def test_the_tail_of_an_abandoned_segment_goes_to_parquet_with_it(folder: Path) 
     assert read(folder) == topics(5)
 
 
-def test_a_tail_that_someone_removes_costs_nothing(folder: Path) -> None:
+def test_a_removed_tail_loses_nothing(folder: Path) -> None:
     writer = SegmentWriter(FILES, folder, 0)
     write_rows(writer, 3)
     tail_of(writer.path).unlink()
@@ -350,7 +350,7 @@ def test_a_tail_that_someone_removes_costs_nothing(folder: Path) -> None:
     writer.close()
 
 
-def test_the_size_of_a_segment_counts_the_rows_and_not_the_room(folder: Path) -> None:
+def test_the_size_of_a_segment_excludes_preallocated_space(folder: Path) -> None:
     writer = SegmentWriter(FILES, folder, 0)
     before = size_of(writer.path)
     write_rows(writer, 1)

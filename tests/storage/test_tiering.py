@@ -83,7 +83,7 @@ def test_any_parquet_library_reads_it(tmp_path: Path, compression: str) -> None:
 
 
 @pytest.mark.parametrize("little", [64 * 1024, 0], ids=["once each", "once a message"])
-def test_texts_are_read_in_either_way(
+def test_texts_are_read_with_and_without_dictionaries(
     tmp_path: Path, little: int, monkeypatch: pytest.MonkeyPatch, small_row_groups: None
 ) -> None:
     """Topics and clients, some of which are not there; as a reader of a few columns wants them, too."""
@@ -111,7 +111,7 @@ def test_row_groups_have_statistics(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(1, 40), max_size=40), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_row_groups_have_their_size_and_no_gaps(counts: list[int], gaps: bool) -> None:
+def test_row_groups_have_the_configured_size_and_no_gaps(counts: list[int], gaps: bool) -> None:
     offset, batches = 0, []
     for number, count in enumerate(counts):
         offset += 3 * (number % 7 == 5)
@@ -154,9 +154,7 @@ def test_reading_parquet_begins_and_stops_at_any_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_row_groups")
-def test_a_reader_of_little_pieces_decodes_a_row_group_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_reads_decode_a_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "s"
     rows = rows_of(write_segments(folder, [20]))
     convert(folder)
@@ -186,7 +184,7 @@ def test_the_cache_of_row_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert [number for number in range(5) if kept.get("a", number) is not None] == [0, 3, 4]
 
 
-def test_the_files_are_safe_before_the_old_one_goes(tmp_path: Path) -> None:
+def test_new_files_are_durable_before_the_old_one_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     write_segments(folder, [5])
     done: list[tuple[str, str]] = []
@@ -227,7 +225,7 @@ def test_the_files_are_safe_before_the_old_one_goes(tmp_path: Path) -> None:
     ]
 
 
-def test_an_empty_segment_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_empty_segment_is_not_converted(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     write_segment(folder, 7, 0)
     path = folder / f"{7:020d}.arrow"
@@ -313,7 +311,7 @@ def test_a_damaged_segment_is_not_merged(tmp_path: Path) -> None:
 # Merging
 
 
-def test_merged_segments_are_one(tmp_path: Path) -> None:
+def test_merged_segments_become_one_file(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     rows = rows_of(write_segments(folder, [3, 1, 4, 1, 5], last_sealed=False))
     convert(folder, *(each.name for each in sorted(folder.glob("*.arrow"))[:-1]))
@@ -338,7 +336,7 @@ def test_merged_segments_are_merged_again(tmp_path: Path) -> None:
     assert [each.path.name for each in segments(folder)] == [f"{0:020d}-{len(rows):020d}.parquet"]
 
 
-def test_of_files_with_the_same_messages_one_counts() -> None:
+def test_of_files_with_the_same_messages_one_is_read() -> None:
     names = [
         f"{0:020d}.parquet",
         f"{0:020d}.arrow",
@@ -396,7 +394,7 @@ def test_neighbours_are_chosen_by_time(tmp_path: Path) -> None:
     assert len(tiering.mergeable(found, 10**9, span / 2, eager=True)) == 2
 
 
-def test_arrow_segments_part_neighbours(tmp_path: Path) -> None:
+def test_parquet_segments_are_not_merged_across_an_arrow_segment(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     write_segments(folder, [2] * 5)
     names = [each.name for each in sorted(folder.glob("*.arrow"))]
@@ -405,7 +403,7 @@ def test_arrow_segments_part_neighbours(tmp_path: Path) -> None:
     assert [len(run) for run in runs] == [2, 2]
 
 
-def test_no_message_is_rewritten_often(tmp_path: Path) -> None:
+def test_messages_are_rewritten_a_logarithmic_number_of_times(tmp_path: Path) -> None:
     """Of 128 small segments, one after the other, each message is rewritten seven times, not sixty."""
     sizes: list[int] = []
     rewritten = 0
@@ -442,7 +440,7 @@ def _convert_and_merge(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_convert, _convert_and_merge])
-def test_a_reader_in_the_middle_notices_nothing(tmp_path: Path, change: Change) -> None:
+def test_a_conversion_does_not_disturb_a_reader(tmp_path: Path, change: Change) -> None:
     original = tmp_path / "original"
     rows = rows_of(write_segments(original, [3, 2, 3, 2], last_sealed=False))
     for pieces in range(11):
@@ -454,9 +452,7 @@ def test_a_reader_in_the_middle_notices_nothing(tmp_path: Path, change: Change) 
         assert rows_of([*found, *reading]) == rows
 
 
-def test_a_reader_of_parquet_in_the_middle_notices_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_does_not_disturb_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 20)
     original = tmp_path / "original"
     rows = rows_of(write_segments(original, [6, 6, 6]))
@@ -470,7 +466,7 @@ def test_a_reader_of_parquet_in_the_middle_notices_nothing(
         assert rows_of([*found, *reading]) == rows
 
 
-def test_a_list_of_names_that_was_made_meanwhile_is_not_believed(
+def test_a_listing_made_during_a_change_is_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old name is gone when the list gets there, and where the new one is now it has already been."""
@@ -490,7 +486,7 @@ def test_a_list_of_names_that_was_made_meanwhile_is_not_believed(
     assert read(folder) == (rows, [])
 
 
-def test_the_end_is_found_though_the_segment_becomes_parquet_meanwhile(
+def test_the_end_is_found_while_the_segment_is_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of(write_segments(tmp_path, [3]))
@@ -506,7 +502,7 @@ def test_the_end_is_found_though_the_segment_becomes_parquet_meanwhile(
     assert reader.end == len(rows)
 
 
-def test_of_a_stream_that_is_no_more_no_end_is_looked_for(tmp_path: Path) -> None:
+def test_looking_for_the_end_of_a_removed_stream_terminates(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     write_segments(folder, [3])
     reader = StreamReader(folder)
@@ -517,7 +513,7 @@ def test_of_a_stream_that_is_no_more_no_end_is_looked_for(tmp_path: Path) -> Non
         reader.offset_at(0)
 
 
-def test_many_readers_notice_nothing(tmp_path: Path) -> None:
+def test_conversions_and_merges_do_not_disturb_many_readers(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     expected = [row["offset"] for row in rows_of(write_segments(folder, [1] * 60, last_sealed=False))]
     finished = threading.Event()
@@ -597,7 +593,7 @@ def test_a_crash_anywhere_in_a_conversion_loses_nothing(tmp_path: Path, damaged:
     assert steps > 15
 
 
-def test_a_crash_anywhere_in_a_merge_loses_nothing_and_shows_nothing_twice(tmp_path: Path) -> None:
+def test_a_crash_anywhere_in_a_merge_neither_loses_nor_duplicates_messages(tmp_path: Path) -> None:
     original = tmp_path / "original"
     rows = rows_of(write_segments(original, [3, 2, 3, 1], last_sealed=False))
     convert(original, *(each.name for each in sorted(original.glob("*.arrow"))[:-1]))
@@ -620,7 +616,7 @@ def test_a_crash_anywhere_in_a_merge_loses_nothing_and_shows_nothing_twice(tmp_p
     assert steps > 20
 
 
-def test_tidying_takes_nothing_that_counts(tmp_path: Path) -> None:
+def test_tidying_removes_no_file_in_use(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     write_segments(folder, [3, 2, 3, 1], last_sealed=False)
     convert(folder, f"{0:020d}.arrow")
@@ -632,14 +628,14 @@ def test_tidying_takes_nothing_that_counts(tmp_path: Path) -> None:
     assert sorted(folder.iterdir()) == sorted([*before, folder / "other"])
 
 
-def test_tidying_takes_an_empty_segment_only_if_it_is_there_as_parquet(tmp_path: Path) -> None:
+def test_tidying_removes_an_empty_segment_only_if_its_parquet_file_exists(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     write_segment(folder, 0, 0, sealed=False)
     tiering.tidy(FILES, folder, no_damage)
     assert isinstance(StreamReader(folder).segments()[0], ArrowSegment)
 
 
-def test_a_segment_is_removed_with_all_that_belongs_to_it(tmp_path: Path) -> None:
+def test_a_segment_is_removed_with_the_files_beside_it(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     write_segments(folder, [3, 2])
     convert(folder, f"{0:020d}.arrow")

@@ -62,7 +62,7 @@ def of_batches(*numbers: int) -> list[int]:
     return [number * COUNT + at for number in numbers for at in range(COUNT)]
 
 
-def test_only_batches_with_a_topic_that_is_asked_for_are_decoded(
+def test_only_batches_with_a_requested_topic_are_decoded(
     log: LogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[int] = []
@@ -91,7 +91,7 @@ def test_only_batches_with_a_topic_that_is_asked_for_are_decoded(
         assert read == [(number, ["offset", "payload"]) for number in range(4)]
 
 
-def test_row_groups_are_not_read_if_the_footer_tells_that_no_one_asks_for_them(log: LogFolder) -> None:
+def test_row_groups_without_requested_topics_are_not_read(log: LogFolder) -> None:
     (path,) = (log.data / "streams" / "default").glob("*.parquet")
     data = bytearray(path.read_bytes())
     data[8:200] = bytes(192)  # of the row group of home/kitchen
@@ -129,7 +129,7 @@ def test_skipped_messages_may_be_removed(log: LogFolder, monkeypatch: pytest.Mon
     assert list(read) == []
 
 
-def test_where_a_query_that_finds_nothing_goes_on(log: LogFolder) -> None:
+def test_a_query_without_matches_reports_where_to_continue(log: LogFolder) -> None:
     write(log.data / "streams" / "default", 8 * COUNT, ["other"] * 3, sealed=False)
     assert [after for _, after in log.pieces(Query(topics=("zoo",)))] == [11 * COUNT]
 

@@ -49,7 +49,7 @@ def test_intact_files_are_not_reported(data: Path) -> None:
     assert seen == [(sum(sizes[: number + 1]), sum(sizes)) for number in range(6)]
 
 
-def test_one_stream_only(data: Path) -> None:
+def test_a_single_stream_can_be_verified(data: Path) -> None:
     flip(segment(data, "a", 0), 50)
     assert verify(data, "b") == []
     assert [damage.stream for damage in verify(data, "a")] == ["a"]
@@ -67,7 +67,7 @@ def test_a_stream_without_messages_has_no_damage(data: Path) -> None:
     assert verify(data, "empty") == []
 
 
-def test_damage_says_stream_file_and_offsets(data: Path) -> None:
+def test_damage_names_stream_file_and_offsets(data: Path) -> None:
     path = segment(data, "b", 1)
     one = read_index(index_of(path))[0][1]
     flip(path, int(one["position"]) + 400)
@@ -220,7 +220,7 @@ def test_the_state_is_checked(data: Path) -> None:
     assert verify(data, "a") == []
 
 
-def test_a_state_that_is_no_database_is_reported(data: Path) -> None:
+def test_a_state_that_is_not_a_database_is_reported(data: Path) -> None:
     (data / "state.sqlite").write_bytes(b"rubbish" * 1_000)
     assert [str(each) for each in verify(data)] == ["state.sqlite: file is not a database"]
 
@@ -234,7 +234,7 @@ def test_bytes_of_the_state_are_counted(crashed: Path) -> None:
     assert {total for _, total in seen} == {sum(sizes)}
 
 
-def test_a_state_whose_broker_was_killed_is_whole_and_left_alone(crashed: Path) -> None:
+def test_the_state_of_a_killed_broker_is_intact_and_not_changed(crashed: Path) -> None:
     before = contents(crashed)
     assert "state.sqlite-shm" in before
     assert verify(crashed) == []
@@ -263,7 +263,7 @@ def test_a_damaged_row_in_the_write_ahead_log_is_reported(data: Path) -> None:
     state.close()
 
 
-def test_a_transaction_that_failed_is_no_damage(data: Path) -> None:
+def test_a_failed_transaction_is_not_damage(data: Path) -> None:
     """Its frames stay where they are, until others are written over some of them."""
     state = fill_state(data / "state.sqlite", 2)
     database = state._database

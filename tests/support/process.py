@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from tests.support.forking import ForkedProcess, fork_server
+
 START_TIME = 120.0
 """Seconds that a broker has to say that it is ready."""
 STOP_TIME = 10.0
@@ -32,14 +34,18 @@ class BrokerProcess:
         inherited = os.environ.get("PYTHONPATH", "")
         folders = [one for one in (str(cwd or ""), inherited) if one]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-        self.process = subprocess.Popen(
-            [*before, sys.executable, "-m", "pyrite", "serve", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-            env=environment,
-        )
+        self.process: subprocess.Popen[str] | ForkedProcess
+        if not before and sys.platform == "linux" and fork_server().can_start(environment):
+            self.process = fork_server().start(["serve", *arguments], cwd, environment)
+        else:
+            self.process = subprocess.Popen(
+                [*before, sys.executable, "-m", "pyrite", "serve", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=cwd,
+                env=environment,
+            )
         self.urls: list[str] = []
         self.found: list[str] = []
         """What the broker said of its data folder: a line for each stream, and for each damage."""

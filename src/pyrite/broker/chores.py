@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyrite.broker.access import UNSPECIFIED
@@ -18,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_TURN = TURN / 4
 """Seconds of work that are done at once: several chores may begin in one turn of a client."""
-STEPS_PER_CLOCK = 16
-"""Steps between two looks at the clock."""
 
 
 class Chores:
@@ -54,10 +51,10 @@ class Chores:
         try:
             while chores:
                 chore = chores.popleft()
-                if sum(1 for _ in islice(chore, STEPS_PER_CLOCK)) == STEPS_PER_CLOCK:
-                    chores.appendleft(chore)
-                if chores and broker.clock() > until:
-                    return
+                for _ in chore:
+                    if broker.clock() > until:
+                        chores.appendleft(chore)
+                        return
         except BaseException:
             self.then = None
             raise

@@ -43,6 +43,8 @@ DELIVERY = 20
 """Cost of a delivery, besides that of its messages."""
 SINGLE = 20
 """Cost of a message that may have to be delivered by itself; that of other messages is 1."""
+IDENTIFIERS_PER_COST = 4
+"""Subscription identifiers of a delivery that add 1 to its cost."""
 BYTES_PER_COST = 8 * 1024
 """Bytes of a batch that add 1 to the cost of a delivery: each receiver may be sent a copy."""
 MAX_DIRECT_COST = 1_000
@@ -64,16 +66,45 @@ MAX_DIRTY = 256
 def cost_of(batch: Batch, route: Route) -> int:
     """Return the cost of delivering a batch to one receiver on a route."""
     message = SINGLE if batch.mixed or route.groups else 1
-    return DELIVERY + batch.count * message + len(batch.data) // BYTES_PER_COST
+    cost = DELIVERY + batch.count * message + len(batch.data) // BYTES_PER_COST
+    if route.identifiers:
+        cost += (batch.count if batch.mixed else 1) * route.identifiers // IDENTIFIERS_PER_COST
+    return cost
+
+
+class Present:
+    """The targets of a route that are connected, and those that keep the latest value."""
+
+    __slots__ = ("as_of", "targets")
+
+    def __init__(self, as_of: int) -> None:
+        self.as_of = as_of
+        self.targets: list[Subscription] = []
+
+    def includes(self, target: Subscription) -> bool:
+        """Return whether a target is among them; note it down if so."""
+        if target.session.link is None and not target.latest:
+            return False
+        self.targets.append(target)
+        return True
 
 
 class FanOut:
     """The delivery of one batch: first to the subscribers on its route, then to the shared groups."""
 
-    __slots__ = ("ahead", "batch", "cost", "groups", "route", "targets", "targets_left")
+    __slots__ = ("ahead", "batch", "cost", "groups", "present", "route", "targets", "targets_left")
 
-    def __init__(self, batch: Batch, route: Route, targets: tuple[Subscription, ...], cost: int) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        route: Route,
+        targets: tuple[Subscription, ...],
+        cost: int,
+        present: Present | None,
+    ) -> None:
         self.batch = batch
+        self.present = present
+        """Finds the targets that are connected on the way; None if they are known, or all get the batch."""
         self.route = route
         self.targets = targets
         """The route's targets that get the batch, in the same order."""
@@ -129,11 +160,16 @@ class FanOuts:
 
         `begins`: work on it at once if it is the only one.
         """
-        targets = route.targets
+        targets, present = route.targets, None
+        presence = self._broker.sessions.presence
         if len(targets) > MIN_FILTERED_TARGETS and batch.stream is not None:
-            targets = route.present(self._broker.sessions.presence)  # the others read it from the log
+            known = route.present(presence)  # the others read it from the log
+            if known is None:
+                present = Present(presence)
+            else:
+                targets = known
         cost = cost_of(batch, route)
-        fan_out = FanOut(batch, route, targets, cost)
+        fan_out = FanOut(batch, route, targets, cost, present)
         if cost * (len(targets) + len(route.groups)) <= MAX_DIRECT_COST:
             if not self.queue:
                 self._deliver(fan_out, None)
@@ -164,12 +200,14 @@ class FanOuts:
         """Deliver until a time, or to all receivers; return whether it is done. HOT."""
         clock, broker = self._broker.clock, self._broker
         batch, ahead, left = fan_out.batch, fan_out.ahead, fan_out.targets_left
-        qos, origin = batch.qos, batch.origin
+        qos, origin, present = batch.qos, batch.origin, fan_out.present
         step = fan_out.route.receivers if until is None else max(1, COST_PER_CLOCK // fan_out.cost)
         while True:
             try:
                 for target in islice(left, step):
                     session = target.session
+                    if present is not None and not present.includes(target):
+                        continue
                     if ahead and session in ahead:
                         continue
                     if target.no_local and session.client_id == origin:
@@ -186,6 +224,8 @@ class FanOuts:
             except Exception:  # a defect with one receiver must not keep the batch from the others
                 broker.publishing.log_error(batch)
             if not length_hint(left) and not length_hint(fan_out.groups):
+                if present is not None and present.as_of == broker.sessions.presence:
+                    fan_out.route.set_present(present.as_of, present.targets)
                 return True
             if until is not None and clock() > until:
                 return False
@@ -198,6 +238,8 @@ class FanOuts:
         broker, batch = self._broker, fan_out.batch
         until = broker.clock() + FIRST_SLICE_SECONDS
         for target in fan_out.targets_left:
+            if fan_out.present is not None and not fan_out.present.includes(target):
+                continue
             self.settle(target.session)
             self._deliver_one(batch, target)
             if broker.clock() > until:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 ROUNDS_BEFORE_INLINE = 8
-BATCHES_PER_CLOCK = 16
-"""Batches taken between two readings of the clock."""
 MAX_INLINE_BACKLOG = 1_000
 """After so many rounds of reading, a backlog below this many messages is read in the broker's thread."""
 RETRY_INTERVAL = 0.1
@@ -79,7 +77,7 @@ class Follower:
             while not self._stopped and not self._reading and self.has_room():
                 if self._waiting:
                     count += 1
-                    if count % BATCHES_PER_CLOCK == 0 and clock() > until:
+                    if count > 1 and clock() > until:
                         self._read_on_later()
                         return
                     self._take_one()
@@ -400,7 +398,7 @@ class GroupReader(Follower):
         until, count = clock() + TURN if group.returned else 0.0, 0
         while group.returned and self.has_room():
             count += 1
-            if count % BATCHES_PER_CLOCK == 0 and clock() > until:
+            if count > 1 and clock() > until:
                 self._read_on_later()
                 return
             batch = group.returned[0]

@@ -156,6 +156,8 @@ class Journal(ABC):
 
     lasting: bool
     """Whether anything outlives the process."""
+    deals_to_groups = True
+    """Whether shared subscriptions work: each message goes to one member, wherever the members are."""
     streams: Sequence[Stream] = ()
     state: StateChanges
 

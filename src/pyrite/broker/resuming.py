@@ -6,6 +6,7 @@ Of a session that was away, only the place of such messages in the log is known:
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -63,19 +64,19 @@ class Resume:
         self._found.update({(stream, offset): batch for offset, batch in batches.items()})
         if self._left or session.link is not self._link or session.inflight is not inflight:
             return
-        self._put_in_place(inflight)
         try:
-            self._send()
+            session.do(self._put_in_place(inflight), then=self._send)
         except Exception:  # raised by an access plug-in; nothing is sent unchecked, nor forgotten
             logger.exception("internal error in the access plug-in")
             assert self._link is not None
             self._link.ended(UNSPECIFIED)
 
-    def _put_in_place(self, inflight: InFlight) -> None:
+    def _put_in_place(self, inflight: InFlight) -> Iterator[None]:
         session = self._session
         for message_id, flight in list(inflight.flights.items()):
             if not flight.batch.absent:
                 continue
+            yield
             assert flight.batch.stream is not None
             batch = self._found.get((flight.batch.stream, flight.batch.offset + flight.index(message_id)))
             if batch is None:  # the log does not hold it any longer

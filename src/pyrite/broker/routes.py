@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from pyrite.topics.tree import TopicTree
@@ -20,10 +21,16 @@ MAX_PROMPT_RECEIVERS = 16
 """Receivers above which a delivery may take too long to be made at once."""
 GROUP_DELIVERIES = 32
 """Deliveries that a shared subscription counts as: each message of a batch may go to a different member."""
+IDENTIFIERS_PER_DELIVERY = 32
+"""Subscription identifiers sent with a message that take as long as a delivery."""
 MAX_CACHED_ROUTES = 100_000
+MAX_CACHED_RECEIVERS = 1_000_000
+"""Subscriptions and groups of all cached routes together: a route takes some 40 bytes for each."""
 MAX_COVERED_ROUTES = 16_384
 """Cached routes from which a topic is not cached if the route of its prefix is known."""
 MAX_PREFIXES = 4_096
+MAX_PREFIX_RECEIVERS = 256
+"""Subscriptions and groups of a route that is kept for a prefix."""
 MAX_PREFIX_LEVELS = 3
 MIN_CACHED_ROUTES = 64
 """Routes that are not forgotten to save memory."""
@@ -49,6 +56,7 @@ class Route:
         "cost",
         "groups",
         "has_no_local",
+        "identifiers",
         "is_costly",
         "is_wide",
         "key",
@@ -64,6 +72,7 @@ class Route:
         groups: tuple[SharedGroup, ...],
         stream: Stream | None,
         key: RouteKey = (),
+        identifiers: int = 0,
     ) -> None:
         self.key = key
         self.topics = 0
@@ -75,23 +84,28 @@ class Route:
         self.receivers = len(targets) + len(groups)
         self.is_costly = self.receivers > MAX_CHEAP_RECEIVERS
         self.is_wide = self.receivers > MAX_PROMPT_RECEIVERS
-        self.has_no_local = any(one.no_local for one in targets)
+        self.has_no_local = any(map(attrgetter("no_local"), targets))
         """Whether delivering a message depends on its publisher."""
-        self.cost = 1 + len(targets) + GROUP_DELIVERIES * len(groups)
+        self.identifiers = identifiers
+        self.cost = (
+            1 + len(targets) + GROUP_DELIVERIES * len(groups) + identifiers // IDENTIFIERS_PER_DELIVERY
+        )
         """The deliveries that a message counts as."""
         self._present = targets
         self._as_of = -1
         self._places: dict[Session | SharedGroup, int] | None = None
 
-    def present(self, as_of: int) -> tuple[Subscription, ...]:
-        """Return the targets that will not read a message from the log.
+    def present(self, as_of: int) -> tuple[Subscription, ...] | None:
+        """Return the targets that will not read a message from the log, if they are known.
 
-        They are found again when `as_of` changes, as it does when clients connect or disconnect.
+        They have to be found again when `as_of` changes, as it does when clients connect or disconnect.
         """
-        if self._as_of != as_of:
-            self._as_of = as_of
-            self._present = tuple([one for one in self.targets if one.session.link is not None or one.latest])
-        return self._present
+        return self._present if self._as_of == as_of else None
+
+    def set_present(self, as_of: int, targets: list[Subscription]) -> None:
+        """Note the targets that `present` returns."""
+        self._as_of = as_of
+        self._present = tuple(targets)
 
     @property
     def places(self) -> dict[Session | SharedGroup, int]:
@@ -105,7 +119,7 @@ class Route:
 class RouteCache:
     """Routes by topic, until a subscription that may match the topic changes."""
 
-    __slots__ = ("_tree", "forgotten", "prefixes", "routes", "shared")
+    __slots__ = ("_receivers", "_tree", "forgotten", "prefixes", "routes", "shared")
 
     def __init__(self) -> None:
         self._tree: TopicTree[Route] = TopicTree()
@@ -115,6 +129,8 @@ class RouteCache:
         """The cached routes, for look-ups on the hot path."""
         self.shared: dict[RouteKey, Route] = {}
         """The routes that topics share, as long as a topic is cached."""
+        self._receivers = 0
+        """Subscriptions and groups in the keys of these routes."""
         self.forgotten: list[Iterator[None]] = []
         """Steps that free a cache that was forgotten as a whole, for the broker to do in turns."""
 
@@ -125,8 +141,11 @@ class RouteCache:
                 self.forget_oldest()
             self._tree[topic] = route
             route.topics += 1
-            if route.key:
+            if route.key and route.topics == 1:
                 self.shared[route.key] = route
+                self._receivers += len(route.key)
+                while self._receivers > MAX_CACHED_RECEIVERS and len(self.routes) > 1:
+                    self.forget_oldest(but=len(self.routes) // 2)
 
     def prefix_of(self, topic: bytes) -> bytes | None:
         """Return the prefix below which all topics with as many levels have one route, if known."""
@@ -147,6 +166,8 @@ class RouteCache:
 
     def add_prefix(self, slashes: int, prefix: bytes, route: Route | None) -> None:
         """Remember that all topics with so many slashes below a prefix have a route, or have several."""
+        if route is not None and len(route.key) > MAX_PREFIX_RECEIVERS:
+            return
         if len(self.prefixes) >= MAX_PREFIXES:
             self.prefixes = {}
         self.prefixes[slashes, prefix] = route
@@ -157,6 +178,7 @@ class RouteCache:
             route.topics -= 1
             if not route.topics and self.shared.get(route.key) is route:
                 del self.shared[route.key]
+                self._receivers -= len(route.key)
 
     def forget_oldest(self, but: int = MIN_CACHED_ROUTES) -> int:
         """Make room for other routes, or free memory, but keep some routes; return how many were forgotten.
@@ -178,6 +200,7 @@ class RouteCache:
             self._tree = TopicTree()
             self.routes = self._tree.values
             self.shared = {}
+            self._receivers = 0
             return
         for topic in found:
             if topic is not None:

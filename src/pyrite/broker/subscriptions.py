@@ -6,7 +6,10 @@ changes, so routing costs one dictionary look-up, however many filters there are
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pyrite.broker.routes import (
@@ -89,24 +92,42 @@ class Subscription:
         since, stream = self.since, batch.stream
         return since is None or stream is None or batch.offset >= since.get(stream, 0)
 
-    def merged_with(self, other: Subscription) -> Subscription:
-        """Combine two overlapping subscriptions of one session: one copy, the higher QoS [MQTT-3.3.4-2]."""
-        merged = Subscription(
-            self.session,
-            self.topic_filter,
-            max(self.qos, other.qos),
-            self.no_local or other.no_local,
-            self.retain_as_published or other.retain_as_published,
-            0,
-            self.identifiers + other.identifiers,  # [MQTT-3.3.4-3]
-        )
-        if merged.no_local:
-            own = self.own if self.no_local else self
-            others_own = other.own if other.no_local else other
-            merged.own = own.merged_with(others_own) if own and others_own else own or others_own
-        merged.lossless = self.lossless or other.lossless
-        merged.latest = self.latest or other.latest
-        return merged
+
+_QOS, _IDENTIFIERS = attrgetter("qos"), attrgetter("identifiers")
+_NO_LOCAL, _AS_PUBLISHED = attrgetter("no_local"), attrgetter("retain_as_published")
+_LOSSLESS, _LATEST = attrgetter("lossless"), attrgetter("latest")
+
+
+def combine(overlapping: list[Subscription]) -> Subscription:
+    """Combine overlapping subscriptions of one session: one copy, the highest QoS [MQTT-3.3.4-2]."""
+    first = overlapping[0]
+    if len(overlapping) == 1:
+        return first
+    merged = Subscription(
+        first.session,
+        first.topic_filter,
+        max(map(_QOS, overlapping)),
+        any(map(_NO_LOCAL, overlapping)),
+        any(map(_AS_PUBLISHED, overlapping)),
+        0,
+        tuple(chain.from_iterable(map(_IDENTIFIERS, overlapping))),  # [MQTT-3.3.4-3]
+    )
+    if merged.no_local:
+        own = [one for one in overlapping if not one.no_local]
+        merged.own = combine(own) if own else None
+    merged.lossless = any(map(_LOSSLESS, overlapping))
+    merged.latest = any(map(_LATEST, overlapping))
+    return merged
+
+
+def _one_per_session(subscriptions: list[Subscription]) -> tuple[Subscription, ...]:
+    """Combine the subscriptions of each session."""
+    if len({one.session for one in subscriptions}) == len(subscriptions):
+        return tuple(subscriptions)
+    by_session: dict[Session, list[Subscription]] = defaultdict(list)
+    for one in subscriptions:
+        by_session[one.session].append(one)
+    return tuple(map(combine, by_session.values()))
 
 
 def _no_stream(topic: bytes) -> Stream | None:
@@ -356,12 +377,11 @@ class SubscriptionTree:
         key = (*subscriptions, *groups, stream)
         route = self.cache.shared.get(key)
         if route is None:
-            targets: dict[Session, Subscription] = {}
-            for subscription in subscriptions:
-                other = targets.get(subscription.session)
-                merged = subscription if other is None else other.merged_with(subscription)
-                targets[subscription.session] = merged
-            route = Route(tuple(targets.values()), tuple(groups), stream, key)
+            targets = _one_per_session(subscriptions)
+            identifiers = 0  # that of a subscription which is not combined takes no time
+            if len(targets) < len(subscriptions):
+                identifiers = sum(map(len, map(_IDENTIFIERS, targets)))
+            route = Route(targets, tuple(groups), stream, key, identifiers)
         return route
 
     def _matching(self, topic: bytes) -> list[_Node]:

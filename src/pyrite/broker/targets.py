@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyrite.broker.message import Batch
-from pyrite.broker.subscriptions import Subscription
+from pyrite.broker.subscriptions import Subscription, combine
 from pyrite.topics.filters import matches
 
 if TYPE_CHECKING:
@@ -41,10 +41,12 @@ def shared_target(session: Session, batch: Batch) -> Subscription | None:
 
 def target_for(session: Session, batch: Batch) -> Subscription | None:
     """Return the session's subscriptions to a batch from the log, merged into one; None without any."""
-    target: Subscription | None = None
-    for subscription in _matching(session, batch.topic):
-        if subscription.group is None and subscription.replay is None and subscription.wants(batch):
-            target = subscription if target is None else target.merged_with(subscription)
+    matching = [
+        one
+        for one in _matching(session, batch.topic)
+        if one.group is None and one.replay is None and one.wants(batch)
+    ]
+    target = combine(matching) if matching else None
     if target is not None and target.no_local and batch.origin == session.client_id:
         return target.own  # [MQTT-3.8.3-3]
     return target

@@ -123,8 +123,6 @@ class Applying:
             if whole is not None:
                 self._apply(sequence, envelope, whole, journal.outbound.applied() if is_own else None)
                 journal.made_room()
-        elif is_own and envelope.number > ledger.authors[journal.node].last:
-            journal.outbound.suspect()
         journal.outbound.passed(sequence)
 
     # Groups

@@ -55,6 +55,7 @@ class ClusterJournal(DiskJournal):
     """Keeps on disk what the order of all nodes leads to."""
 
     lost_are_written_again = True
+    deals_to_groups = False
 
     def __init__(
         self, folder: DataFolder, options: Sequence[StreamOptions], node: str, cluster: str, **parts: Any
@@ -364,6 +365,8 @@ class ClusterJournal(DiskJournal):
         rows: list[list[Any]] = []
         epochs: dict[str, int] = {}
         for change in self.state.take(self._unsent_ids()):
+            if change[0] not in CODES:
+                continue  # of a shared subscription that was made before the node joined
             key = owner_of(change)
             if key is not None:
                 epoch = self.ownership.epoch(*key)

@@ -174,12 +174,8 @@ class Outbound:
         if self.in_flight and not self._is_suspect:
             missing = self.in_flight[0].parts[-1]
             if 0 < missing.sequence <= sequence:
-                self.suspect()
-
-    def suspect(self) -> None:
-        """Append again what is in flight, as soon as the engine has said what became of it."""
-        self._is_suspect = True
-        self._append_again_if_due()
+                self._is_suspect = True
+                self._append_again_if_due()
 
     def _append_again_if_due(self) -> None:
         parts = [part for group in self.in_flight for part in group.parts]

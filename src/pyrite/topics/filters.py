@@ -13,7 +13,7 @@ SHARE_PREFIX = b"$share/"
 MAX_TOPIC = 65_535
 """Maximum bytes of a topic or filter [MQTT-4.7.3-3]."""
 MAX_LEVELS = MAX_TOPIC + 1
-"""Levels of the longest filter, where no limit of a broker applies."""
+"""Maximum levels of a filter where no limit of a broker applies."""
 _LAST = b"\xff"
 """Sorts after all UTF-8."""
 
@@ -25,32 +25,32 @@ class InvalidTopic(PyriteError):
 def check_topic(topic: bytes, max_levels: int = MAX_LEVELS) -> None:
     """Raise InvalidTopic unless `topic`, which is UTF-8, is a valid topic name."""
     if not topic:
-        raise InvalidTopic("a topic name has at least one character")  # [MQTT-4.7.3-1]
+        raise InvalidTopic("a topic name must not be empty")  # [MQTT-4.7.3-1]
     if len(topic) > MAX_TOPIC:
         raise InvalidTopic(f"a topic has at most {MAX_TOPIC} bytes")
     if b"+" in topic or b"#" in topic:
-        raise InvalidTopic("a topic name holds no wildcard")  # [MQTT-3.3.2-2]
+        raise InvalidTopic("a topic name must not contain wildcards")  # [MQTT-3.3.2-2]
     if b"\0" in topic:
-        raise InvalidTopic("a topic name holds no null character")  # [MQTT-4.7.3-2]
+        raise InvalidTopic("a topic name must not contain a null character")  # [MQTT-4.7.3-2]
     if topic.count(b"/") >= max_levels:
-        raise InvalidTopic(f"a topic has at most {max_levels} levels here")
+        raise InvalidTopic(f"a topic has at most {max_levels} levels")
 
 
 def check_filter(topic_filter: bytes, max_levels: int = MAX_LEVELS) -> None:
     """Raise InvalidTopic unless `topic_filter` is a valid filter, without $share/GROUP/."""
     if not topic_filter:
-        raise InvalidTopic("a topic filter has at least one character")  # [MQTT-4.7.3-1]
+        raise InvalidTopic("a topic filter must not be empty")  # [MQTT-4.7.3-1]
     if len(topic_filter) > MAX_TOPIC:
         raise InvalidTopic(f"a topic filter has at most {MAX_TOPIC} bytes")
     if b"\0" in topic_filter:
-        raise InvalidTopic("a topic filter holds no null character")  # [MQTT-4.7.3-2]
+        raise InvalidTopic("a topic filter must not contain a null character")  # [MQTT-4.7.3-2]
     levels = topic_filter.split(b"/")
     if len(levels) > max_levels:
-        raise InvalidTopic(f"a topic filter has at most {max_levels} levels here")
+        raise InvalidTopic(f"a topic filter has at most {max_levels} levels")
     if topic_filter.count(b"#") != (levels[-1] == b"#"):
-        raise InvalidTopic("'#' stands alone, in the last level")  # [MQTT-4.7.1-1]
+        raise InvalidTopic("'#' must be the whole last level")  # [MQTT-4.7.1-1]
     if topic_filter.count(b"+") != levels.count(b"+"):
-        raise InvalidTopic("'+' fills a whole level")  # [MQTT-4.7.1-2]
+        raise InvalidTopic("'+' must be a whole level")  # [MQTT-4.7.1-2]
 
 
 def split_shared(topic_filter: bytes) -> tuple[str | None, bytes]:
@@ -59,9 +59,9 @@ def split_shared(topic_filter: bytes) -> tuple[str | None, bytes]:
         return None, topic_filter
     group, slash, rest = topic_filter[len(SHARE_PREFIX) :].partition(b"/")
     if not group or not slash or not rest:
-        raise InvalidTopic("a shared subscription is $share/group/filter")  # [MQTT-4.8.2-1]
+        raise InvalidTopic("expected $share/GROUP/FILTER")  # [MQTT-4.8.2-1]
     if b"+" in group or b"#" in group:
-        raise InvalidTopic("the name of a shared subscription's group holds no wildcard")  # [MQTT-4.8.2-2]
+        raise InvalidTopic("the group in $share/GROUP/FILTER must not contain wildcards")  # [MQTT-4.8.2-2]
     return group.decode(), rest
 
 

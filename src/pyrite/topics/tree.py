@@ -1,4 +1,4 @@
-"""Topics in a tree, found by filter."""
+"""Trees of topics that are searched by filter."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from pyrite.topics.filters import bounds, levels_match
 Value = TypeVar("Value")
 
 SMALL = 8_192
-"""Topics whose dictionary is not worth making smaller."""
+"""Number of topics up to which the dictionary is never shrunk."""
 SHRINK_FACTOR = 64
-"""By how much there must have been more of them: what is left is copied, and that must not take long."""
+"""The dictionary is shrunk when the tree once had this many times as many topics: copying the rest is
+quick."""
 AFTER_SLASH = b"0"
-"""Comes next after a slash: below a level are the topics from `level/` to before `level0`."""
+"""The byte after a slash: the topics below a level are from `level/` to before `level0`."""
 MAX_WALK_CHUNK = 64
-"""Topics that a walk reads from the order of a tree at a time."""
+"""Topics that a walk reads at a time."""
 _LAST = b"\xff"
 """Sorts after all UTF-8."""
 
 
 class _Branch:
-    """One level of the tree: what lies below it, and the topic that ends here.
+    """One level of the tree: the levels below it, and the topic that ends here.
 
-    Or the only one that goes on from here: its other levels are no branches then, and nothing else is below.
-    So a topic costs about as much as it is long, however many levels it has.
+    A branch with a single topic below it stores that topic instead of further branches. So the memory of a
+    topic depends on its length, not on the number of its levels.
     """
 
     __slots__ = ("children", "topic")
@@ -38,24 +39,24 @@ class _Branch:
         self.topic = topic
 
     def goes_on(self, depth: int) -> bool:
-        """Tell whether the topic here has more levels than there are down to here."""
+        """Return whether the topic stored here has more than `depth` levels."""
         return self.topic is not None and self.topic.count(b"/") >= depth
 
 
 class TopicTree(Generic[Value]):
-    """A dictionary by topic that can also say which of its topics match a filter.
+    """A dictionary by topic that also finds its topics by filter.
 
-    Reading by exact topic is one dictionary look-up in `values`; the tree beside it is only walked for
-    filters, and costs what it finds, not what it holds.
+    Reading an exact topic is one look-up in `values`. The tree is walked only for filters; the cost
+    depends on the number of topics found, not on the number stored.
     """
 
     __slots__ = ("_most", "_root", "values")
 
     def __init__(self) -> None:
         self.values: dict[bytes, Value] = {}
-        """It stays the same one, so that others may hold on to it."""
+        """Always the same object, so that callers may keep a reference."""
         self._most = SMALL
-        """How many there have been at most since the dictionary was made smaller."""
+        """Highest number of topics since the dictionary was last shrunk."""
         self._root = _Branch()
 
     def __len__(self) -> int:
@@ -84,7 +85,7 @@ class TopicTree(Generic[Value]):
         branch.topic = topic
 
     def pop(self, topic: bytes) -> Value | None:
-        """Remove `topic` and return its value, or None if it was not there."""
+        """Remove `topic` and return its value, or None if it is missing."""
         value = self.values.pop(topic, None)
         if value is None:
             return None
@@ -108,20 +109,20 @@ class TopicTree(Generic[Value]):
         return value
 
     def _shrink(self) -> None:
-        """Give memory back: a dictionary keeps that of all the entries it ever had."""
+        """Free memory: a dictionary keeps room for all entries that it ever had."""
         values = dict(self.values)
         self.values.clear()
         self.values.update(values)
         self._most = max(SMALL, len(values))
 
     def matching(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Yield the topics held that match `topic_filter`. The tree must not change meanwhile."""
+        """Yield the topics that match a filter. The tree must not change meanwhile."""
         for topic in self.steps(topic_filter):
             if topic is not None:
                 yield topic
 
     def steps(self, topic_filter: bytes) -> Iterator[bytes | None]:
-        """Yield the same in short steps, with None for a branch without a topic that matches."""
+        """Yield the topics that match a filter in short steps, and None for a branch without a match."""
         if b"+" not in topic_filter and b"#" not in topic_filter:
             if topic_filter in self.values:
                 yield topic_filter
@@ -137,7 +138,7 @@ class TopicTree(Generic[Value]):
             topic = branch.topic
             level = levels[depth] if depth < len(levels) else None
             found: bytes | None = None
-            if level == b"#":  # of "sport/#": "sport", and all below it
+            if level == b"#":  # "sport/#" matches "sport", and everything below it
                 found = topic
                 waiting.append((self._below(branch), depth))
             elif topic is not None and branch.goes_on(depth):
@@ -152,14 +153,14 @@ class TopicTree(Generic[Value]):
             yield found
 
     def _below(self, branch: _Branch) -> Iterator[_Branch]:
-        """Yield what wildcards match below a branch."""
+        """Yield the branches that a wildcard matches below a branch."""
         is_root = branch is self._root
         for name, below in (branch.children or {}).items():
             if not (is_root and name.startswith(b"$")):  # [MQTT-4.7.2-1]
                 yield below
 
     def take_apart(self) -> Iterator[None]:
-        """Free a tree that nothing needs any more, a little in each step."""
+        """Free the tree in small steps; nothing may use it any more."""
         while self.values:
             self.values.popitem()
             yield
@@ -173,7 +174,7 @@ class TopicTree(Generic[Value]):
 
 
 class OrderedTopicTree(TopicTree[Value]):
-    """One that also knows its topics in order: for lists of them, some at a time, however many there are."""
+    """A topic tree that also keeps its topics in order, for lists in pages."""
 
     __slots__ = ("_order",)
 
@@ -186,16 +187,17 @@ class OrderedTopicTree(TopicTree[Value]):
         self._order.add(topic)
 
     def pop(self, topic: bytes) -> Value | None:
-        """Remove `topic` and return its value, or None if it was not there."""
+        """Remove `topic` and return its value, or None if it is missing."""
         value = super().pop(topic)
         if value is not None:
             self._order.remove(topic)
         return value
 
     def following(self, after: bytes | None, topic_filter: bytes) -> Iterator[bytes]:
-        """Yield, in order, the topics after one, or all, that begin as a filter does before its wildcards.
+        """Yield, in order, the topics after a given one, or all, that share a filter's prefix before its
+        wildcards.
 
-        Not all of them match the filter, but no others do. The tree must not change meanwhile.
+        The result includes every match, and some other topics. The tree must not change meanwhile.
         """
         first, last = bounds(topic_filter)
         found: Iterator[bytes]
@@ -210,12 +212,12 @@ class OrderedTopicTree(TopicTree[Value]):
         return list(islice(self._order.irange(start, last), count))
 
     def first(self, start: bytes) -> bytes | None:
-        """Return the first topic in order that is `start`, or comes after it."""
+        """Return the first topic that is not before `start`."""
         found: bytes | None = next(self._order.irange(start), None)
         return found
 
     def count_below(self, level: bytes) -> int:
-        """Return how many topics there are below a level, without the one that ends there."""
+        """Return the number of topics below a level, without the topic that ends there."""
         count: int = self._order.bisect_left(level + AFTER_SLASH) - self._order.bisect_left(level + b"/")
         return count
 
@@ -223,8 +225,8 @@ class OrderedTopicTree(TopicTree[Value]):
 def walk(trees: Sequence[OrderedTopicTree[Any]], topic_filter: bytes) -> Iterator[bytes | None]:
     """Yield, in order, the topics of all trees that match a filter, and None for a topic that does not match.
 
-    Each step takes a bounded time, and the trees may change between two steps: a topic that was removed
-    meanwhile may still come, one that was added may be missing. Ranges without a match are skipped.
+    Each step takes a bounded time. The trees may change between two steps: removed topics may still
+    appear, added topics may be missing. Ranges without a match are skipped.
     """
     if b"+" not in topic_filter and b"#" not in topic_filter:
         if any(topic_filter in tree.values for tree in trees):
@@ -254,7 +256,7 @@ def walk(trees: Sequence[OrderedTopicTree[Any]], topic_filter: bytes) -> Iterato
 
 
 def _next_start(levels: Sequence[bytes], topic: bytes) -> bytes | None:
-    """Return None if a topic matches a filter's levels; else where, in order, the next match may begin."""
+    """Return None if a topic matches a filter's levels; else the lowest topic that may be the next match."""
     if topic.startswith(b"$") and levels[0] in (b"+", b"#"):
         return b"%"  # the byte after "$" [MQTT-4.7.2-1]
     names = topic.split(b"/")
@@ -275,7 +277,8 @@ def _next_start(levels: Sequence[bytes], topic: bytes) -> bytes | None:
 
 
 def _past(levels: Sequence[bytes], names: Sequence[bytes], at: int) -> bytes:
-    """Return what follows all topics that have the same names as one up to the last `+` before level `at`."""
+    """Return the lower bound of the topics that follow all those with the same names up to the last `+`
+    before `at`."""
     for depth in range(at, 0, -1):
         if levels[depth - 1] == b"+":
             return b"/".join(names[:depth]) + AFTER_SLASH

@@ -149,7 +149,7 @@ class AtSignConnection(TranslatingConnection):
     def _take_publish(self, client: AtSignClient, topic: str, contents: str, retain: bool) -> None:
         """Publish a message. A client is subscribed to the topics it publishes on."""
         if "*" in topic:
-            raise InvalidTopic("a topic name holds no wildcard")
+            raise InvalidTopic("a topic name must not contain wildcards")
         self._note_subscription(client, topic)
         name = topic.encode()
         refusal = self.broker.catalog.create(name)

@@ -71,6 +71,8 @@ def _read_filter(connection: LineConnection, asked: Line) -> tuple[bytes, str | 
         raise InvalidTopic("the topic filter is not UTF-8") from None
     group, topic_filter = split_shared(key)
     check_filter(topic_filter, connection.broker.limits.max_topic_levels)
+    if group is not None and not connection.broker.journal.deals_to_groups:
+        raise InvalidTopic("shared subscriptions are not available in a cluster: use a consumer (Register)")
     return key, group, topic_filter
 
 

@@ -10,6 +10,7 @@ message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -52,6 +53,11 @@ def encode_properties(properties: Properties) -> bytes:
     return properties.encoded
 
 
+@lru_cache(maxsize=1_024)
+def _encoded_identifiers(identifiers: tuple[int, ...]) -> bytes:
+    return b"".join([b"\x0b" + fields.varint(identifier) for identifier in identifiers])
+
+
 def encode_batch(
     batch: Batch, form: int, identifiers: tuple[int, ...], alias: int, with_topic: bool, expiry: int | None
 ) -> Wire:
@@ -68,8 +74,7 @@ def encode_batch(
             properties += b"\x02" + expiry.to_bytes(4, "big")
         if alias:
             properties += b"\x23" + alias.to_bytes(2, "big")
-        for identifier in identifiers:
-            properties += b"\x0b" + fields.varint(identifier)
+        properties += _encoded_identifiers(identifiers)
         variable += fields.varint(len(properties)) + properties
     payload_size = batch.stride - batch.payload_at
     head = bytes((0x30 | form & 7,)) + fields.varint(len(variable) + payload_size)

@@ -308,7 +308,10 @@ def _capabilities(
         ("retain_available", options.retain_available),
         ("wildcard_subscription_available", options.wildcard_subscriptions),
         ("subscription_identifier_available", options.subscription_identifiers),
-        ("shared_subscription_available", options.shared_subscriptions),
+        (
+            "shared_subscription_available",
+            options.shared_subscriptions and connection.broker.journal.deals_to_groups,
+        ),
     ):
         if not available:
             capabilities[name] = 0

@@ -117,7 +117,7 @@ def _grant(
         check_filter(topic_filter, broker.limits.max_topic_levels)
     except InvalidTopic:
         return Reason.TOPIC_FILTER_INVALID, None, ""
-    if group is not None and not options.shared_subscriptions:
+    if group is not None and not (options.shared_subscriptions and broker.journal.deals_to_groups):
         return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, None, ""
     if not options.wildcard_subscriptions and (b"+" in topic_filter or b"#" in topic_filter):
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, None, ""
