@@ -16,6 +16,7 @@ from pyrite.broker.subscriptions import Subscription
 from pyrite.ipc.api import ENDPOINTS
 from pyrite.ipc.api.broker import CheckRight, GetBroker, GetHealth, GetReadiness
 from pyrite.ipc.api.clients import DisconnectClient, GetClient, ListClients
+from pyrite.ipc.api.cluster import GetCluster
 from pyrite.ipc.api.log import Acknowledge, Acknowledged, ListStreams, Pull, PullOptions, ReadMessages
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeLocalMetrics, ScrapeMetrics
 from pyrite.ipc.api.publishing import NewMessage, PublishMessage
@@ -158,6 +159,7 @@ REQUESTS: list[Request[Any]] = [
     GetCatalogConfig(),
     ListNamespaces(),
     GetNamespace(),
+    GetCluster(),
     ListTables(),
     LoadTable("default"),
     GetMetrics(),
