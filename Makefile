@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 # Tests of `make test-fast` and `make coverage`: no Spark, no browser, no other brokers, nothing marked slow.
 FAST := -m "not slow" $(addprefix tests/,access broker cli client conformance journal line mqtt process sinks storage topics)
 
-.PHONY: help run cluster demo test test-fast coverage lint bench soak nemesis fuzz clean
+.PHONY: help run cluster demo test test-fast coverage lint bench wheel soak nemesis fuzz clean
 .DEFAULT_GOAL := help
 
 help:            ## show this list
@@ -42,6 +42,11 @@ lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 bench: $(VENV)/.dev-ready ## benchmark against mosquitto, nats-server and amqtt, and Spark; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.tables)
+
+wheel: $(VENV)/.dev-ready ## build wheels into dist/: with compiled modules for this platform, and pure Python for others
+	$(BIN)/python -m hatchling build -t wheel
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m hatchling build -t wheel
 
 soak: $(VENV)/.dev-ready  ## run every attack for a minute (SECONDS=4 for less); ARGS=--write-figures updates docs/security.md
 	PYRITE_SOAK=$(or $(SECONDS),60) $(BIN)/pytest -n0 -q -s tests/hostile/test_hostile.py $(ARGS)

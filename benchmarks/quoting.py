@@ -12,8 +12,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-QUOTE = re.compile(r"(<!-- bench:(\S+) ([^>]*?) -->)([^\s|()]*)")
 NO_BREAK = "\N{NO-BREAK SPACE}"
+UNMEASURED = "unmeasured"
+FIGURE = rf"(?:{UNMEASURED}|failed|[0-9](?:[0-9.,]*[0-9])?(?:{NO_BREAK}?[A-Za-zµ%/]+)?)"
+"""A number with its unit; the full stop or comma after it belongs to the sentence."""
+QUOTE = re.compile(rf"(<!-- bench:(\S+) ([^>]*?) -->)({FIGURE})?")
 
 
 def figures(results: str) -> dict[tuple[str, str], str]:
@@ -46,7 +49,7 @@ def filled(text: str, known: dict[tuple[str, str], str]) -> str:
     """Return a page with its quotes as they are in RESULTS.md."""
 
     def quote(match: re.Match[str]) -> str:
-        figure = known.get((match[2], match[3]), "unmeasured")
+        figure = known.get((match[2], match[3]), UNMEASURED)
         return match[1] + figure.replace(" ", NO_BREAK)
 
     return QUOTE.sub(quote, text)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from . import disk
 from .comparison import Comparison
-from .scenarios import ALL, EPHEMERAL, ITSELF, PYRITE
+from .scenarios import ALL, COMPILED, COMPILED_EPHEMERAL, EPHEMERAL, ITSELF, PYRITE
 
 INTRODUCTION = """\
 Written by `make bench` (`python -m benchmarks`); not edited by hand. Each figure is the median of {runs}
 runs of {seconds:g} s (after a warm-up), each against a fresh process; the brokers take turns. One load
-generator for all, [load.c](load.c), on the same machine over loopback. Payloads have 64 bytes unless
-said. The generator knows every message by publisher and sequence number, and keeps a bounded number of
-them under way, so no broker is made to drop any."""
+generator for all, [load.c](load.c), on the same machine over loopback. Payloads are random: JSON objects of
+58 to 172 bytes, no two alike; in floods, bytes. The generator knows every message by publisher and sequence
+number, and keeps a bounded number of them under way, so no broker is made to drop any."""
 
 VIEWS = {
     PYRITE: """\
@@ -23,8 +23,12 @@ Pyrite as it comes: every message is written to the log, and a QoS 1 or 2 messag
 on the disk (fdatasync). nats-sync does the same, with `sync_interval: always`; nats as it comes, and
 mosquitto, acknowledge what only memory holds. Beside `pyrite --ephemeral` stands what share of its
 throughput Pyrite keeps with its log on.""",
+    COMPILED: """\
+The same with the modules compiled that handle messages (`make wheel`).""",
     EPHEMERAL: """\
 Pyrite with `--ephemeral`, which keeps nothing on a disk, as its peers here.""",
+    COMPILED_EPHEMERAL: """\
+The same with compiled modules.""",
 }
 
 RATIOS = """\
@@ -33,20 +37,20 @@ the floor, in brackets, is reached: of the ratio, or beside Pyrite's own figure,
 are for information. An asterisk: the generator was at least 90 % busy, so the broker might do more than
 shown.
 
-Two things to know when reading them. In all scenarios but `qos0-mixed` and `qos1-mixed` a publisher
-repeats one topic and one payload size, and what follows one another alike is what Pyrite takes fastest.
-And mosquitto's accept queue has 100 places: in `connect` clients come faster than that, and those turned
-away come again after a second; `connect-gentle` compares the brokers without it."""
+Two things to know when reading them. In the scenarios `flood-*` a publisher repeats one topic and one size:
+the easiest work there is for Pyrite, and rare. And mosquitto's accept queue has 100 places: in `connect`
+clients come faster than that, and those turned away come again after a second; `connect-gentle` compares the
+brokers without it."""
 
 FIGURES = """\
 The spread, least to most, is of the figure that counts in the scenario. CPU is the broker's time per
 message delivered (without subscribers: acknowledged). Peak memory is the broker's largest resident size.
-Latency in a closed loop is mostly the number of messages under way divided by the throughput; only `many`
-and `qos1-single` show what a client would see. Without subscribers it is that of the PUBACK; in `catch-up`
-it includes the absence. `loop-block` shows its first load, `scan` the load that filled the log. `broker`,
-`generator` and `others` are the CPU time that the broker took, the generator's one thread, and whatever
-else ran on the machine meanwhile, as shares of one core. Others should be near 0 %: where they are not,
-figures are too low."""
+Latency in a closed loop is mostly the number of messages under way divided by the throughput; only
+`telemetry-pairs` and `qos1-single` show what a client would see. Without subscribers it is that of the
+PUBACK; in `catch-up` it includes the absence. `loop-block` shows its first load, `scan` the load that
+filled the log. `broker`, `generator` and `others` are the CPU time that the broker took, the generator's
+one thread, and whatever else ran on the machine meanwhile, as shares of one core. Others should be near
+0 %: where they are not, figures are too low."""
 
 CEILING = """\
 The same load against no broker, the best of up to three runs: a forked process that only moves the bytes

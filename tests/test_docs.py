@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks import quoting
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -45,3 +46,19 @@ def test_every_module_in_the_glossary_exists() -> None:
     modules = set(re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", glossary)) - {"src/pyrite/"}
     assert len(modules) > 20
     assert [name for name in sorted(modules) if not (ROOT / "src/pyrite" / name).exists()] == []
+
+
+def test_quoted_figures_are_those_of_the_results() -> None:
+    known = quoting.figures((ROOT / "benchmarks/RESULTS.md").read_text())
+    assert known
+    for page in quoting.pages(ROOT):
+        text = page.read_text()
+        assert quoting.filled(text, known) == text, f"{page.name}: run `make bench`, or quoting.fill"
+
+
+def test_a_throughput_in_the_documentation_is_quoted_from_the_results() -> None:
+    for page in quoting.pages(ROOT):
+        rest = quoting.QUOTE.sub("", page.read_text())
+        assert re.findall(r"[0-9]{2,3},[0-9]{3}(?:,[0-9]{3})*(?:/s\b| messages a second)", rest) == [], (
+            page.name
+        )

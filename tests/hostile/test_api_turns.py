@@ -16,7 +16,16 @@ from pyrite.broker.subscriptions import Subscription
 from pyrite.ipc.api import ENDPOINTS
 from pyrite.ipc.api.broker import CheckRight, GetBroker, GetHealth, GetReadiness
 from pyrite.ipc.api.clients import DisconnectClient, GetClient, ListClients
-from pyrite.ipc.api.log import Acknowledge, Acknowledged, ListStreams, Pull, PullOptions, ReadMessages
+from pyrite.ipc.api.cluster import GetCluster
+from pyrite.ipc.api.log import (
+    Acknowledge,
+    Acknowledged,
+    ListReaders,
+    ListStreams,
+    Pull,
+    PullOptions,
+    ReadMessages,
+)
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeLocalMetrics, ScrapeMetrics
 from pyrite.ipc.api.publishing import NewMessage, PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
@@ -155,9 +164,11 @@ REQUESTS: list[Request[Any]] = [
     Acknowledge("c", Acknowledged(offsets=list(range(1_000)))),
     ListStreams(),
     ReadMessages("default"),
+    ListReaders(),
     GetCatalogConfig(),
     ListNamespaces(),
     GetNamespace(),
+    GetCluster(),
     ListTables(),
     LoadTable("default"),
     GetMetrics(),

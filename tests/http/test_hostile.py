@@ -201,6 +201,7 @@ ROUTES = [
     ("DELETE", "topics/a"),
     ("GET", "tree"),
     ("GET", "metrics"),
+    ("GET", "cluster"),
     ("GET", "quotas"),
     ("GET", "streams"),
     ("GET", "streams/default/messages"),

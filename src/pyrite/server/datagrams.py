@@ -43,8 +43,7 @@ class DatagramSocket:
             logger.exception("internal error")
         finally:
             server.sleep()
-            figures = server.broker.figures
-            figures.longest_block = max(figures.longest_block, monotonic() - began)
+            server.worked_since(began)
 
     def _receive(self) -> bool:
         """Handle a datagram; return False if there is none."""

@@ -151,10 +151,15 @@ class Server:
             logger.exception("internal error")
         finally:
             self.sleep()
-            took = time.monotonic() - began
             figures = self.broker.figures
-            figures.longest_log_block = max(figures.longest_log_block, took)
-            figures.longest_block = max(figures.longest_block, took)
+            figures.longest_log_block = max(figures.longest_log_block, time.monotonic() - began)
+            self.worked_since(began)
+
+    def worked_since(self, began: float) -> None:
+        """Record that the event loop was busy with one thing since a time."""
+        took = time.monotonic() - began
+        if took > self.broker.figures.longest_block:
+            self.broker.figures.longest_block = took
 
     def _wake(self) -> None:
         if not self.awake and not self._turn_comes:
@@ -163,6 +168,7 @@ class Server:
 
     def _turn(self) -> None:
         """Give interrupted work a turn, and flush."""
+        began = time.monotonic()
         self._turn_comes = False
         self.awake = True
         try:
@@ -170,6 +176,7 @@ class Server:
             self.broker.output.flush()
         finally:
             self.sleep()
+            self.worked_since(began)
 
     def sleep(self) -> None:
         """Record that the broker was flushed; schedule a turn for interrupted work."""
@@ -181,10 +188,12 @@ class Server:
             self._wake()
 
     def _tick(self) -> None:
+        began = time.monotonic()
         self._timer = self._loop.call_later(TICK, self._tick)
         self.broker.tick(self._loop.time())
         self.memory.tick(self.broker)
         events.settle()
+        self.worked_since(began)
 
     def read_later(self, connection: Conversation) -> None:
         """Pause reading from a client until others had their turn."""

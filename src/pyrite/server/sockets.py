@@ -268,9 +268,7 @@ class Poller:
         finally:
             self._merger.publish()  # after an error there may be something left
             server.sleep()
-            took = monotonic() - began
-            if took > server.broker.figures.longest_block:
-                server.broker.figures.longest_block = took
+            server.worked_since(began)
 
     def _handle(self, ready: list[tuple[int, int]], until: float) -> bool:
         """Handle ready sockets until a deadline.

@@ -125,11 +125,13 @@ class StreamProtocol(asyncio.Protocol):
         connection = self.connection
         if connection is None:
             return
+        began = monotonic()
         if not connection.interrupted and self.server.round.is_over():
             connection.receive_later(data)
         else:
             connection.receive(data)
         self.pace(len(data))
+        self.server.worked_since(began)
 
     def pace(self, size: int) -> None:
         """Pause reading after so many bytes if other clients need a turn."""
@@ -160,7 +162,9 @@ class StreamProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue sending: most pending output was sent."""
         if self.connection is not None:
+            began = monotonic()
             self.connection.drained()
+            self.server.worked_since(began)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection once its input was handled."""

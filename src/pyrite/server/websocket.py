@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -79,7 +80,9 @@ class WebSocketProtocol(StreamProtocol):
             self._pause_if_full()
             self._ask_for_a_turn()
         else:
+            began = monotonic()
             self._take(data)
+            self.server.worked_since(began)
 
     def _take(self, data: bytes) -> None:
         """Take frames apart for a turn. The rest, or after a long turn the next read, waits for another."""

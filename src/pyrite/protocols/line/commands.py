@@ -43,9 +43,9 @@ def run(connection: LineConnection, asked: Line) -> None:
         if wrong.ends:
             raise
         connection.say(error(wrong.code, str(wrong)))
-    except InvalidTopic as wrong:
-        connection.say(error("bad-topic", f"{asked.command}: {wrong}"))
-    except NotAllowed as wrong:
-        connection.say(error("not-authorized", f"{asked.command}: {wrong}"))
-    except ConsumerError as wrong:
-        connection.say(error("bad-consumer", f"{asked.command}: {wrong}"))
+    except InvalidTopic as invalid:
+        connection.say(error("bad-topic", f"{asked.command}: {invalid}"))
+    except NotAllowed as refusal:
+        connection.say(error("not-authorized", f"{asked.command}: {refusal}"))
+    except ConsumerError as fault:
+        connection.say(error("bad-consumer", f"{asked.command}: {fault}"))
