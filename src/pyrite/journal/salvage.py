@@ -35,7 +35,10 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "sinks": (str, str),
     "pending": (str, bytes, bytes),
     "accounts": (str, str, str),
+    "cluster": (str, str, str),
 }
+_OF_ACCOUNTS = {OWNER, STORED}
+"""The first column of accounts, which tells them from rows of `cluster`."""
 _CELLS = """
 CREATE TABLE rows (a INTEGER PRIMARY KEY, b, c, d);
 CREATE TABLE cells (a, b, c, d, PRIMARY KEY (a, b)) WITHOUT ROWID;
@@ -212,6 +215,7 @@ def _is_good(table: str, row: Row) -> bool:
         and all(map(isinstance, row, types))
         and is_proven(table, row)
         and (table not in _WORDS or _WORDS[table] in json.loads(row[-2]))
+        and (table not in ("accounts", "cluster") or (table == "accounts") == (row[0] in _OF_ACCOUNTS))
     )
 
 
