@@ -42,6 +42,7 @@ lint: $(VENV)/.dev-ready  ## ruff, mypy --strict, import-linter
 bench: $(VENV)/.dev-ready ## benchmark against mosquitto, nats-server and amqtt, and Spark; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.tables)
 
 wheel: $(VENV)/.dev-ready ## build wheels into dist/: with compiled modules for this platform, and pure Python for others
 	$(BIN)/python -m hatchling build -t wheel

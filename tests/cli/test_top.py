@@ -214,6 +214,16 @@ def test_unhealthy_metrics_are_red(name: str, good: str, bad: str) -> None:
         assert ("\x1b[1;31m" in console.file.getvalue()) is (value == bad)  # type: ignore[attr-defined]
 
 
+def test_named_readers_are_shown_with_their_lag_until_they_are_forgotten() -> None:
+    sampler = Sampler(lambda: 0.0)
+    sampler.take("$SYS/broker/log/readers/plant/lag", b"1234", False)
+    sampler.take("$SYS/broker/version", b"1", False)
+    sample = TopSample(dict(sampler._figures), {}, {})
+    assert any(line.split() == ["plant", "1,234"] for line in drawn(sample, 80))
+    sampler.take("$SYS/broker/log/readers/plant/lag", b"", False)
+    assert not any("plant" in line for line in drawn(TopSample(dict(sampler._figures), {}, {}), 80))
+
+
 def drawn(sample: TopSample, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=100)
     console.print(View(sample, "broker"))

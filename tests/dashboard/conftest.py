@@ -18,6 +18,7 @@ from tests.support.process import BrokerProcess
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LISTEN = ("--listen=mqtt://127.0.0.1:0", "--listen=ws://127.0.0.1:0/mqtt", "--listen=http://127.0.0.1:0")
+FLIGHT = "--listen=flight://127.0.0.1:0"
 ELSEWHERE = "broker.example"
 """A name that the browser has for this machine, and that does not say so."""
 TIMEOUT = 10_000.0
@@ -66,7 +67,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker without access rules."""
     folder = tmp_path_factory.mktemp("open")
     (folder / "pyrite.toml").write_text(CONFIG)
-    with BrokerProcess("--config=pyrite.toml", *LISTEN, "--data=data", cwd=folder) as broker:
+    with BrokerProcess("--config=pyrite.toml", *LISTEN, FLIGHT, "--data=data", cwd=folder) as broker:
         yield broker
 
 

@@ -27,6 +27,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from pyrite.access.users import User, hash_password, write_users
 from pyrite.client import BlockingClient
+from pyrite.client.log import FlightLog
+from pyrite.storage.query import Query
 from tests.access.test_tokens import keys, token
 from tests.conformance.client import Client, Tcp
 from tests.dashboard.conftest import ACCESS, CONFIG, ELSEWHERE, LISTEN, OpenPage
@@ -512,6 +514,21 @@ def test_streams_are_listed_with_their_ends(page: Page, client: BlockingClient) 
     end = row.locator("td").nth(3)
     until(lambda: number(end.inner_text()) == figure(client, "log/streams/default/offset"), page)
     expect(row.locator("td").last).to_have_text("healthy")
+
+
+def test_named_readers_of_the_log_are_listed_with_their_lag(
+    page: Page, client: BlockingClient, broker: BrokerProcess
+) -> None:
+    page.get_by_role("tab", name="Streams").click()
+    rows = page.locator("#streams table").nth(1).locator("tbody tr")
+    expect(rows).to_have_count(0)
+    client.publish("stream", "x", qos=1)
+    with FlightLog(broker.urls[-1]) as log:
+        log.progress("plant-query", Query(), 0)
+    expect(rows.locator("td").first).to_have_text("plant-query")
+    expect(rows.locator("td").nth(2)).to_have_text("default")
+    lag = rows.locator("td").nth(4)
+    until(lambda: number(lag.inner_text()) == figure(client, "log/streams/default/offset"), page)
 
 
 def test_pipelines_show_their_state(

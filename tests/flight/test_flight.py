@@ -78,6 +78,8 @@ def test_other_flight_clients_can_list_and_read(broker: BrokerProcess) -> None:
         "bounds",
         "offset",
         "advance",
+        "check",
+        "progress",
         "commit",
         "abort",
     }
@@ -157,6 +159,8 @@ def test_the_tail_is_visible_at_once(broker: BrokerProcess, log: FlightLog) -> N
         (lambda log: log._act("advance", stream="default", start="x"), "start='x': expected a number"),
         (lambda log: log.advance("default", 0, 0, None), "messages=0: expected a number from 1"),
         (lambda log: log.advance("default", 0, 10**30, None), "expected a number from 1"),
+        (lambda log: log._act("check", topics="a"), "topics='a': expected a list of topic filters"),
+        (lambda log: log._act("check", topics=["#a"]), "topics: invalid topic filter '#a'"),
         (lambda log: log._act("commit", sink="s"), "expected batch, a number"),
         (lambda log: log.commit("../s", 1, []), "sink '../s': expected up to 128 letters"),
         (lambda log: log.abort("../s"), "sink '../s': expected up to 128 letters"),

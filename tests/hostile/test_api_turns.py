@@ -17,7 +17,15 @@ from pyrite.ipc.api import ENDPOINTS
 from pyrite.ipc.api.broker import CheckRight, GetBroker, GetHealth, GetReadiness
 from pyrite.ipc.api.clients import DisconnectClient, GetClient, ListClients
 from pyrite.ipc.api.cluster import GetCluster
-from pyrite.ipc.api.log import Acknowledge, Acknowledged, ListStreams, Pull, PullOptions, ReadMessages
+from pyrite.ipc.api.log import (
+    Acknowledge,
+    Acknowledged,
+    ListReaders,
+    ListStreams,
+    Pull,
+    PullOptions,
+    ReadMessages,
+)
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeLocalMetrics, ScrapeMetrics
 from pyrite.ipc.api.publishing import NewMessage, PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
@@ -156,6 +164,7 @@ REQUESTS: list[Request[Any]] = [
     Acknowledge("c", Acknowledged(offsets=list(range(1_000)))),
     ListStreams(),
     ReadMessages("default"),
+    ListReaders(),
     GetCatalogConfig(),
     ListNamespaces(),
     GetNamespace(),

@@ -71,12 +71,15 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"
-        self.mqtt, self.url = (f"{scheme}://127.0.0.1:{free_port()}" for scheme in ("mqtt", "flight"))
+        self.mqtt, self.url, self.http = (
+            f"{scheme}://127.0.0.1:{free_port()}" for scheme in ("mqtt", "flight", "http")
+        )
         self.process: BrokerProcess | None = None
         self.start()
 
     def start(self) -> None:
-        self.process = BrokerProcess("--data", str(self.data), "--listen", self.mqtt, "--listen", self.url)
+        listen = [f"--listen={url}" for url in (self.mqtt, self.url, self.http)]
+        self.process = BrokerProcess("--data", str(self.data), *listen)
 
     def kill(self) -> None:
         assert self.process is not None

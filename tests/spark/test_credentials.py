@@ -23,6 +23,9 @@ pull = ['#']
 [[access.rule]]
 users = ['bob']
 publish = ['b/#']
+[[access.rule]]
+users = ['eve']
+pull = ['b/#']
 [tls]
 certificate = 'server.pem'
 """
@@ -38,7 +41,9 @@ def secured(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Op
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
-    write_users(folder / "users", [User(name, hash_password(f"{name}-word")) for name in ("ann", "bob")])
+    write_users(
+        folder / "users", [User(name, hash_password(f"{name}-word")) for name in ("ann", "bob", "eve")]
+    )
     (folder / "pyrite.toml").write_text(RULES)
     listen = [f"--listen={scheme}://127.0.0.1:0" for scheme in ("mqtt", "flights")]
     with BrokerProcess("--config", "pyrite.toml", "--data", "data", *listen, cwd=folder) as broker:
@@ -83,9 +88,21 @@ def test_a_user_with_rights_reads_and_publishes(
 )
 def test_a_user_without_rights_is_refused(spark: SparkSession, secured: Options, changed: Options) -> None:
     given = {name: value for name, value in (secured | changed).items() if value}
-    with pytest.raises(Exception, match=r"(?i)not authorized|is wrong|certificate") as refused:
+    with pytest.raises(Exception, match=r"(?i)not authorized|wrong user name|certificate") as refused:
         spark.read.format("pyrite").options(**given).load().collect()
     assert "-word" not in str(refused.value), "credentials are not told"
+
+
+def test_a_missing_right_is_told_by_the_driver_in_two_lines(spark: SparkSession, secured: Options) -> None:
+    given = secured | {"username": "eve", "password": "eve-word"}
+    spark.sparkContext.setJobGroup("rights", "", False)
+    reader = spark.read.format("pyrite").options(**given)
+    with pytest.raises(Exception, match=r"not authorized: pull '#'") as refused:
+        reader.load().collect()
+    assert len(str(refused.value).strip().splitlines()) <= 2
+    assert "Traceback" not in str(refused.value)
+    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup("rights")) == []
+    assert payloads(reader.option("topic", '["b/#", "b/1"]').load()) == []
 
 
 def test_a_user_publishes_only_to_permitted_topics(spark: SparkSession, secured: Options) -> None:

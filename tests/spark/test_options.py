@@ -17,7 +17,8 @@ TLS = "flights://127.0.0.1:8816"
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "either the option broker"),
+        ({}, "Spark does not pass the OPTIONS of CREATE TABLE"),
+        ({"stream": "default"}, "either the option broker"),
         ({"broker": BROKER, "path": "data"}, "either the option broker"),
         ({"broker": "mqtt://127.0.0.1:1883"}, "option broker: expected flight://HOST:PORT"),
         ({"broker": "flight://127.0.0.1:x"}, "option broker: expected flight://HOST:PORT"),
@@ -60,6 +61,17 @@ TLS = "flights://127.0.0.1:8816"
             "option minPartitions: expected a number from 1 to 10000",
         ),
         ({"path": "data", "maxBytesPerTrigger": "9" * 5_000}, "option maxBytesPerTrigger: expected a number"),
+        ({"path": "data", "topic": "a/#,b/+"}, 'several filters are a JSON list: ["a/#", "b/+"]'),
+        ({"path": "data", "readerName": "a/b"}, "option readerName: expected up to 64 letters, digits"),
+        ({"path": "data", "topic": '["a", "b'}, "not a JSON list of topic filters"),
+        ({"path": "data", "topic": '["a", 1]'}, "expected a JSON list of topic filters"),
+        ({"path": "data", "maxTriggerDelay": "15"}, "option maxTriggerDelay: expected a time such as"),
+        ({"path": "data", "minOffsetsPerTrigger": "x"}, "option minOffsetsPerTrigger: expected a number"),
+        (
+            {"path": "data", "startingOffsetsByTimestampStrategy": "no"},
+            "option startingOffsetsByTimestampStrategy: expected one of latest, error",
+        ),
+        ({"path": "data", "filterPushdown": "true"}, "unknown option 'filterpushdown'"),
         ({"path": "data", "topics": "a"}, "unknown option 'topics'; did you mean topic?"),
         ({"path": "data", "colour": "red"}, "unknown option 'colour'; options for"),
         ({"path": "data", "topic": "a#"}, "option topic, 'a#': '#' must be the whole"),
@@ -84,9 +96,30 @@ def test_a_folder_can_be_given_as_a_url(path: str) -> None:
     assert read_options({"path": path}).location.path == Path("/x/a b")
 
 
+def test_what_spark_adds_for_a_table_is_no_option() -> None:
+    of_table = {"provider": "pyrite", "owner": "root", "location": "file:/w/m", "path": "file:/w/m"}
+    options = read_options({**of_table, "broker": BROKER, "option.broker": BROKER, "option.topic": "a"})
+    assert (options.location.broker, options.location.path, options.topics) == (BROKER, None, ("a",))
+    options = read_options({**of_table, "option.startingoffsets": "5"})
+    assert (options.location.path, options.starting) == (Path("/w/m"), "5")
+
+
 def test_an_empty_range_is_allowed() -> None:
     options = read_options({"path": "data", "startingOffsets": "5", "endingOffsets": "5"})
     assert (options.starting, options.ending) == ("5", "5")
+
+
+@pytest.mark.parametrize(
+    ("text", "filters"),
+    [("a,b", ("a,b",)), ('["a/#", "b,c/+"]', ("a/#", "b,c/+")), ("[a]/#", ("[a]/#",))],
+)
+def test_the_option_topic_has_one_filter_or_a_list(text: str, filters: tuple[str, ...]) -> None:
+    assert read_options({"path": "data", "topic": text}).topics == filters
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("1 h", 3_600)])
+def test_delays_are_times(text: str, seconds: float) -> None:
+    assert read_options({"path": "data", "maxTriggerDelay": text}).max_delay == seconds
 
 
 def test_option_names_are_case_insensitive() -> None:

@@ -8,9 +8,9 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -23,8 +23,8 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from pyrite.broker.message import Batch
 from pyrite.journal.encoding import Entry
-from pyrite.spark import snapshot, table
-from pyrite.storage import parquet, tiering
+from pyrite.spark import table
+from pyrite.storage import parquet, snapshot, tiering
 from pyrite.storage.bulk import LogFolder
 from pyrite.storage.parquet import ParquetSegment
 from pyrite.storage.query import COLUMNS, DataLoss, QueryError
@@ -83,18 +83,6 @@ def test_the_source_is_found_without_registration(spark: SparkSession, folder: P
     assert shown(frame) == utc(rows)
 
 
-def test_filter_pushdown_does_not_change_the_result(spark: SparkSession, folder: Path, rows: Rows) -> None:
-    some = rows[9]["timestamp"] + timedelta(microseconds=1)
-    condition = f"offset > 5 and topic in ('a', 'a/b') and timestamp < timestamp '{some.isoformat()}'"
-    last = utc(rows)[9]["timestamp"]
-    expected = [row for row in utc(rows)[6:] if row["topic"] in ("a", "a/b") and row["timestamp"] <= last]
-    reader = spark.read.format("pyrite").option("filterPushdown", "true")
-    pushed = reader.load(str(folder.parents[1])).where(condition)
-    plan = pushed._jdf.queryExecution().executedPlan().toString()
-    assert "Filter" not in plan.replace("RuntimeFilters", ""), "nothing is left for Spark to do"
-    assert shown(pushed) == expected
-
-
 @pytest.mark.parametrize("enabled", ["true", "false"])
 def test_a_dataframe_can_be_filtered_several_times(
     spark: SparkSession, folder: Path, rows: Rows, enabled: str
@@ -104,10 +92,59 @@ def test_a_dataframe_can_be_filtered_several_times(
         frame = spark.read.format("pyrite").load(str(folder.parents[1]))
         some, others = frame.where("offset < 5"), frame.where("offset >= 9")
         assert shown(some.union(others)) == utc(rows)[:5] + utc(rows)[9:]
-        assert frame.count() == len(rows)
-        assert some.count() == 5
+        assert (some.count(), frame.count()) == (5, len(rows))
     finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_several_topic_filters_can_be_read_at_once(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    reader = spark.read.format("pyrite").option("topic", '["a", "grün/#"]')
+    found = shown(reader.load(str(folder.parents[1])))
+    assert {row["topic"] for row in found} == {"a", "grün/ß"}
+    assert found == [row for row in utc(rows) if row["topic"] != "a/b"]
+
+
+def test_a_view_of_spark_is_a_part_of_the_log(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    given = f"path '{folder.parents[1]}', topic 'a/#', startingOffsets '5'"
+    spark.sql(f"CREATE TEMPORARY VIEW some_messages USING pyrite OPTIONS ({given})")
+    expected = [row for row in utc(rows)[5:] if row["topic"] in ("a", "a/b")]
+    try:
+        assert shown(spark.table("some_messages")) == expected
+        (counted,) = spark.sql("SELECT count(*) FROM some_messages WHERE topic = 'a'").collect()
+        assert counted[0] == len([row for row in expected if row["topic"] == "a"])
+    finally:
+        spark.sql("DROP VIEW some_messages")
+
+
+def test_a_table_of_spark_needs_its_options_again(spark: SparkSession, folder: Path, rows: Rows) -> None:
+    data = folder.parents[1]
+    spark.sql(f"CREATE TABLE messages USING pyrite OPTIONS (path '{data}', startingOffsets '5')")
+    try:
+        (counted,) = spark.sql(f"SELECT count(*) FROM messages WITH (path = '{data}')").collect()
+        assert counted[0] == len(rows)
+        with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW m USING pyrite"):
+            spark.sql("SELECT count(*) FROM messages").collect()
+    finally:
+        spark.sql("DROP TABLE messages")
+
+
+def test_a_start_time_after_the_end_is_an_error_or_the_end(
+    spark: SparkSession, folder: Path, rows: Rows
+) -> None:
+    reader = spark.read.format("pyrite").option("path", str(folder.parents[1]))
+    reader = reader.option("startingOffsets", "2200-01-01")
+    assert reader.load().count() == 0
+    with pytest.raises(PySparkException, match="startingOffsets: stream default ends at offset"):
+        reader.option("startingOffsetsByTimestampStrategy", "error").load().count()
+
+
+def test_a_wrong_address_is_an_error_soon_and_in_two_lines(spark: SparkSession) -> None:
+    reader = spark.read.format("pyrite").option("broker", "flight://127.0.0.1:1").schema("topic string")
+    began = time.monotonic()
+    with pytest.raises(PySparkException, match=r"flight://127\.0\.0\.1:1: no answer") as wrong:
+        reader.load().count()
+    assert time.monotonic() - began < 30, "5 s, and Spark's own work on a busy machine"
+    assert len(str(wrong.value).strip().splitlines()) <= 2
 
 
 def test_range_topic_and_partitions_are_respected(spark: SparkSession, folder: Path, rows: Rows) -> None:
@@ -164,6 +201,7 @@ def test_wrong_options_are_refused_before_any_job_starts(
     with pytest.raises(PySparkException) as wrong:
         reader.load()
     assert said in str(wrong.value)
+    assert len(str(wrong.value).strip().splitlines()) <= 2, "the error itself, and nothing else"
 
 
 @pytest.mark.parametrize(

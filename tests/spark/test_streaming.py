@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pyrite.client import BlockingClient
 from pyrite.storage import tiering
 from pyrite.storage.parquet import ParquetSegment
+from tests.spark.conftest import Broker
 from tests.storage.samples import FILES, convert, rows_of, write_segment
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -22,7 +26,7 @@ class Log:
     """A stream on disk that grows, and queries that record which offsets they read."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark
+        self.spark = spark
         self.data = folder / "data"
         self.folder = self.data / "streams" / "default"
         self.checkpoint = folder / "checkpoint"
@@ -41,7 +45,7 @@ class Log:
             self.read.append(sorted(row.offset for row in frame.select("offset").collect()))
 
         given = {"path": str(self.data), "startingOffsets": "earliest"} | options
-        frame = self._spark.readStream.format("pyrite").options(**given).load()
+        frame = self.spark.readStream.format("pyrite").options(**given).load()
         writer = frame.writeStream.foreachBatch(note).option("checkpointLocation", str(self.checkpoint))
         return writer.trigger(availableNow=True).start()
 
@@ -78,6 +82,60 @@ def test_available_now_respects_limits_and_continues_from_its_checkpoint(log: Lo
     log.grow()
     log.run()
     assert log.offsets == list(range(before, log.end))
+
+
+def test_a_micro_batch_waits_for_messages_or_time(log: Log) -> None:
+    """Two queries wait for 1,000 messages: one for an hour at most, the other for a second."""
+    batches: dict[str, list[int]] = {"1h": [], "1s": []}
+    queries = []
+    for delay, found in batches.items():
+
+        def note(frame: Any, _: int, found: list[int] = found) -> None:
+            found.extend(row.offset for row in frame.select("offset").collect())
+
+        given = {"path": str(log.data), "startingOffsets": "earliest", "maxTriggerDelay": delay}
+        frame = log.spark.readStream.format("pyrite").options(**given, minOffsetsPerTrigger="1000").load()
+        queries.append(frame.writeStream.foreachBatch(note).start())
+    first = log.end
+    try:
+        wait_until(lambda: all(len(found) == first for found in batches.values()), "both began at once", 120)
+        log.grow()
+        wait_until(lambda: len(batches["1s"]) == log.end, "a second has passed", 120)
+        assert len(batches["1h"]) == first
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def test_the_broker_shows_a_named_query_with_its_lag(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    name = topic[-12:]
+    broker.publish(topic, *(f"{number}" for number in range(5)))
+    frame = spark.readStream.format("pyrite").option("broker", broker.url).option("readerName", name)
+    frame = frame.option("startingOffsets", "earliest").option("topic", topic)
+    writer = frame.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    query = writer.start()
+
+    def lag() -> int:
+        """Return the lag of the query; -1 if the broker does not show it."""
+        answer = httpx.get(f"{broker.http}/api/v1/readers").json()
+        found = [one["lag"] for one in answer["readers"] if one["name"] == name]
+        return found[0] if found else -1
+
+    try:
+        wait_until(lambda: lag() == 0, "the query has read everything", 120)
+        with (
+            BlockingClient(broker.mqtt) as client,
+            client.subscribe(f"$SYS/broker/log/readers/{name}/lag") as said,
+        ):
+            assert next(message for message in said if message.payload == b"0")
+            query.stop()
+            broker.publish(topic, "more")
+            assert next(message for message in said if message.payload == b"1")
+        assert lag() == 1
+    finally:
+        query.stop()
 
 
 def test_a_limit_in_bytes_is_respected(log: Log) -> None:

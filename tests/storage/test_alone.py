@@ -17,7 +17,7 @@ READERS = [
     "pyrite.flight.__main__",
     "pyrite.client.log",
     "pyrite.spark",
-    "pyrite.spark.snapshot",
+    "pyrite.storage.snapshot",
 ]
 
 

@@ -175,6 +175,24 @@ def test_files_go_when_the_snapshots_that_refer_to_them_expire(tables: Tables) -
     assert len(list(tables.folder.glob("metadata/snap-*"))) == 1
 
 
+def test_files_stay_while_one_retained_snapshot_refers_to_them(tables: Tables) -> None:
+    for number in range(2):
+        tables.seal(b"%d" % number)
+        tables.work()
+    tables.work()  # the first snapshot was replaced now,
+    tables.uptime += KEEP * 0.6
+    tables.machine.tick(3.0)
+    tables.work()
+    tables.work()  # the second now
+    tables.uptime += KEEP * 0.6
+    tables.work()
+    table = tables.load()
+    assert operations(table) == ["append", "replace"]
+    assert len(links(tables)) == 3
+    second = min(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+    assert rows(table, snapshot_id=second.snapshot_id) == [b"0", b"1"]
+
+
 def test_a_snapshot_of_an_idle_stream_is_kept_when_it_is_replaced_at_last(tables: Tables) -> None:
     tables.seal(b"0")
     tables.work()

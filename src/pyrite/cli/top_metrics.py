@@ -75,7 +75,11 @@ class Sampler:
             if now - self._last > UPDATE_GAP:
                 self._updated = now
             self._last = now
-        self._figures[printable(topic.removeprefix(PREFIX))] = printable(payload.decode("utf-8", "replace"))
+        name = printable(topic.removeprefix(PREFIX))
+        if payload:
+            self._figures[name] = printable(payload.decode("utf-8", "replace"))
+        else:  # a named reader is forgotten
+            self._figures.pop(name, None)
 
     def take_pipeline(self, topic: str, payload: bytes) -> None:
         """Record the status of a pipeline; a payload that is not a JSON object removes the pipeline."""

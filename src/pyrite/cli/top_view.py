@@ -50,6 +50,8 @@ _ALARMS = {
     "log/error": "none",
 }
 """Metrics with their healthy value; any other value is shown in red."""
+MAX_READERS = 20
+"""Named readers of the log that are shown."""
 MIN_SPARKLINE_WIDTH = 5
 NUMBERS_WIDTH = 42
 """Columns taken by labels, rates and totals; the rest of the line is for sparklines."""
@@ -78,6 +80,7 @@ class View:
         yield Text()
         yield from _metrics(_with_waiting(metrics), options.max_width)
         yield from _streams(metrics)
+        yield from _readers(metrics)
         yield from _pipelines(self.sample.pipelines)
 
 
@@ -152,6 +155,19 @@ def _streams(metrics: dict[str, str]) -> list[RenderableType]:
         on_disk = metrics.get(f"{prefix}{name}/bytes")
         end = count(float(metrics[f"{prefix}{name}{suffix}"]))
         table.add_row(Text(name), end, "" if on_disk is None else size(float(on_disk)))
+    return [Text(), table]
+
+
+def _readers(metrics: dict[str, str]) -> list[RenderableType]:
+    prefix, suffix = "log/readers/", "/lag"
+    topics = sorted(one for one in metrics if one.startswith(prefix) and one.endswith(suffix))
+    if not topics:
+        return []
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("reader")
+    table.add_column("lag", justify="right", no_wrap=True)
+    for topic in topics[:MAX_READERS]:
+        table.add_row(Text(topic[len(prefix) : -len(suffix)]), count(float(metrics[topic])))
     return [Text(), table]
 
 

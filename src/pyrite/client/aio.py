@@ -305,7 +305,8 @@ class Client(ClientPublishing):
         Never pauses while a call waits for an answer. QoS 1 and 2 do not get here: the broker sends no more
         than `max_waiting` unacknowledged messages.
         """
-        busy = self._outgoing or self._subscriptions.waiting or self._requests.waiting
+        waits = self._outgoing or self._tallies
+        busy = waits or self._subscriptions.waiting or self._requests.waiting
         if self._connection.paused:
             if busy or self._inbox.waiting <= self._options.max_waiting // 2:
                 self._connection.resume_reading()

@@ -177,7 +177,7 @@ class BlockingClient:
         self, messages: Iterable[tuple[str, bytes | str]], qos: int = 0, timeout: float | None = None
     ) -> None:
         """Publish messages, given as pairs of topic and payload, with a single switch of threads."""
-        self.run(_publish_many(self._asyncio, list(messages), qos), timeout)
+        self.run(self._asyncio.publish_many(list(messages), qos), timeout)
 
     def subscribe(
         self,
@@ -323,14 +323,6 @@ class BlockingConsumer:
 
 async def _awaited(call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     return await call()
-
-
-async def _publish_many(client: Client, messages: list[tuple[str, bytes | str]], qos: int) -> None:
-    if qos:
-        await asyncio.gather(*(client.publish_soon(topic, payload, qos) for topic, payload in messages))
-        return
-    for topic, payload in messages:
-        await client.publish(topic, payload)
 
 
 async def _end_tasks() -> None:

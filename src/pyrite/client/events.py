@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,18 @@ class Outgoing:
         self.released = False
         """True after PUBREC: the broker owns the message now."""
         self.note: Any = None
-        """For the caller, to find its state again when the message is settled."""
+        """For the caller, to find its state again when the message is settled; a Tally for many messages."""
+
+
+class Tally:
+    """Messages that were published together: one future for all of them."""
+
+    __slots__ = ("done", "left")
+
+    def __init__(self, left: int, done: asyncio.Future[None]) -> None:
+        self.left = left
+        """How many are not settled yet."""
+        self.done = done
 
 
 @dataclass(slots=True)

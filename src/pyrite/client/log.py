@@ -49,6 +49,9 @@ class StagedRows(NamedTuple):
 class FlightLog:
     """The log of a broker. Calls that get no answer are retried for up to `retry` seconds.
 
+    With `first_answer`, a broker that has never answered is given up after that many seconds, as its address
+    may be wrong.
+
     With TLS, `ca_file` is a PEM file with trusted certificate authorities, instead of the system's.
     `cert_file` is a client certificate, with its key unless that is in `key_file`.
     """
@@ -64,6 +67,7 @@ class FlightLog:
         cert_file: str | None = None,
         key_file: str | None = None,
         retry: float = RETRY_SECONDS,
+        first_answer: float | None = None,
     ) -> None:
         self.url = url
         self._location = location_of(url)
@@ -75,12 +79,15 @@ class FlightLog:
             raise QueryError("ca_file, cert_file and key_file need a flights:// URL")
         self._tls = _tls_options(ca_file, cert_file, key_file)
         self._retry = retry
+        self._first_answer = first_answer
+        """None once the broker has answered."""
         headers = []
         if username is not None:
             given = base64.b64encode(f"{username}:{password or ''}".encode())
             headers.append((b"authorization", b"Basic " + given))
         elif token is not None:
             headers.append((b"authorization", b"Bearer " + token.encode()))
+        self._headers = headers
         self._options = flight.FlightCallOptions(headers=headers)
         self._client: flight.FlightClient | None = None
 
@@ -107,10 +114,12 @@ class FlightLog:
         """Make a call, with retries while the broker is unreachable; raises the error that the broker
         reported.
         """
-        backoff = _Backoff(self._retry)
+        backoff = _Backoff(self._retry if self._first_answer is None else self._first_answer)
         while True:
             try:
-                return call()
+                found = call()
+                self._first_answer = None
+                return found
             except flight.FlightError as error:
                 self._failed(error, backoff)
 
@@ -121,7 +130,8 @@ class FlightLog:
             raise kind(_text(error)) from None
         if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
             raise PermissionError(f"{self.url}: {_text(error)}") from None
-        if not isinstance(error, flight.FlightUnavailableError):
+        unreached = self._first_answer is not None and isinstance(error, flight.FlightTimedOutError)
+        if not isinstance(error, flight.FlightUnavailableError) and not unreached:
             raise error
         self.close()
         refusal = _refused_input(error)
@@ -132,7 +142,7 @@ class FlightLog:
         ):  # and will not be trusted later
             raise ConnectionError(
                 f"{self.url}: the broker's certificate is not trusted (certificate verify failed); "
-                "pass the certificate authority's PEM file as ca_file"
+                "pass the PEM file of its authority (caFile in Spark, ca_file in Python)"
             ) from None
         if not backoff.wait():
             raise ConnectionError(f"{self.url}: no answer: {_text(error)}") from None
@@ -140,7 +150,10 @@ class FlightLog:
     def _act(self, action: str, **asked: Any) -> dict[str, Any]:
         def call() -> dict[str, Any]:
             body = json.dumps(asked).encode()
-            (result,) = self._connected().do_action(flight.Action(action, body), self._options)
+            options = self._options
+            if self._first_answer is not None:  # an address may lead nowhere
+                options = flight.FlightCallOptions(timeout=self._first_answer, headers=self._headers)
+            (result,) = self._connected().do_action(flight.Action(action, body), options)
             found: dict[str, Any] = json.loads(result.body.to_pybytes())
             return found
 
@@ -165,6 +178,14 @@ class FlightLog:
         """Return the offset of a position, such as `earliest`, 4711 or `-1h`."""
         found: int = self._act("offset", stream=stream, position=position)["offset"]
         return found
+
+    def check(self, query: Query) -> None:
+        """Raise PermissionError unless all that a query asks for may be read."""
+        self._act("check", topics=list(query.topics))
+
+    def progress(self, reader: str, query: Query, offset: int) -> None:
+        """Tell the broker, for its operator, how far the reader of a query has come."""
+        self._act("progress", reader=reader, stream=query.stream, topics=list(query.topics), offset=offset)
 
     def advance(self, stream: str, start: int, messages: int | None, size: int | None) -> int:
         """Return the end of a range from `start` with at most this many messages and bytes."""

@@ -11,7 +11,7 @@ unacknowledged messages are sent again on the next one.
 
 from __future__ import annotations
 
-from pyrite.client.events import Answered, Connected, ConnectRefused, Ended, Event, Outgoing, Settled
+from pyrite.client.events import Answered, Connected, ConnectRefused, Ended, Event, Outgoing, Settled, Tally
 from pyrite.client.message import Message, Properties
 from pyrite.client.sending import MAX_PACKET_ID, PUBREC, PUBREL, Sending
 from pyrite.protocols.mqtt import fields
@@ -114,7 +114,11 @@ class Protocol(Sending):
                 # A PUBACK with success or "no matching subscribers", and nothing else.
                 outgoing = self._in_flight.pop(data[start] << 8 | data[start + 1], None)
                 if outgoing is not None:
-                    events.append(Settled(outgoing))
+                    note = outgoing.note
+                    if type(note) is Tally and note.left > 1:
+                        note.left -= 1  # only the last of many is an event
+                    else:
+                        events.append(Settled(outgoing))
             else:
                 self._on_packet(first, data[start:position], events)
         self._input = data[position:]

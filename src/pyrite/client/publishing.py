@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from pyrite.client.address import Address
 from pyrite.client.connection import ClientConnection
 from pyrite.client.errors import ClientError, ConnectionLost, PublishError, reason_text
-from pyrite.client.events import Outgoing, Settled
+from pyrite.client.events import Outgoing, Settled, Tally
 from pyrite.client.message import Properties
 from pyrite.client.protocol import Protocol
 
@@ -27,6 +28,8 @@ class ClientPublishing:
         """Calls that wait for a connection."""
         self._outgoing: set[Outgoing] = set()
         """QoS 1 and 2 messages that a caller waits for."""
+        self._tallies: set[Tally] = set()
+        """Messages published together that a caller waits for."""
 
     async def publish(
         self,
@@ -84,6 +87,36 @@ class ClientPublishing:
         self._check()
         future: asyncio.Future[None] = self._send(topic, data, qos, retain, properties).note
         return future
+
+    async def publish_many(self, messages: Iterable[tuple[str, bytes | str]], qos: int = 1) -> None:
+        """Publish messages, given as pairs of topic and payload.
+
+        With QoS 1 and 2, return when the broker has acknowledged all of them. Raises PublishError as soon as
+        it refuses one. If the call is cancelled, messages that were already sent are still published.
+        """
+        pairs = [
+            (topic, payload.encode() if isinstance(payload, str) else payload) for topic, payload in messages
+        ]
+        if not qos:
+            for topic, data in pairs:
+                await self.publish(topic, data)
+            return
+        if qos not in (1, 2):
+            raise ValueError(f"QoS must be 0, 1 or 2, not {qos!r}")
+        self._check()
+        if not pairs:
+            return
+        tally = Tally(len(pairs), asyncio.get_running_loop().create_future())
+        self._protocol.publish_all(pairs, qos, tally)
+        self._tallies.add(tally)
+        self._soon()
+        try:
+            await tally.done
+        except asyncio.CancelledError:
+            self._protocol.withdraw_all(tally)
+            raise
+        finally:
+            self._tallies.discard(tally)
 
     def _send(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None
@@ -155,10 +188,16 @@ class ClientPublishing:
         outgoing, reason = event.outgoing, event.reason
         self._outgoing.discard(outgoing)
         waiter = outgoing.note
+        is_last = True
+        if isinstance(waiter, Tally):
+            waiter.left -= 1
+            is_last = not waiter.left
+            waiter = waiter.done
         if waiter is None or waiter.done():
             return
         if reason < 0x80:
-            waiter.set_result(None)
+            if is_last:
+                waiter.set_result(None)
         else:
             topic, why = outgoing.topic[2:].decode(), reason_text(reason, event.text)
             waiter.set_exception(
@@ -173,7 +212,8 @@ class ClientPublishing:
 
     def _end_publishing(self, error: ClientError) -> None:
         """Fail every waiting call."""
-        for waiter in (*(outgoing.note for outgoing in self._outgoing), *self._arrivals):
+        waiting = [outgoing.note for outgoing in self._outgoing]
+        for waiter in (*waiting, *(tally.done for tally in self._tallies), *self._arrivals):
             if not waiter.done():
                 waiter.set_exception(error)
 

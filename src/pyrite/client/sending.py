@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyrite.client.errors import PublishError
 from pyrite.client.events import Outgoing
@@ -15,8 +15,12 @@ from pyrite.protocols.mqtt.reasons import Reason
 FLUSH_THRESHOLD = 500
 """Pending packets from which `should_flush` is true."""
 MAX_PACKET_ID = 65_535
-_MAX_CACHED_TOPICS = 1_000
+_MAX_CACHED_TOPICS = 10_000
+_MAX_UNCHECKED = fields.MAX_REMAINING_LENGTH - 200_000
+"""Bytes of a payload that fits into a packet whatever its topic and properties."""
 _RESTRICTIONS = ("maximum_packet_size", "maximum_qos", "retain_available")
+_SHORT = [bytes((length,)) for length in range(128)]
+"""Remaining lengths of one byte."""
 PUBACK, PUBREC, PUBREL = b"\x40\x02", b"\x50\x02", b"\x62\x02"
 
 
@@ -94,7 +98,7 @@ class Sending:
             properties = dict(properties)
             alias = self._check_alias(properties.pop("topic_alias"))
         written = (fields.properties(properties) if properties else b"\0") if self._five else b""
-        if self._restricted or len(payload) > fields.MAX_REMAINING_LENGTH - 200_000:
+        if self._restricted or len(payload) > _MAX_UNCHECKED:
             length = len(encoded) + len(written) + len(payload) + (2 if qos else 0) + (3 if alias else 0)
             self._check_allowed(length, qos, retain)
         outgoing = Outgoing(0x30 | qos << 1 | retain, encoded, payload, written, alias)
@@ -105,6 +109,22 @@ class Sending:
         else:
             self._queue.append(outgoing)
         return outgoing
+
+    def publish_all(self, messages: Iterable[tuple[str, bytes]], qos: int, note: object) -> None:
+        """Send messages with QoS 1 or 2, as `publish` does; `note` is that of each of them."""
+        topics, restricted = self._topics, self._restricted
+        first, written = 0x30 | qos << 1, b"\0" if self._five else b""
+        added = []
+        for topic, payload in messages:
+            encoded = topics.get(topic) or self._encode_topic(topic)
+            if restricted or len(payload) > _MAX_UNCHECKED:
+                self._check_allowed(len(encoded) + len(written) + len(payload) + 2, qos, False)
+            outgoing = Outgoing(first, encoded, payload, written)
+            outgoing.note = note
+            added.append(outgoing)
+        self._queue.extend(added)
+        if self.connected:
+            self._fill_window()
 
     def _encode_topic(self, topic: str) -> bytes:
         encoded = topic.encode()
@@ -144,6 +164,10 @@ class Sending:
                 self._queue.remove(outgoing)
             except ValueError:
                 pass
+
+    def withdraw_all(self, note: object) -> None:
+        """Remove the messages with a note from the queue, unless they were sent."""
+        self._queue = deque(one for one in self._queue if one.sent or one.note is not note)
 
     def abandon(self, outgoing: Outgoing) -> None:
         """Forget a message even if it was sent, so that it is not sent again; only between connections."""
@@ -203,9 +227,34 @@ class Sending:
         return topic, fields.varint(len(bare)) + bare
 
     def _fill_window(self) -> None:
-        queue = self._queue
-        while queue and len(self._in_flight) < self._window:
-            self._launch(queue.popleft())
+        # The hot path, too: the same as _launch for messages that were never sent, and have no alias.
+        queue, in_flight, output, last = self._queue, self._in_flight, self._output, self._last_id
+        for _ in range(min(len(queue), self._window - len(in_flight))):
+            outgoing = queue.popleft()
+            packet_id = last % MAX_PACKET_ID + 1
+            if outgoing.packet_id or outgoing.alias or packet_id in in_flight or packet_id in self._requests:
+                self._last_id = last
+                self._launch(outgoing)
+                last = self._last_id
+                continue
+            outgoing.packet_id = last = packet_id
+            outgoing.sent = True
+            in_flight[packet_id] = outgoing
+            topic, properties, payload = outgoing.topic, outgoing.properties, outgoing.payload
+            length = len(topic) + len(properties) + len(payload) + 2
+            output.append(
+                b"%c%b%b%c%c%b%b"
+                % (
+                    outgoing.first,
+                    _SHORT[length] if length < 128 else fields.varint(length),
+                    topic,
+                    packet_id >> 8,
+                    packet_id & 0xFF,
+                    properties,
+                    payload,
+                )
+            )
+        self._last_id = last
 
     # Requests and acknowledgements
 

@@ -25,6 +25,7 @@ from pyrite.ipc.flight import (
     CheckRoom,
     CommitSink,
     NameStreams,
+    NoteReader,
     StagePart,
 )
 from pyrite.ipc.messages import Admitted, Given, Request
@@ -32,7 +33,7 @@ from pyrite.ipc.problem import Problem
 from pyrite.sinks.rows import check_rows, check_schema
 from pyrite.sinks.staging import Staging, check_name
 from pyrite.storage.bulk import LogFolder
-from pyrite.storage.query import Bounds, DataLoss, Query, QueryError, check_number, read_object
+from pyrite.storage.query import READER_NAME, Bounds, DataLoss, Query, QueryError, check_number, read_object
 
 logger = logging.getLogger(__name__)
 
@@ -330,6 +331,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             "bounds": self._bounds,
             "offset": self._offset,
             "advance": self._advance,
+            "check": self._check_read,
+            "progress": self._progress,
             "commit": self._commit,
             "abort": self._abort,
         }
@@ -347,6 +350,21 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
     def _bounds(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Return the offsets of a stream: {stream} -> {first, end}."""
         return self._log.bounds(_text(asked, "stream"))._asdict()
+
+    def _check_read(self, context: flight.ServerCallContext, asked: Json) -> Json:
+        """Refuse a caller that may not read some of these topics: {topics} -> {}."""
+        self._ask(context, CheckRead(_topics(asked)))
+        return {}
+
+    def _progress(self, context: flight.ServerCallContext, asked: Json) -> Json:
+        """Record how far a named reader has come: {reader, stream, topics, offset} -> {}."""
+        name, stream, offset = _text(asked, "reader"), _text(asked, "stream"), asked.get("offset")
+        if not READER_NAME.fullmatch(name):
+            raise QueryError(f"reader={name!r}: expected up to 64 letters, digits, . - _")
+        check_number("offset", offset, 0)
+        assert isinstance(offset, int)
+        self._ask(context, NoteReader(name, stream, _topics(asked), offset))
+        return {}
 
     def _offset(self, context: flight.ServerCallContext, asked: Json) -> Json:
         """Return the offset of a position: {stream, position} -> {offset}."""
@@ -391,6 +409,14 @@ def _told(after: int, skipped: list[str]) -> bytes:
     told = json.dumps({"after": after, "skipped": skipped}).encode()
     skipped.clear()
     return told
+
+
+def _topics(asked: Json) -> list[str]:
+    """Return the topic filters of a request; raise QueryError for an invalid one."""
+    topics = asked.get("topics")
+    if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
+        raise QueryError(f"topics={topics!r}: expected a list of topic filters")
+    return list(Query(topics=tuple(topics)).topics) or ["#"]
 
 
 def _text(asked: Json, name: str) -> str:

@@ -41,6 +41,15 @@ class CheckRead(Request[None]):
     topics: list[str]
 
 
+class NoteReader(Request[None]):
+    """Record how far a named reader of these topics has come."""
+
+    name: str
+    stream: str
+    topics: list[str]
+    offset: int
+
+
 class StagePart(Request[str]):
     """Begin to stage a part of a sink, with messages on `topic`; the answer is the name of its file."""
 

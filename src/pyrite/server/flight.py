@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyrite.ipc.flight import (
     CommitSink,
     LetIn,
     NameStreams,
+    NoteReader,
     StagePart,
 )
 from pyrite.ipc.messages import Admitted, FlightSettings, Given, Request
@@ -29,6 +30,7 @@ from pyrite.ipc.server import Call, Handler
 from pyrite.server.child import Child, ChildContext, log_settings, tls_settings
 from pyrite.server.gate import Gate, answers, credentials_of, refused_log_in
 from pyrite.server.listeners import Listener
+from pyrite.server.log_readers import LogReaders
 from pyrite.sinks.sinks import Sinks
 
 MAX_TEMPORARY_PATH = 70
@@ -41,11 +43,11 @@ class FlightProcess(Child):
     name = "Flight"
     module = "pyrite.flight"
 
-    def __init__(self, context: ChildContext, listener: Listener, sinks: Sinks) -> None:
+    def __init__(self, context: ChildContext, listener: Listener, sinks: Sinks, readers: LogReaders) -> None:
         super().__init__(context, listener)
         self._gate = Gate(self.broker, self.reads, self)
         self._handlers = self._gate.handlers(
-            AccessRequests(self.broker, self._gate), SinkRequests(self.broker, sinks)
+            AccessRequests(self.broker, self._gate, readers), SinkRequests(self.broker, sinks)
         )
 
     def listen(self) -> Listener:
@@ -79,9 +81,10 @@ class FlightProcess(Child):
 class AccessRequests:
     """Answers requests to authenticate, and to read."""
 
-    def __init__(self, broker: Broker, gate: Gate) -> None:
+    def __init__(self, broker: Broker, gate: Gate, readers: LogReaders) -> None:
         self._broker = broker
         self._gate = gate
+        self._readers = readers
 
     @answers(Authenticate)
     def authenticate(self, _: Credentials, request: Authenticate, call: Call[LetIn]) -> None:
@@ -126,11 +129,27 @@ class AccessRequests:
     @answers(CheckRead)
     def check_read(self, caller: Credentials, request: CheckRead, call: Call[None]) -> None:
         """Refuse a caller that may not read these topics."""
-        for topic in request.topics:
+        self._check(caller, request.topics)
+        call.reply(None)
+
+    @answers(NoteReader)
+    def note_reader(self, caller: Credentials, request: NoteReader, call: Call[None]) -> None:
+        """Record how far a named reader has come."""
+        self._check(caller, request.topics)
+        streams = {one.name: one for one in self._broker.journal.streams}
+        stream = streams.get(request.stream)
+        if stream is None:
+            raise Problem(404, f"there is no stream {request.stream!r}")
+        refusal = self._readers.note(request.name, caller.username or caller.address, stream, request.offset)
+        if refusal:
+            raise Problem(429, refusal)
+        call.reply(None)
+
+    def _check(self, caller: Credentials, topics: Sequence[str]) -> None:
+        for topic in topics:
             refusal = self._broker.policy.refuse_pull(caller, topic.encode())
             if refusal is not None:
                 raise Problem(403, refusal.text)
-        call.reply(None)
 
 
 class SinkRequests:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyrite.broker.core import Broker
 from pyrite.broker.figures import Figures
 from pyrite.server.log_metrics import Sizes
+from pyrite.server.log_readers import LogReaders
 from pyrite.server.memory import resident
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Metrics:
         """This broker as a node of a cluster, if it is one."""
         self.figures: Figures = broker.figures
         self.sizes = sizes or Sizes({})
+        self.readers = LogReaders(broker)
         self._started = broker.now
         self.commit_median: float | None = None
         self.commit_longest: float | None = None

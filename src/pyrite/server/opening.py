@@ -119,7 +119,7 @@ class Listeners:
         server, context = self._server, self._child_context
         if listener.flight:
             assert server.sinks is not None
-            return FlightProcess(context, listener, server.sinks)
+            return FlightProcess(context, listener, server.sinks, server.metrics.readers)
         return HttpProcess(context, listener, server.metrics, lambda: self.open, server.later)
 
     def _open_streams(self, sockets: list[socket.socket], listener: Listener) -> StreamListener:

@@ -11,6 +11,7 @@ from pyrite.server.metric_table import METRICS, STREAM_METRICS, Metric
 from pyrite.server.metrics import Metrics
 
 PREFIX = "$SYS/broker/"
+READERS = "log/readers/"
 MINUTES = (1, 5, 15)
 
 _LOADS = {
@@ -84,6 +85,19 @@ class System:
                 value = metric.read(self.metrics, stream) if metric.topic else None
                 if value is not None:
                     self._publish(f"log/streams/{stream.name}/{metric.topic}", str(value))
+        self._publish_readers()
+
+    def _publish_readers(self) -> None:
+        """Publish the lag of named readers, and remove that of readers that are forgotten."""
+        lags: dict[str, int] = {}
+        for one in self.metrics.readers.all():
+            topic = f"{READERS}{one.name}/lag"
+            lags[topic] = max(one.lag, lags.get(topic, 0))
+        for topic in [one for one in self._published if one.startswith(READERS) and one not in lags]:
+            self._publish(topic, "")
+            del self._published[topic]
+        for topic, lag in lags.items():
+            self._publish(topic, str(lag))
 
     def _publish(self, name: str, value: str) -> None:
         if self._published.get(name) != value:

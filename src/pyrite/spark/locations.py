@@ -13,25 +13,27 @@ from pyrite.storage.query import QueryError
 if TYPE_CHECKING:
     from pyrite.client.log import FlightLog
 
+FIRST_CONTACT = 5.0
+"""Seconds after which a broker that has never answered is taken for a wrong address."""
+
 Log: TypeAlias = Union[LogFolder, "FlightLog"]
 
 
 @lru_cache(maxsize=16)
-def open_log(location: LogLocation) -> Log:
-    """Return the log at a location; cached for each process."""
-    return open_folder(location.path) if location.path is not None else open_broker(location)
+def open_log(location: LogLocation, in_executor: bool = False) -> Log:
+    """Return the log at a location; cached for each process.
+
+    A broker that was never reached may have a wrong address, so the driver gives up early. An executor knows
+    that the driver has reached the broker.
+    """
+    if location.path is not None:
+        return open_folder(location.path)
+    return open_broker(location) if in_executor else connect(location, first=FIRST_CONTACT)
 
 
 def check_stream(location: LogLocation, stream: str) -> None:
-    """Raise QueryError for an unknown stream; an unreachable broker is not an error here."""
-    if location.path is not None:
-        open_folder(location.path).bounds(stream)
-        return
-    try:
-        with connect(location, retry=0.0) as broker:
-            broker.bounds(stream)
-    except ConnectionError:
-        pass  # the query waits for the broker
+    """Raise QueryError for an unknown stream, ConnectionError for a broker that does not answer."""
+    open_log(location).bounds(stream)
 
 
 def open_folder(path: Path) -> LogFolder:
@@ -44,13 +46,11 @@ def open_folder(path: Path) -> LogFolder:
 @lru_cache(maxsize=16)
 def open_broker(location: LogLocation) -> FlightLog:
     """Return a connection to a broker, for reading or publishing."""
-    from pyrite.client.log import RETRY_SECONDS
-
-    return connect(location, RETRY_SECONDS)
+    return connect(location)
 
 
-def connect(location: LogLocation, retry: float) -> FlightLog:
-    """Return a connection to a broker; unanswered calls are retried for `retry` seconds."""
+def connect(location: LogLocation, first: float | None = None) -> FlightLog:
+    """Return a connection to a broker; until it has answered once, calls take `first` seconds at most."""
     from pyrite.client.log import FlightLog  # imported late: reading a folder does not need it
 
     assert location.broker is not None
@@ -62,5 +62,5 @@ def connect(location: LogLocation, retry: float) -> FlightLog:
         ca_file=location.ca_file,
         cert_file=location.cert_file,
         key_file=location.key_file,
-        retry=retry,
+        first_answer=first,
     )

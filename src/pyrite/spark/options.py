@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from pyrite.errors import PyriteError
 from pyrite.storage.positions import Ago, Offset, Time, parse_position
-from pyrite.storage.query import FOREVER, MAX_PARTS, QueryError
+from pyrite.storage.query import FOREVER, MAX_PARTS, READER_NAME, QueryError
 from pyrite.storage.stream import NAME
 from pyrite.topics.filters import InvalidTopic, check_filter, check_topic
 
@@ -26,7 +27,10 @@ READING = (
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
-    "filterPushdown",
+    "startingOffsetsByTimestampStrategy",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "readerName",
     "payloadFormat",
 )
 WRITING = (*CONNECTING, "topic")
@@ -37,8 +41,20 @@ SPARKS_OWN = (
     "asyncprogresstrackingcheckpointintervalms",
 )
 """Options that Spark itself passes to a sink."""
+TABLE_PROPERTIES = (
+    "provider",
+    "location",
+    "owner",
+    "comment",
+    "external",
+    "is_managed_location",
+    "collation",
+)
+"""Options that Spark itself passes for a table of its catalog."""
 FORMATS = ("json", "csv", "text")
 """Maximum number of levels in a topic, whose length is two bytes on the wire."""
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -66,15 +82,21 @@ class ReadOptions:
 
     location: LogLocation
     stream: str = "default"
-    topic: str | None = None
+    topics: tuple[str, ...] = ()
     starting: str | None = None
     ending: str | None = None
     messages_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     min_partitions: int = 1
     fail_on_data_loss: bool = True
-    filter_pushdown: bool = False
     payload_format: str | None = None
+    after_end: str = "latest"
+    """What to do with a start time after the end of the stream: latest or error."""
+    min_messages: int | None = None
+    """Messages that a micro-batch waits for, but not longer than `max_delay` seconds."""
+    max_delay: float = 900.0
+    reader: str | None = None
+    """The name under which the broker shows the query."""
 
 
 @dataclass(frozen=True)
@@ -87,24 +109,29 @@ class WriteOptions:
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of a reader; raise OptionError for an invalid one."""
+    given = own_options(given)
     _check_names(given, READING, "reading")
     options = _Given(given)
     return ReadOptions(
         options.location(),
         options.stream(),
-        options.topic_filter(),
+        options.topic_filters(),
         *options.range(),
         options.count("maxMessagesPerTrigger"),
         options.count("maxBytesPerTrigger"),
         options.count("minPartitions", MAX_PARTS) or 1,
         options.flag("failOnDataLoss", True),
-        options.flag("filterPushdown", False),
         options.one_of("payloadFormat", FORMATS),
+        options.one_of("startingOffsetsByTimestampStrategy", ("latest", "error")) or "latest",
+        options.count("minOffsetsPerTrigger"),
+        options.seconds("maxTriggerDelay", 900.0),
+        options.reader(),
     )
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Return the options of a writer; raise OptionError for an invalid one."""
+    given = own_options(given)
     _check_names(given, WRITING, "writing")
     options = _Given(given)
     if options.get("path") is not None:
@@ -116,6 +143,24 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         except InvalidTopic as wrong:
             raise OptionError(f"option topic, {topic!r}: {wrong}") from None
     return WriteOptions(options.location(), topic)
+
+
+def own_options(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options without those that Spark adds for a table of its catalog.
+
+    CREATE TABLE passes each option as `option.NAME` too, and a folder as `path` or `location`, which
+    may be Spark's own.
+    """
+    lower = {name.lower(): value for name, value in given.items()}
+    in_table = {name for name in lower if name.startswith("option.")}
+    if not in_table and "provider" not in lower:
+        return given
+    own = {name.removeprefix("option."): lower[name] for name in in_table}
+    given = own | {name: value for name, value in lower.items() if name not in (*in_table, *TABLE_PROPERTIES)}
+    if "broker" in given:
+        return {name: value for name, value in given.items() if name != "path"}
+    folder = given.get("path", lower.get("location"))
+    return given if folder is None else given | {"path": folder}
 
 
 def _check_names(given: Mapping[str, str], known: tuple[str, ...], doing: str) -> None:
@@ -139,6 +184,12 @@ class _Given:
 
     def location(self) -> LogLocation:
         broker, path = self.get("broker"), self.get("path")
+        if not self._given:
+            raise OptionError(
+                "no options: Spark does not pass the OPTIONS of CREATE TABLE to a Python source when it "
+                "reads the table; repeat them, as in SELECT * FROM m WITH (broker = '...'), or use CREATE "
+                "TEMPORARY VIEW m USING pyrite OPTIONS (...)"
+            )
         if (broker is None) == (path is None):
             raise OptionError(
                 "expected either the option broker (such as flight://127.0.0.1:8815) or path (the "
@@ -195,15 +246,19 @@ class _Given:
                 raise OptionError(f"option endingOffsets: {ending} is before startingOffsets, {starting}")
         return starting, ending
 
-    def topic_filter(self) -> str | None:
+    def topic_filters(self) -> tuple[str, ...]:
+        """Return the topic filters: of one, or of a JSON list."""
         text = self.get("topic")
         if text is None:
-            return None
-        try:
-            check_filter(text.encode())
-        except InvalidTopic as wrong:
-            raise OptionError(f"option topic, {text!r}: {wrong}") from None
-        return text
+            return ()
+        filters = _listed(text)
+        for one in filters:
+            try:
+                check_filter(one.encode())
+            except InvalidTopic as wrong:
+                several = '; several filters are a JSON list: ["a/#", "b/+"]' if "," in one else ""
+                raise OptionError(f"option topic, {one!r}: {wrong}{several}") from None
+        return filters
 
     def position(self, name: str) -> str | None:
         text = self.get(name)
@@ -224,6 +279,21 @@ class _Given:
             raise OptionError(f"option {name}: expected a number from 1 to {most}, not {text!r}")
         return int(digits)
 
+    def reader(self) -> str | None:
+        name = self.get("readerName")
+        if name is not None and not READER_NAME.fullmatch(name):
+            raise OptionError(f"option readerName: expected up to 64 letters, digits, . - _, not {name!r}")
+        return name
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.get(name)
+        if text is None:
+            return default
+        found = _DURATION.fullmatch(text.strip().lower())
+        if found is None:
+            raise OptionError(f"option {name}: expected a time such as 500ms, 30s, 15m or 1h, not {text!r}")
+        return int(found[1]) * _UNITS[found[2]]
+
     def flag(self, name: str, default: bool) -> bool:
         text = self.get(name)
         if text is None:
@@ -237,6 +307,19 @@ class _Given:
         if text is not None and text.lower() not in words:
             raise OptionError(f"option {name}: expected one of {', '.join(words)}, not {text!r}")
         return None if text is None else text.lower()
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """Return the texts of a JSON list, or the one text that is none."""
+    if not text.startswith('["'):
+        return (text,)
+    try:
+        found = json.loads(text)
+    except ValueError as wrong:
+        raise OptionError(f"option topic, {text!r}: not a JSON list of topic filters: {wrong}") from None
+    if not all(isinstance(one, str) for one in found):
+        raise OptionError(f"option topic, {text!r}: expected a JSON list of topic filters")
+    return tuple(found)
 
 
 def _check_url(text: str) -> None:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from math import ceil
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyrite.spark.columns import Columns
+from pyrite.spark.errors import plain_errors
 from pyrite.spark.locations import Log, open_log
 from pyrite.spark.options import OptionError, ReadOptions
-from pyrite.spark.pushdown import push
+from pyrite.storage.positions import Ago, Time, parse_position
 from pyrite.storage.query import MAX_PARTS, DataLoss, Query
 
 MIN_PARTITION_MESSAGES = 50_000
@@ -49,17 +50,26 @@ def start_of(log: Log, options: ReadOptions, default: str) -> int:
     """Return the first offset to read; raise OptionError if it is beyond the end of the stream."""
     start = log.offset(options.stream, options.starting or default)
     end = log.bounds(options.stream).end
+    ends = f"option startingOffsets: stream {options.stream} ends at offset {end}"
     if start > end:
-        ends = f"stream {options.stream} ends at offset {end}"
-        raise OptionError(f"option startingOffsets: {ends}, before offset {start}")
+        raise OptionError(f"{ends}, before offset {start}")
+    if start == end and options.after_end == "error" and _is_time(options.starting):
+        raise OptionError(
+            f"{ends}, before {options.starting}; with startingOffsetsByTimestampStrategy=latest the query "
+            "begins with the next message"
+        )
     return start
+
+
+def _is_time(position: str | None) -> bool:
+    return position is not None and isinstance(parse_position(position), Time | Ago)
 
 
 def query_of(options: ReadOptions, columns: Columns) -> Query:
     """Return the query that the options describe."""
     return Query(
         options.stream,
-        topics=() if options.topic is None else (options.topic,),
+        topics=options.topics,
         columns=columns.needed,
         lost="fail" if options.fail_on_data_loss else "skip",
     )
@@ -67,7 +77,7 @@ def query_of(options: ReadOptions, columns: Columns) -> Query:
 
 def read(options: ReadOptions, columns: Columns, query: Query) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a query in the columns that Spark asked for."""
-    for batch in open_log(options.location).read(query, warn):
+    for batch in open_log(options.location, in_executor=True).read(query, warn):
         yield columns.shape(batch)
 
 
@@ -89,41 +99,26 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._columns = Columns(schema, options.payload_format)
-        self._query: Query | None = query_of(options, self._columns)
+        self._query = query_of(options, self._columns)
 
+    @plain_errors
     def partitions(self) -> list[OffsetRange]:
         """Split the range; positions are resolved here, once for all partitions."""
         options, query = self._options, self._query
         log = open_log(options.location)
+        log.check(query)
         start = start_of(log, options, "earliest")
         stop = log.offset(options.stream, options.ending or "latest")
         if start > stop and (options.starting or "earliest").strip().lower() != "earliest":
             said = f"{options.ending} is offset {stop}, before startingOffsets ({options.starting}: {start})"
             raise OptionError(f"option endingOffsets: {said}")
         stop = min(stop, log.bounds(options.stream).end)
-        if query is None:
-            return []
         start, stop = max(start, query.start), min(stop, query.stop)
         return parts_of(log, options, start, stop) if start < stop else []
 
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition."""
-        if self._query is None or not isinstance(partition, OffsetRange):
+        if not isinstance(partition, OffsetRange):
             return  # Spark makes an empty partition if there is none
         yield from read(self._options, self._columns, self._query.part(partition.start, partition.stop))
-
-
-class FilteringReader(BatchReader):
-    """Reader that accepts filters, used with `filterPushdown=true` only.
-
-    Spark keeps one reader for all queries of a DataFrame (PythonDataSourceV2 holds the first, or the last one
-    to which filters were pushed), so another query of the DataFrame would get these filters too. See
-    docs/spark.md.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Accept the filters that the log can apply; return the rest."""
-        if self._query is None:
-            return []
-        self._query, left = push(self._query, filters)
-        return left

@@ -7,7 +7,6 @@ from pyspark.sql import SparkSession
 from pyrite.spark.java import use_java
 
 SETTINGS = {
-    "spark.sql.python.filterPushdown.enabled": "true",  # lets the log skip what a filter removes
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyrite.spark.errors import plain_errors
 from pyrite.spark.locations import open_broker
 from pyrite.spark.messages import Messages
 from pyrite.spark.options import OptionError, WriteOptions
@@ -84,6 +85,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Stage the rows of a task."""
         return stage(self._options, self._messages, self._sink, iterator)
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the staged rows."""
         commit(self._options, 0, messages)
@@ -111,6 +113,7 @@ class MicroBatchWriter(DataSourceStreamArrowWriter):
             raise RuntimeError("this Spark hides the query's id from its tasks: use PySpark 4.2 or later")
         return stage(self._options, self._messages, query, iterator)
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish a micro-batch."""
         commit(self._options, batchId, messages)

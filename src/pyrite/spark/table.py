@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pyrite.spark.locations import open_folder
 from pyrite.spark.options import folder_of
-from pyrite.spark.snapshot import Snapshot, take
 from pyrite.storage.query import SCHEMA
+from pyrite.storage.snapshot import Snapshot, take
 
 MAX_COPIES = 512 * 1024 * 1024
 """Bytes of copies after which Java collects garbage, to find unused copies."""

@@ -68,6 +68,12 @@ class LogFolder:
             raise QueryError(f"there is no stream {stream!r}; {known}")
         return StreamReader(self.data / "streams" / stream)
 
+    def check(self, query: Query) -> None:
+        """Do nothing: whoever can open the folder may read all of it."""
+
+    def progress(self, reader: str, query: Query, offset: int) -> None:
+        """Do nothing: there may be no broker."""
+
     def bounds(self, stream: str) -> Bounds:
         """Return the offsets that a stream has now."""
         reader = self._reader(stream)

@@ -4,6 +4,8 @@ DIR/format            the version of the format
 DIR/lock              locked by the broker that uses the folder
 DIR/boot              the machine's boot id; removed when a broker ends in good order
 DIR/streams/NAME/     the segments of a stream
+DIR/tables/           streams as Iceberg tables (pyrite/tables)
+DIR/snapshots/        links and copies for programs that read Parquet files (snapshot.py)
 """
 
 from __future__ import annotations
@@ -24,6 +26,15 @@ _OLDER = ("pyrite data, format 3\n", "pyrite data, format 2\n")
 they are moved when a broker starts.
 """
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+TABLES = "tables"
+LINKS = "data"
+
+
+def links_of(stream: Path) -> Path:
+    """Return the folder with hard links to the sealed segments of a stream that is a table."""
+    return stream.parents[1] / TABLES / stream.name / LINKS
 
 
 class FolderError(PyriteError):

@@ -5,6 +5,7 @@ client.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from pyrite.topics.filters import InvalidTopic, check_filter
 
 FOREVER = 2**63 - 1
 """An offset that no message has."""
+READER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""The name under which a program reads the log."""
 MAX_PARTS = 10_000
 """Parts that a query may be split into."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyrite.storage import tiering
 from pyrite.storage.arrow import ArrowSegment, is_sealed, size_of
 from pyrite.storage.files import Files
+from pyrite.storage.folder import links_of
 from pyrite.storage.options import StreamOptions
 from pyrite.storage.parquet import ParquetSegment
 from pyrite.storage.roster import Roster
@@ -49,6 +50,7 @@ class Upkeep:
     ) -> None:
         self._files = files
         self._roster = roster or Roster(folder, chosen)
+        self._links = links_of(folder)
         self._ages = Ages()
         self._options = options
         self._report = report
@@ -100,9 +102,15 @@ class Upkeep:
         span = options.retention_age / 4 if options.retention_age else MERGE_SPAN
         segments = self._reader.segments()
         if options.table:
-            segments = list(takewhile(_is_in_table, segments))
+            segments = list(takewhile(self._is_in_table, segments))
         for run in tiering.mergeable(segments, options.segment_bytes, span):
             tiering.merge(self._files, run, options.compression, self._report)
+
+    def _is_in_table(self, segment: Segment) -> bool:
+        """Return whether the stream's table has linked a sealed segment: then its rows were appended, or will
+        be, and a merge changes no row of the table.
+        """
+        return not isinstance(segment, ParquetSegment) or (self._links / segment.path.name).exists()
 
     def _retain(self, wall: float, uptime: float) -> None:
         """Drop the oldest segments while they are too old, or too large together."""
@@ -168,13 +176,6 @@ def boot_time() -> float:
 
 def _is_over(segment: Segment) -> bool:
     return not isinstance(segment, ArrowSegment) or is_sealed(segment.path)
-
-
-def _is_in_table(segment: Segment) -> bool:
-    """Return whether the stream's table has a sealed segment, which it links: then its rows were appended to
-    the table, and a merge changes no row of it.
-    """
-    return not isinstance(segment, ParquetSegment) or segment.path.stat().st_nlink > 1
 
 
 def _latest(segment: Segment) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
 from pyrite.storage.files import Appending, Files
-from pyrite.tables.place import FOLDER, Place
+from pyrite.storage.folder import TABLES
+from pyrite.tables.place import Place
 
 if TYPE_CHECKING:
     from pyiceberg.io import InputStream, OutputStream
@@ -94,7 +95,7 @@ class _Durable(Appending):
 
 def make_folders(files: Files, folder: Path) -> None:
     """Make a folder of a table, for the broker's own user alone, with the folders above it."""
-    if folder.name != FOLDER and not folder.parent.is_dir():
+    if folder.name != TABLES and not folder.parent.is_dir():
         make_folders(files, folder.parent)
     if not folder.is_dir():
         files.make_folder(folder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FOLDER = "tables"
+from pyrite.storage.folder import TABLES
+
 CATALOG = "catalog.db"
 NAMESPACE = "pyrite"
 """The name of the catalog, and of its one namespace."""
@@ -20,8 +21,8 @@ class Place:
     """
 
     def __init__(self, data: Path, location: str = "") -> None:
-        self.folder = data.resolve() / FOLDER
-        self.location = f"{location.rstrip('/') or f'file://{data.resolve()}'}/{FOLDER}"
+        self.folder = data.resolve() / TABLES
+        self.location = f"{location.rstrip('/') or f'file://{data.resolve()}'}/{TABLES}"
 
     @property
     def catalog(self) -> Path:

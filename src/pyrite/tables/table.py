@@ -24,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pyrite.errors import PyriteError
 from pyrite.storage.files import Files
+from pyrite.storage.folder import LINKS, links_of
 from pyrite.storage.parquet import ParquetSegment
 from pyrite.storage.schema import SCHEMA
 from pyrite.storage.stream import SEGMENT, StreamReader
@@ -93,6 +94,7 @@ class StreamTable:
         """Seconds for which a snapshot is kept after the next one has replaced it."""
         self._location = place.table(self._name)
         self._folder = place.folder / self._name
+        self._links = links_of(folder)
         self._files = Files()
         self._table: Table | None = None
         self._held: dict[str, DataFile] = {}
@@ -158,7 +160,7 @@ class StreamTable:
         return table
 
     def _create(self) -> Table:
-        make_folders(self._files, self._folder / "data")
+        make_folders(self._files, self._links)
         make_folders(self._files, self._folder / "metadata")
         table = self._catalog.create_table(
             (NAMESPACE, self._name), SCHEMA, location=self._location, properties=PROPERTIES
@@ -177,7 +179,7 @@ class StreamTable:
             raise _Unlike(f"its columns are {', '.join(names)}")
         segments = self._look().segments
         for name in _data_files(table):
-            link = self._folder / "data" / name
+            link = self._links / name
             if not link.exists():
                 raise _Unlike(f"the file {name} is missing")
             if not SEGMENT.fullmatch(name):
@@ -239,7 +241,7 @@ class StreamTable:
     def _link(self, table: Table, found: _Found | None, due: Iterable[Step]) -> dict[str, DataFile]:
         """Link the segments that are added; return their data files."""
         data_files = {}
-        folder = self._folder / "data"
+        folder = self._links
         for name in (name for step in due for name in step.added):
             assert found is not None
             segment, link = found.segments[name], folder / name
@@ -248,7 +250,7 @@ class StreamTable:
             except FileExistsError:  # a crash before the commit; or a retained snapshot refers to it
                 if not _same(link, segment.path):
                     raise _Unlike(f"the file {name} is not the segment of this name") from None
-            location = f"{self._location}/data/{name}"
+            location = f"{self._location}/{LINKS}/{name}"
             data_files[name] = parquet_file_to_data_file(table.io, table.metadata, location)
             data_files[name].spec_id = table.metadata.default_spec_id
         if data_files:
@@ -328,7 +330,7 @@ class StreamTable:
         self._lists = {number: found for number, found in self._lists.items() if number in kept}
         self._replaced = {number: at for number, at in self._replaced.items() if number in kept}
         self._manifests = {name: found for name, found in self._manifests.items() if name in used}
-        self._remove_others(self._folder / "data", data)
+        self._remove_others(self._links, data)
         self._remove_others(self._folder / "metadata", needed | used)
 
     def _remove_others(self, folder: Path, needed: set[str]) -> None:

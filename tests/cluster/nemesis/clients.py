@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,8 @@ INTERVAL = 0.04
 """Seconds between two messages of a publisher."""
 EXPIRY = 3_600
 KEEP_ALIVE = 5
+REPEAT_TIME = 0.5
+"""Seconds after CONNACK in which a publisher repeats what was not acknowledged, before it goes on."""
 
 
 class Client:
@@ -32,6 +35,8 @@ class Client:
         self._over = threading.Event()
         self._lost = threading.Event()
         self.connections = 0
+        self.connected_at: float | None = None
+        """When the broker accepted the present connection; None without one."""
         self._client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5, reconnect_on_failure=False
         )
@@ -67,6 +72,7 @@ class Client:
                 self._client.disconnect()
             except OSError:
                 pass
+            self.connected_at = None
             self._client.loop_stop()
             self._over.wait(0.2)
 
@@ -75,6 +81,7 @@ class Client:
             self._lost.set()
             return
         self.connections += 1
+        self.connected_at = time.monotonic()
         self.ready()
 
     def ready(self) -> None:
@@ -113,7 +120,9 @@ class Publisher(Client):
                 mid, is_refused = self._answers.get()
                 number = self._numbers.pop(mid)
                 (self.refused if is_refused else self.acknowledged).add(number)
-            if self.is_paused or len(self._numbers) >= MAX_IN_FLIGHT:
+            # paho would send a new message at once, before those that it repeats after CONNACK.
+            is_open = self.connected_at is not None and time.monotonic() > self.connected_at + REPEAT_TIME
+            if not is_open or self.is_paused or len(self._numbers) >= MAX_IN_FLIGHT:
                 continue
             number = self.sent + 1
             info = self._client.publish(self.topic, b"%s %d" % (self.name.encode(), number), self.qos)

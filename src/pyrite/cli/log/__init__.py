@@ -76,6 +76,17 @@ A running broker compacts full segments by itself. This command works on a folde
 converts every segment to Parquet, including the last one, and merges small segments.
 """
 
+_SQL = """\
+examples:
+  pyrite log sql "select topic, count(*) from log group by topic order by 2 desc"
+  pyrite log sql "select * from log where topic like 'plant/%' and timestamp > now() - interval 1 hour"
+  pyrite log sql --json "select decode(payload)::json->>'temp' as temp from sensors"
+
+Needs DuckDB: pip install 'pyrite[sql]'. Each stream is a table with its name, and `log` is the stream
+`default`. Messages of sealed segments and the newest are there alike, as of when the query begins.
+If standard output is not a terminal, the first line has the names of the columns, and all are tab-separated.
+"""
+
 _POSITION = "an offset, earliest, latest, a time ago (-90s, -15m, -1h, -7d) or a time (2026-11-15T20:06:24Z)"
 
 Parsers = argparse._SubParsersAction
@@ -116,6 +127,7 @@ def register(commands: Parsers[argparse.ArgumentParser]) -> None:
     _verify(parsers)
     _export(parsers)
     _compact(parsers)
+    _sql(parsers)
 
 
 def _ls(parsers: Parsers[_AnyOrder]) -> None:
@@ -170,6 +182,12 @@ def _compact(parsers: Parsers[_AnyOrder]) -> None:
         metavar="N",
         help="merge up to this size (default: 67108864)",
     )
+
+
+def _sql(parsers: Parsers[_AnyOrder]) -> None:
+    parser = _command(parsers, "sql", "query the messages with SQL", _SQL)
+    parser.add_argument("query", metavar="SQL", help="a query; each stream is a table")
+    parser.add_argument("--json", action="store_true", help="print rows as JSON lines")
 
 
 def _command(parsers: Parsers[_AnyOrder], name: str, does: str, examples: str) -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ import { Pipelines } from "./pipelines.js";
 import { plots } from "./plots.js";
 import { publishing } from "./publish.js";
 import { Quotas } from "./quotas.js";
+import { Readers } from "./readers.js";
 import { Streams } from "./streams.js";
 import { tabs } from "./tabs.js";
 import { complaint } from "./topics.js";
@@ -211,6 +212,7 @@ function brokerTables(connection, past) {
   const note = byId("broker-note");
   const clients = new Clients(byId("clients"), note);
   const streams = new Streams(byId("streams"), note, (names) => past.streams(names));
+  const readers = new Readers(byId("streams"));
   const quotas = new Quotas(byId("quotas"), note);
   const pipelines = new Pipelines(byId("pipelines"), byId("tab-pipelines"), () => choose("tab-clients"));
   connection.follow(
@@ -229,7 +231,7 @@ function brokerTables(connection, past) {
     repeat(
       2,
       () => connection.connected && !byId("streams").hidden,
-      (again) => streams.refresh(again),
+      (again) => Promise.all([streams.refresh(again), readers.refresh()]),
     ),
     repeat(
       2,

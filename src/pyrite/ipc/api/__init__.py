@@ -13,7 +13,7 @@ from pyrite.ipc.api.broker import GetBroker, GetHealth, GetReadiness
 from pyrite.ipc.api.clients import DisconnectClient, GetClient, ListClients
 from pyrite.ipc.api.cluster import GetCluster
 from pyrite.ipc.api.endpoint import ApiRequest
-from pyrite.ipc.api.log import Acknowledge, ListStreams, Pull, ReadMessages
+from pyrite.ipc.api.log import Acknowledge, ListReaders, ListStreams, Pull, ReadMessages
 from pyrite.ipc.api.metrics import GetMetrics, ScrapeMetrics
 from pyrite.ipc.api.publishing import PublishMessage
 from pyrite.ipc.api.quotas import ListQuotas
@@ -36,6 +36,7 @@ ENDPOINTS: tuple[type[ApiRequest[Any]], ...] = (
     DeleteTopic,
     ListLevels,
     ListStreams,
+    ListReaders,
     ReadMessages,
     ListQuotas,
     PublishMessage,

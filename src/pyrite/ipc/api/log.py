@@ -60,6 +60,29 @@ class ListStreams(ApiRequest[Streams]):
     endpoint = Endpoint("GET", "/api/v1/streams", (404,))
 
 
+class ReaderInfo(Struct):
+    """A program that reads a stream under a name."""
+
+    name: str
+    user: Annotated[str, Meta(description="Its user; the address of a reader without one.")]
+    stream: str
+    offset: Annotated[int, Meta(ge=0, description="Where it continues.")]
+    lag: Annotated[int, Meta(ge=0, description="Messages of the stream that it has not read yet.")]
+    seconds: Annotated[float, Meta(ge=0, description="Seconds since it was heard of.")]
+
+
+class Readers(Shown):
+    """Programs that read the log under a name."""
+
+    readers: list[ReaderInfo]
+
+
+class ListReaders(ApiRequest[Readers]):
+    """The named readers of the log; without the right `admin` on `#`, only the caller's."""
+
+    endpoint = Endpoint("GET", "/api/v1/readers")
+
+
 class StoredMessage(Payload, kw_only=True):
     """A message of the log."""
 

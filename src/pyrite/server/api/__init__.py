@@ -49,7 +49,7 @@ class Api:
             ClientRequests(broker, turns),
             TopicRequests(broker, turns),
             QuotaRequests(broker, turns),
-            LogRequests(broker, metrics.sizes),
+            LogRequests(broker, metrics.sizes, metrics.readers),
             PublishRequests(broker),
             MetricsRequests(metrics),
             ClusterRequests(metrics),

@@ -6,12 +6,21 @@ from collections.abc import Mapping
 
 from pyrite.broker.access import Credentials
 from pyrite.broker.core import Broker
-from pyrite.ipc.api.log import ListStreams, ReadMessages, StreamInfo, Streams
+from pyrite.ipc.api.log import (
+    ListReaders,
+    ListStreams,
+    ReaderInfo,
+    Readers,
+    ReadMessages,
+    StreamInfo,
+    Streams,
+)
 from pyrite.ipc.problem import Problem
 from pyrite.ipc.server import Call
 from pyrite.server.api.checks import check, checked_filter
 from pyrite.server.gate import answers
 from pyrite.server.log_metrics import Sizes, StreamSize
+from pyrite.server.log_readers import LogReader, LogReaders
 
 _UNKNOWN = StreamSize(0, 0)
 
@@ -19,9 +28,10 @@ _UNKNOWN = StreamSize(0, 0)
 class LogRequests:
     """Answers requests about the log."""
 
-    def __init__(self, broker: Broker, sizes: Sizes) -> None:
+    def __init__(self, broker: Broker, sizes: Sizes, readers: LogReaders) -> None:
         self._broker = broker
         self._sizes = sizes
+        self._readers = readers
 
     @answers(ListStreams)
     def streams(self, caller: Credentials, request: ListStreams, call: Call[Streams]) -> None:
@@ -68,6 +78,19 @@ class LogRequests:
                 )
             )
         return Streams(streams, withheld)
+
+    @answers(ListReaders)
+    def readers(self, caller: Credentials, request: ListReaders, call: Call[Readers]) -> None:
+        """Return the named readers; without the right `admin` on `#`, the caller's."""
+        broker = self._broker
+        is_admin = broker.policy.refuse_admin(caller) is None
+        user = caller.username or caller.address
+        found = [one for one in self._readers.all() if is_admin or one.user == user]
+        call.reply(Readers([self._described_reader(one) for one in found]))
+
+    def _described_reader(self, one: LogReader) -> ReaderInfo:
+        seconds = round(self._broker.now - one.at, 1)
+        return ReaderInfo(one.name, one.user, one.stream.name, one.offset, one.lag, seconds)
 
     @answers(ReadMessages)
     def read(self, caller: Credentials, request: ReadMessages, call: Call[None]) -> None:

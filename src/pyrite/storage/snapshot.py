@@ -1,10 +1,10 @@
-"""Snapshot of a stream as Parquet files that stay while Spark may read them.
+"""Snapshot of a stream as Parquet files that stay while another program reads them: Spark, DuckDB.
 
-Spark lists files when a DataFrame is made and opens them when it is used; in between, the broker merges and
-drops segments. So sealed segments get a hard link in a folder of this process, under `snapshots` in the data
-folder. Messages that are not Parquet yet are copied there as Parquet if they are few: on two cores, reading
-them once through Python takes longer. The folder is removed when the process ends. Each process holds a lock
-on its folder; the next snapshot removes folders of processes that were killed.
+They list files first and open them later; in between, the broker merges and drops segments. So sealed
+segments get a hard link in a folder of this process, under `snapshots` in the data folder. Messages that are
+not Parquet yet are copied there as Parquet if they are few: on two cores, reading them once through Python
+takes longer. The folder is removed when the process ends. Each process holds a lock on its folder; the next
+snapshot removes folders of processes that were killed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REPEATED = ["topic", "client_id", "content_type", "response_topic"]
 _FILTERED = ["offset", "timestamp", "topic"]
 """Columns with statistics, which let readers skip row groups."""
 
-_logger = logging.getLogger("pyrite.spark")
+_logger = logging.getLogger("pyrite.storage.snapshot")
 
 
 class Snapshot(NamedTuple):
@@ -59,8 +59,8 @@ class Snapshot(NamedTuple):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
-    """Return a stream up to an offset, or as much of it as is quickly available as Parquet.
+def take(log: LogFolder, stream: str, end: int, whole: bool = False) -> Snapshot | None:
+    """Return a stream up to an offset, or unless `whole`, as much of it as is quickly available as Parquet.
 
     Returns None if that is nothing, or the files cannot be created. Raises DataLoss for a damaged message.
     """
@@ -68,12 +68,14 @@ def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
         snapshot = Snapshot(_folder(log.data) / str(uuid4()), [], 0)
         snapshot.folder.mkdir(OWNER_ONLY_FOLDER)
         try:
-            snapshot = snapshot._replace(end=_fill(log, stream, end, snapshot))
+            snapshot = snapshot._replace(end=_fill(log, stream, end, snapshot, whole))
         except BaseException:
             snapshot.remove()
             raise
     except OSError as error:
-        _logger.warning("cannot make a snapshot in %s, so Python reads the log: %s", log.data, error)
+        _logger.warning(
+            "cannot make a snapshot in %s, so the log is read through Python: %s", log.data, error
+        )
         return None
     if snapshot.files:
         return snapshot
@@ -81,13 +83,13 @@ def take(log: LogFolder, stream: str, end: int) -> Snapshot | None:
     return None
 
 
-def _fill(log: LogFolder, stream: str, end: int, snapshot: Snapshot) -> int:
+def _fill(log: LogFolder, stream: str, end: int, snapshot: Snapshot, whole: bool) -> int:
     """Fill a snapshot up to an offset; return the offset reached."""
     reader = StreamReader(log.data / "streams" / stream)
     start = _link(reader, snapshot)
     if start >= end and snapshot.files:
         return start
-    if end - start > MAX_COPIED_MESSAGES or _unsealed(reader) > MAX_COPIED_BYTES:
+    if not whole and (end - start > MAX_COPIED_MESSAGES or _unsealed(reader) > MAX_COPIED_BYTES):
         return start
     _copy(log, Query(stream, start, max(start, end)), snapshot)
     return max(start, end)
@@ -143,7 +145,7 @@ def _folder(data: Path) -> Path:
     for other in snapshots.iterdir():
         if other.suffix != ".begun":
             _remove_unless_used(other)
-    folder = snapshots / f"spark-{uuid4()}"
+    folder = snapshots / f"reader-{uuid4()}"
     begun = folder.with_suffix(".begun")
     begun.mkdir(OWNER_ONLY_FOLDER)
     descriptor = os.open(begun / "lock", os.O_CREAT | os.O_RDWR, OWNER_ONLY)
