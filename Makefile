@@ -21,7 +21,7 @@ run: $(VENV)/.run-ready   ## start the broker with defaults (ARGS="--listen mqtt
 cluster: $(VENV)/.cluster-ready ## run three nodes on this machine, until Ctrl-C (ARGS="--data DIR" keeps their data)
 	$(BIN)/pyrite cluster local $(ARGS)
 
-demo: $(VENV)/.demo-ready ## a broker, 50 devices with faults, a Spark pipeline and its alerts, in a few minutes
+demo: $(VENV)/.demo-ready ## a broker, 20 devices with faults, a Spark pipeline and its alerts, in a few minutes
 	$(BIN)/pyrite pipeline demo $(ARGS)
 
 test: lint       ## check style, types and import direction, and run all tests

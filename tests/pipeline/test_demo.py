@@ -18,9 +18,9 @@ from pyrite.pipeline.errors import PipelineError
 from pyrite.pipeline.process import DemoProcess
 from tests.pipeline.support import broken_java
 
-ROWS = {"bronze": 10, "silver_telemetry": 9, "bad_telemetry": 1, "topic_windows": 2}
+ROWS = {"silver_telemetry": 9, "bad_telemetry": 1, "topic_windows": 2}
 FAULTS = Counter({("dev-1", "temperature"): 2, ("dev-2", "silence"): 1})
-WELL = DemoCounts(published=10, log=10, rows=ROWS, faults=FAULTS, alerts=FAULTS, twice=0)
+WELL = DemoCounts(published=10, log=10, read=10, rows=ROWS, faults=FAULTS, alerts=FAULTS, twice=0)
 
 
 def test_counts_are_right_if_messages_and_alerts_match_what_was_made() -> None:
@@ -52,7 +52,7 @@ def test_a_duplicate_alert_makes_the_counts_wrong() -> None:
     [
         {"published": 11},
         {"log": 9},
-        {"rows": ROWS | {"bronze": 11}},
+        {"read": 11},
         {"rows": ROWS | {"silver_telemetry": 8}},
         {"rows": ROWS | {"bad_telemetry": 2}},
     ],

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pyrite.pipeline.alert_settings import AlertSettings
 from pyrite.pipeline.connection import messages
-from pyrite.pipeline.schemas import TopicSchema
+from pyrite.pipeline.schemas import TopicSchema, results_of
 from pyrite.pipeline.watch import judge_messages
 from tests.spark.conftest import Broker
 
@@ -58,17 +58,59 @@ def test_a_payload_is_bad_unless_it_is_one_json_object_that_matches_the_schema(s
     assert decoded[0].fields.place == "ä"
 
 
-def test_numbers_of_every_type_become_measurements(spark: SparkSession) -> None:
-    silver = spark.sql(
-        "SELECT 'd' AS device, 1.5D AS temperature, 2.125BD AS level, 3L AS count, 'x' AS place"
-    )
-    found = TopicSchema("x", "d/+", FIELDS).measurements(silver)
-    expected = [("d", "temperature", 1.5), ("d", "level", 2.125), ("d", "count", 3.0)]
-    assert [tuple(row) for row in found.collect()] == expected
-    without = TopicSchema("y", "e/+", {"place": "string"}).measurements(silver)
-    assert without.schema == found.schema
-    assert found.unionAll(without).count() == 3
-    assert without.count() == 0
+def test_payloads_of_other_formats_are_decoded_by_their_schemas(spark: SparkSession) -> None:
+    """Also with a device in the payload or in several levels, and with times that are numbers."""
+    payloads = [
+        "1.5",
+        " 2 ",
+        "hot",
+        "NaN",
+        "1,x",
+        "2,",
+        "z,x",
+        "1",
+        '{"id": "a+b", "ts": 1000}',
+        '{"ts": 1e30}',
+    ]
+    rows = [(number, "p/1/2", bytearray(payload.encode())) for number, payload in enumerate(payloads)]
+    log = spark.createDataFrame(rows, "offset int, topic string, payload binary")
+    log = log.selectExpr("*", "TIMESTAMP '2026-01-01' AS timestamp")
+
+    def decoded(schema: TopicSchema, first: int, last: int) -> list[Any]:
+        return schema.decode(log.where(f"offset BETWEEN {first} AND {last}")).orderBy("offset").collect()
+
+    number = decoded(TopicSchema("n", "p/+/+", {"value": "double"}, "number", (2, 3)), 0, 3)
+    assert [(row.bad, row.fields.value, row.device) for row in number] == [
+        (False, 1.5, "1/2"),
+        (False, 2.0, "1/2"),
+        (True, None, "1/2"),
+        (True, None, "1/2"),
+    ]
+    csv = decoded(TopicSchema("c", "p/+/+", {"c1": "bigint", "c2": "string"}, "csv"), 4, 7)
+    assert [row.bad for row in csv] == [False, False, True, True]
+    assert [tuple(row.fields) for row in csv[:2]] == [(1, "x"), (2, None)]
+    fields = {"id": "string", "ts": "double"}
+    timed = decoded(TopicSchema("t", "p/#", fields, device_from="id", time="ts", time_unit="ms"), 8, 9)
+    assert [row.device for row in timed] == ["a_b", "p/1/2"]
+    assert [row.event_time.timestamp() for row in timed] == [1.0, timed[1].timestamp.timestamp()]
+
+
+def test_gold_gets_the_result_of_every_message_and_numbers_of_every_type(spark: SparkSession) -> None:
+    payloads = {
+        "d/1/t": b'{"temperature": 1.5, "level": 2.125, "count": 3, "place": "x"}',
+        "d/2/t": b"{",
+        "e/1": b'{"place": "x"}',
+        "f": b"4",
+    }
+    rows = [(topic, bytearray(payload)) for topic, payload in payloads.items()]
+    log = spark.createDataFrame(rows, "topic string, payload binary").selectExpr("*", "now() AS timestamp")
+    schemas = [TopicSchema("x", "d/+/t", FIELDS), TopicSchema("y", "e/+", {"place": "string"})]
+    found = {row.topic: row for row in results_of(log, schemas).collect()}
+    assert [found[topic].result for topic in payloads] == ["decoded", "bad", "decoded", "none"]
+    assert [found[topic].device for topic in payloads] == ["1", "2", "1", None]
+    numbers = [("temperature", 1.5), ("level", 2.125), ("count", 3.0)]
+    assert [tuple(each) for each in found["d/1/t"].numbers] == numbers
+    assert found["d/2/t"].numbers == found["e/1"].numbers == found["f"].numbers == []
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ COMMANDS = (
     "cluster",
     "passwd",
     "pipeline",
+    "schemas",
     "simulate",
     "classic",
 )

@@ -9,20 +9,27 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from pyrite.cli.arguments import number_between, positive_int
+from pyrite.cli.schemas import add_sample, sampled, show_families, write_schemas
+
+if TYPE_CHECKING:
+    from pyrite.pipeline.project import Project
 
 BROKER = "flight://127.0.0.1:8815"
 
 _EXAMPLES = """\
 examples:
   pyrite pipeline init plant                    create a project in the folder plant
+  pyrite pipeline init plant --infer            the same, with schemas inferred from the log
   cd plant
   pyrite pipeline run                           process what is new since the last run
   pyrite pipeline run --continuous              keep processing until Ctrl-C
   pyrite pipeline show                          print the tables, and plot them to PNG files
+  pyrite pipeline backtest --from -1d           the same over a part of the log, publishing nothing
   pyrite pipeline tune                          count the alerts that other thresholds would give
   pyrite sub -t 'alerts/#' -v                   the alerts, as the pipeline publishes them
 
@@ -43,6 +50,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     init = _add(actions, "init", "create a project", "  pyrite pipeline init plant\n")
     init.add_argument("name", metavar="NAME", type=Path, help="the folder to create")
     init.add_argument("--broker", default=BROKER, metavar="URL", type=_broker, help=f"default: {BROKER}")
+    init.add_argument(
+        "--infer", action="store_true", help="infer schemas.toml from the messages of the broker"
+    )
+    add_sample(init)
     init.set_defaults(run=_init)
 
     run = _add(
@@ -87,6 +98,32 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--plots", type=Path, metavar="DIR", help="where to write plots (default: plots in the project)"
     )
     show.set_defaults(run=_show)
+
+    backtest = _add(
+        actions,
+        "backtest",
+        "run the transformations over a part of the log, publishing nothing",
+        "  pyrite pipeline backtest --from 2026-01-30T00:00:00Z --to 2026-01-31T00:00:00Z\n"
+        "  pyrite pipeline backtest --from -1d\n",
+    )
+    _add_project(backtest)
+    backtest.add_argument(
+        "--from",
+        default="earliest",
+        dest="since",
+        metavar="T",
+        help="the first message: a time, an offset, a time ago such as -1h (default: earliest)",
+    )
+    backtest.add_argument("--to", dest="until", metavar="T", help="messages before this time (default: now)")
+    backtest.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="a new folder for the tables (default: in backtests/)",
+    )
+    backtest.add_argument("--broker", metavar="URL", type=_broker, help="use this broker")
+    backtest.add_argument("--master", default="local[*]", help="the Spark master (default: local[*])")
+    backtest.set_defaults(run=_backtest)
 
     tune = _add(
         actions,
@@ -193,7 +230,11 @@ def _init(args: argparse.Namespace) -> int:
     def work() -> int:
         from pyrite.pipeline.project import make_project
 
+        families = sampled(args) if args.infer else []
         project = make_project(args.name, args.broker)
+        if families:
+            show_families(families, Console())
+            write_schemas(project.folder / "schemas.toml", families)
         print(f"Created {args.name}. Edit schemas.toml and transformations/ to suit your messages, then:")
         print(f"  cd {args.name}\n  pyrite pipeline run")
         print(f"It reads from {project.broker}; start a broker there with `pyrite serve`.")
@@ -209,7 +250,26 @@ def _run(args: argparse.Namespace) -> int:
 def _run_project(args: argparse.Namespace) -> int:
     from pyrite.pipeline.project import find_project
 
-    project = find_project(args.project)  # loading Spark takes seconds
+    return _run_found(args, find_project(args.project))
+
+
+def _backtest(args: argparse.Namespace) -> int:
+    def work() -> int:
+        from pyrite.pipeline.backtest import make_backtest, parse_until
+        from pyrite.pipeline.project import find_project
+
+        project = find_project(args.project)
+        until = parse_until(args.until)
+        made = make_backtest(project, args.broker or project.broker, args.since, until, args.output)
+        args.continuous = args.full_refresh = False
+        code = _run_found(args, made)
+        print(f"The tables of the backtest are in {made.tables}; nothing was published.")
+        return code
+
+    return _said(work)
+
+
+def _run_found(args: argparse.Namespace, project: Project) -> int:
     if project.advice is not None:
         print(f"pyrite pipeline: {project.advice}", file=sys.stderr)
     from pyrite.pipeline.errors import PipelineError

@@ -22,16 +22,17 @@ from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, star
 from pyspark.sql import SparkSession
 
 from pyrite.client.log import FlightLog
-from pyrite.pipeline.connection import credentials
+from pyrite.pipeline.connection import PUBLISH, credentials
 from pyrite.pipeline.errors import BrokerUnavailable, PipelineError
 from pyrite.pipeline.project import Project
 from pyrite.pipeline.schemas import read_schemas
 from pyrite.pipeline.session import pipeline_session
 from pyrite.pipeline.state import announce
-from pyrite.pipeline.tables import row_counts
+from pyrite.pipeline.tables import messages_read, row_counts
 
 STREAM = "default"
-BRONZE = "bronze"
+MESSAGES = "messages"
+"""In the rows of tables: the number of messages that the pipeline has read."""
 _STEP = re.compile(r"Flow '?(?:[\w]+\.)*(\w+)'? (?:is|has) (\w+)")
 _CODE = re.compile(r"^\([\w.]+\)\s*|^\[[A-Z_.0-9]+\]\s*")
 
@@ -94,7 +95,7 @@ class Runner:
         except PipelineError:
             self.tell("failed")
             raise
-        rows = max(0, outcome.added.get(BRONZE, 0))
+        rows = max(0, outcome.added.get(MESSAGES, 0))
         self.figures = {
             "batch": self.figures["batch"] + 1,
             "rows": rows,
@@ -107,7 +108,9 @@ class Runner:
         return outcome
 
     def tell(self, state: str) -> None:
-        """Publish the pipeline's status."""
+        """Publish the pipeline's status; a backtest has none."""
+        if self.project.configuration.get(PUBLISH) == "false":
+            return
         try:
             announce(self.broker, self.project.folder.resolve().name, state, **self.figures)
         except PipelineError as error:
@@ -115,9 +118,12 @@ class Runner:
                 self._unheard = True
                 self.note(str(error))
 
+    def _counts(self) -> dict[str, int]:
+        return row_counts(self.project) | {MESSAGES: messages_read(self.project)}
+
     def _run(self, say: Say, full_refresh: bool) -> RunResult:
         began = time.monotonic()
-        before = row_counts(self.project)
+        before = self._counts()
         specification = load_pipeline_spec(self.project.specification)
         configuration = dict(specification.configuration) | {"pyrite.broker": self.broker}
         try:
@@ -140,7 +146,7 @@ class Runner:
         except PySparkException as error:
             log_end(self.broker)  # raises a clearer error if the broker is unreachable
             raise PipelineError(_plain(error)) from None
-        rows = row_counts(self.project)
+        rows = self._counts()
         added = {name: count - before.get(name, 0) for name, count in rows.items()}
         return RunResult(time.monotonic() - began, rows, added)
 

@@ -16,17 +16,29 @@ import pyarrow.parquet as pq
 from pyrite.pipeline.project import Project
 
 _LIST = "_spark_metadata"
+GOLD_MANIFEST = "_gold.json"
+"""Lists the files of the gold tables."""
 
 
 def table_names(project: Project) -> list[str]:
     """Return the names of the existing tables."""
     folder = project.tables
-    return sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    return (
+        sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("_"))
+        if folder.is_dir()
+        else []
+    )
 
 
 def row_counts(project: Project) -> dict[str, int]:
     """Return the number of rows of each table."""
     return {name: count_rows(project.tables / name) for name in table_names(project)}
+
+
+def messages_read(project: Project) -> int:
+    """Return the number of messages that the pipeline has read."""
+    quality = read_table(project, "quality", columns=["messages"])
+    return sum(quality["messages"].to_pylist()) if quality.num_rows else 0
 
 
 def count_rows(folder: Path) -> int:
@@ -55,6 +67,9 @@ def read_last(project: Project, name: str, rows: int) -> pa.Table:
 
 def files_of(folder: Path) -> list[Path]:
     """Return the valid files of a table."""
+    gold = gold_files(folder.parent, folder.name)
+    if gold:
+        return gold
     listed = folder / _LIST
     if not listed.is_dir():
         return sorted(folder.glob("*.parquet"))
@@ -68,6 +83,15 @@ def files_of(folder: Path) -> list[Path]:
             else:
                 found.pop(path, None)
     return list(found)
+
+
+def gold_files(tables: Path, name: str) -> list[Path]:
+    """Return the files that the manifest of the gold tables lists for a table."""
+    try:
+        files = json.loads((tables / GOLD_MANIFEST).read_bytes())["files"].get(name, {})
+    except FileNotFoundError:
+        return []
+    return [tables / name / file for _, file in sorted(files.items())]
 
 
 def _batches(folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyrite.pipeline.alert_settings import read_settings
-from pyrite.pipeline.connection import messages, spark_options
+from pyrite.pipeline.connection import messages, publishes, spark_options
 from pyrite.pipeline.schemas import TopicSchema, read_schemas
 from pyrite.pipeline.watch import judge_messages
 
@@ -29,6 +29,9 @@ def define(schema: TopicSchema) -> None:
     def alerts() -> DataFrame:
         return found
 
+    if not publishes(spark):
+        return
+
     @dp.append_flow(target="subscribers", name=f"publish_{schema.alerts}")
     def publish() -> DataFrame:
         """Publish each alert once, as JSON, to alerts/DEVICE/FIELD."""
@@ -44,6 +47,7 @@ def define(schema: TopicSchema) -> None:
         )
 
 
-dp.create_sink("subscribers", "pyrite", spark_options(str(spark.conf.get("pyrite.broker"))))
+if publishes(spark):
+    dp.create_sink("subscribers", "pyrite", spark_options(str(spark.conf.get("pyrite.broker"))))
 for each in read_schemas("schemas.toml"):
     define(each)

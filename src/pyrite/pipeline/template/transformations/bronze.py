@@ -1,4 +1,7 @@
-"""Bronze: every message of the log, except the alerts that the pipeline itself publishes."""
+"""Bronze: every message of the log, except the alerts that the pipeline itself publishes.
+
+It is a view: the log is where messages are kept, and every flow reads from it what is new.
+"""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -8,7 +11,7 @@ from pyrite.pipeline.connection import messages
 spark = SparkSession.active()
 
 
-@dp.table(comment="every message of the log, unchanged")
+@dp.temporary_view(comment="every message of the log, unchanged")
 def bronze() -> DataFrame:
     """Continue where the last run ended; the first run starts at the beginning of the log."""
     return messages(spark)

@@ -1,4 +1,8 @@
-"""Gold: statistics of devices and topics, computed in every run. Windows are in topic_windows.sql."""
+"""Gold: `quality` and `top_talkers` by topic, `topic_windows`, and `device_stats`.
+
+Each run adds what is new to the rows of these tables, so it costs the same whatever the log has. Windows are
+those of the event time: a late message is added to its window.
+"""
 
 from functools import reduce
 
@@ -6,43 +10,27 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyrite.pipeline.schemas import read_schemas
+from pyrite.pipeline.schemas import read_schemas, results_of
 
 spark = SparkSession.active()
 schemas = read_schemas("schemas.toml")
+tables = str(spark.conf.get("pyrite.gold"))
+
+dp.create_sink("gold", "pyrite_gold", {"path": tables, "flow": "log"})
 
 
-@dp.materialized_view(
-    comment="per device and field: minimum, mean, maximum and 95th percentile of all values"
-)
-def device_stats() -> DataFrame:
-    """Summarise measurements. p95 is a measured value (nearest rank)."""
-    values = [schema.measurements(spark.read.table(schema.silver)) for schema in schemas]
-    return (
-        reduce(DataFrame.unionAll, values)
-        .groupBy("device", "field")
-        .agg(
-            F.count("*").alias("values"),
-            F.min("value").alias("min"),
-            F.mean("value").alias("mean"),
-            F.max("value").alias("max"),
-            F.percentile_approx("value", 0.95).alias("p95"),
-        )
-    )
+@dp.append_flow(target="gold", name="gold_of_messages")
+def gold() -> DataFrame:
+    """Add messages, decoded or not."""
+    return results_of(spark.readStream.table("bronze"), schemas)
 
 
-@dp.materialized_view(comment="the twenty topics with the most messages")
-def top_talkers() -> DataFrame:
-    """Rank topics by messages, then by bytes."""
-    return (
-        spark.read.table("bronze")
-        .groupBy("topic")
-        .agg(
-            F.count("*").alias("messages"),
-            F.sum(F.length("payload")).alias("bytes"),
-            F.count_distinct("client_id").alias("clients"),
-            F.max("timestamp").alias("last_seen"),
-        )
-        .orderBy(F.desc("messages"), F.desc("bytes"), "topic")
-        .limit(20)
-    )
+dp.create_sink("late", "pyrite_gold", {"path": tables, "flow": "late"})
+
+
+@dp.append_flow(target="late", name="gold_of_late_messages")
+def late() -> DataFrame:
+    """Add the messages that were too late to be judged."""
+    tables = [spark.readStream.table(schema.alerts) for schema in schemas]
+    late = reduce(DataFrame.unionAll, tables).where("kind = 'late'")
+    return late.select("topic", F.col("value").cast("long").alias("late"))
