@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrite.journal.tables import KEYS, PAGE, is_proven, new_database, proof, text
+from pyrite.journal.tables import KEYS, OWNER, PAGE, STORED, is_proven, new_database, proof, text
 from pyrite.journal.wal import log_of, read_database
 from pyrite.storage.files import Files, write_safely
 
