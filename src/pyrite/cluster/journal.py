@@ -135,7 +135,7 @@ class ClusterJournal(DiskJournal):
             self.database.commit([(sql.SAVE_CLUSTER, (DAMAGED, "", before[0]))])
         if before:
             raise FolderError(
-                f"{self.folder.path}: the state was damaged ({before[0]}), so this node is unlike the others: "
+                f"{self.folder.path}: the state was damaged ({before[0]}), so this node lacks rows: "
                 "replace its data by a copy of another node's"
             )
 
