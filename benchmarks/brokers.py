@@ -47,6 +47,8 @@ max_queued_messages 0
 log_type none
 """
 MOSQUITTO_TLS = """\
+# Started by root, it would become a user that cannot read the key. For other users the line has no effect.
+user root
 certfile {folder}/chain.pem
 keyfile {folder}/key.pem
 """
