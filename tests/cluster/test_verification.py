@@ -172,3 +172,20 @@ def test_an_envelope_says_what_is_wrong_with_it() -> None:
         with pytest.raises(GroupError):
             unseal(cluster, bytes(altered))
     assert xxhash.xxh3_64_intdigest(data[14:]) == unseal(cluster, data).checksum
+
+
+def test_a_node_does_not_go_on_with_a_damaged_state() -> None:
+    with cluster_of() as cluster:
+        publisher = cluster["a"].core.connect("publisher")
+        for number in range(200):
+            publisher.publish(f"t/{number}", bytes(300), qos=1, retain=True)
+        cluster.tick()
+        node = cluster["b"]
+        node.stop()
+        path = node.data / "state.sqlite"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 4096] = bytes(4096)
+        path.write_bytes(data)
+        for _ in range(2):
+            with pytest.raises(FolderError, match="copy of another node"):
+                node.open_journal()

@@ -228,12 +228,15 @@ WRITES_OF_PATHS = {
 
 
 def test_the_log_writes_only_through_files() -> None:
-    """No call that changes the disk is made outside of files.py, which has a failpoint for each."""
+    """No call that changes the disk is made outside of files.py, which has a failpoint for each.
+
+    snapshot.py is left out: it makes temporary files for readers, and nothing in them is promised.
+    """
     found = []
     rooms = Path(pyrite.__file__).parent
     paths = (path for room in ("storage", "journal", "sinks") for path in (rooms / room).glob("*.py"))
     for path in paths:
-        if path.name != "files.py":
+        if path.name not in ("files.py", "snapshot.py"):
             calls = (one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call))
             found += [f"{path.name}:{one.lineno}: {ast.unparse(one)}" for one in calls if _writes(path, one)]
     assert found == []

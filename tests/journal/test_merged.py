@@ -83,3 +83,13 @@ def test_each_message_is_in_the_log_with_its_own_properties(folder: Path, count:
     expected = [(b"t/%d" % n, b"%d" % n, f"type {n}") for n in range(count)]
     assert found == [*expected, (b"t/plain", b"plain", None)]
     machine.stop()
+
+
+def test_a_client_that_left_while_its_message_was_written_gets_no_acknowledgement(folder: Path) -> None:
+    machine = Machine(folder, [StreamOptions()], writing=Deferred)
+    clients = merged(machine.core, 3)
+    machine.core.flush()
+    clients[1].drop()
+    machine.settle()
+    assert [len(client.received()) for client in clients] == [1, 0, 1]
+    machine.stop()

@@ -35,6 +35,7 @@ from pyrite.cluster.snapshot import take_snapshot
 from pyrite.cluster.status import ClusterStatus, status_of
 from pyrite.cluster.wills import Wills
 from pyrite.cluster.writer import ReplicaWriter
+from pyrite.journal import state as sql
 from pyrite.journal.disk import DiskJournal
 from pyrite.journal.disk_writer import DiskWriter
 from pyrite.journal.faults import STATE
@@ -48,6 +49,8 @@ from pyrite.storage.options import StreamOptions
 
 logger = logging.getLogger(__name__)
 
+DAMAGED = "damaged"
+"""Kind of the row that says why this node must not go on with its state."""
 NO_QUORUM = "the cluster has no quorum: most of its nodes cannot be reached"
 
 
@@ -112,6 +115,7 @@ class ClusterJournal(DiskJournal):
     def _load_ledger(self) -> dict[Stream, int]:
         """Continue where the committed state was; return up to where each stream is written."""
         kept = self.database.cluster()
+        self._refuse_damage(kept)
         position = self.ledger.load(kept)
         self.wills.load(kept)
         written = {stream: stream.next_offset for stream in self.streams}
@@ -128,6 +132,18 @@ class ClusterJournal(DiskJournal):
         else:  # what is here already comes before the first group
             self.database.commit([self._ledger_row()])
         return written
+
+    def _refuse_damage(self, kept: Sequence[tuple[str, str, str]]) -> None:
+        """Refuse a state that has lost rows, now and at every later start: other nodes have these rows."""
+        before = [text for kind, _, text in kept if kind == DAMAGED]
+        if self.database.damages and not before:
+            before = ["; ".join(self.database.damages)]
+            self.database.commit([(sql.SAVE_CLUSTER, (DAMAGED, "", before[0]))])
+        if before:
+            raise FolderError(
+                f"{self.folder.path}: the state was damaged ({before[0]}), so this node lacks rows: "
+                "replace its data by a copy of another node's"
+            )
 
     def load_state(self, broker: Broker) -> None:
         """Load what is not owned by a node; sessions and consumers are loaded when they are claimed."""

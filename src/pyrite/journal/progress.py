@@ -18,7 +18,7 @@ from pyrite.broker.session import Session
 from pyrite.broker.shared_group import SharedGroup
 from pyrite.journal import state as sql
 from pyrite.journal.changes import Changes
-from pyrite.journal.restoring import STORED
+from pyrite.journal.tables import STORED
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account

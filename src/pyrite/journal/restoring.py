@@ -21,6 +21,7 @@ from pyrite.broker.subscriptions import Subscription
 from pyrite.journal.decoding import batches_in
 from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Kept, KeptSession, State
+from pyrite.journal.tables import OWNER
 from pyrite.topics.filters import split_shared
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyrite.journal.disk import DiskJournal
 
 _BLOCK = struct.Struct(">QQ")
-OWNER, STORED = "owner", "stored"
 """Kinds of rows of accounts: the account a session counts for, and the bytes an account has stored."""
 
 

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrite.journal.tables import KEYS, PAGE, is_proven, new_database, proof, text
+from pyrite.journal.tables import KEYS, OWNER, PAGE, STORED, is_proven, new_database, proof, text
 from pyrite.journal.wal import log_of, read_database
 from pyrite.storage.files import Files, write_safely
 
@@ -35,7 +35,10 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "sinks": (str, str),
     "pending": (str, bytes, bytes),
     "accounts": (str, str, str),
+    "cluster": (str, str, str),
 }
+_OF_ACCOUNTS = {OWNER, STORED}
+"""The first column of accounts, which tells them from rows of `cluster`."""
 _CELLS = """
 CREATE TABLE rows (a INTEGER PRIMARY KEY, b, c, d);
 CREATE TABLE cells (a, b, c, d, PRIMARY KEY (a, b)) WITHOUT ROWID;
@@ -212,6 +215,7 @@ def _is_good(table: str, row: Row) -> bool:
         and all(map(isinstance, row, types))
         and is_proven(table, row)
         and (table not in _WORDS or _WORDS[table] in json.loads(row[-2]))
+        and (table not in ("accounts", "cluster") or (table == "accounts") == (row[0] in _OF_ACCOUNTS))
     )
 
 

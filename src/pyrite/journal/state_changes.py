@@ -19,9 +19,10 @@ from pyrite.broker.subscriptions import Subscription
 from pyrite.journal import state as sql
 from pyrite.journal.changes import Changes
 from pyrite.journal.progress import Progress, numbers
-from pyrite.journal.restoring import OWNER, dump_bits, dump_block, dump_properties
+from pyrite.journal.restoring import dump_bits, dump_block, dump_properties
 from pyrite.journal.sink_state import SinkState
 from pyrite.journal.state import Change
+from pyrite.journal.tables import OWNER
 
 if TYPE_CHECKING:
     from pyrite.broker.accounts import Account

@@ -42,6 +42,9 @@ CREATE TABLE IF NOT EXISTS cluster (kind TEXT NOT NULL, name TEXT NOT NULL, valu
 """
 # SQLite does not notice a changed byte in a value, so every row ends with a checksum of its other values.
 
+OWNER, STORED = "owner", "stored"
+"""The kinds of rows of accounts."""
+
 KEYS = {
     "streams": ("number",),
     "sessions": ("client_id",),

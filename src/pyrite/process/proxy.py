@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from pyrite.errors import PyriteError
+
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 """The first bytes of version 2."""
 PREFIX = b"PROXY "
@@ -39,7 +41,7 @@ class ProxyOptions:
     """Addresses and networks of load balancers that send a PROXY protocol header before each connection."""
 
 
-class BadHeader(Exception):
+class BadHeader(PyriteError):
     """The bytes are not a valid header."""
 
 

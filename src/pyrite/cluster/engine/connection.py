@@ -16,6 +16,8 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
+from pyrite.errors import PyriteError
+
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT = 3.0
@@ -34,7 +36,7 @@ NO_ANSWER = 503
 """The code of an error for a request that nobody answered."""
 
 
-class EngineError(Exception):
+class EngineError(PyriteError):
     """The engine refused a request, or did not answer."""
 
     def __init__(self, code: int, description: str, detail: int = 0) -> None:

@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 
 from pyrite.cluster.engine.connection import Connection, EngineError, Work, end
 from pyrite.cluster.order import Position
+from pyrite.errors import PyriteError
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ ENDS = frozenset(("Batch Completed", "Message Size Exceeds MaxBytes"))
 NANO = 1_000_000_000
 
 
-class Silent(Exception):
+class Silent(PyriteError):
     """The consumer is gone, or skipped a sequence."""
 
 
