@@ -60,6 +60,8 @@ class RecordingTransport:
         """Whether everything written from now on counts as unread."""
         self.paused = False
         """Whether the connection has paused reading."""
+        self.input_ended = False
+        """Whether the client has closed its side."""
         self.closed = False
         self.aborted = False
 
@@ -78,6 +80,9 @@ class RecordingTransport:
 
     def resume_reading(self) -> None:
         self.paused = False
+
+    def input_has_ended(self) -> bool:
+        return self.input_ended
 
     def close(self) -> None:
         self.closed = True

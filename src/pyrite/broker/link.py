@@ -32,6 +32,9 @@ class Transport(Protocol):
     def resume_reading(self) -> None:
         """Feed the connection again."""
 
+    def input_has_ended(self) -> bool:
+        """Return whether the peer sends nothing more; what it sent before may still wait to be read."""
+
     def close(self) -> None:
         """Close after sending all buffered bytes."""
 

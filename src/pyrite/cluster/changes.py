@@ -83,8 +83,11 @@ class ClusterChanges(RecordedChanges):
         do: Callable[[list[Any]], object],
         ended: Callable[[str], object],
         save_will: Callable[[Session], object],
+        owns: Callable[[str, str], object],
     ) -> None:
         super().__init__(wall, on_new_row)
+        self._owns = owns
+        """Returns whether this node owns a session or consumer, by kind and name."""
         self._ended = ended
         """Called with the client identifier of a session that has ended."""
         self._save_will = save_will
@@ -92,6 +95,16 @@ class ClusterChanges(RecordedChanges):
         """State changes of the groups that were applied."""
         self._do = do
         """Puts an operation into the next group."""
+
+    def note(self, change: Change) -> None:
+        """Record a change, unless its session or consumer belongs to another node by now.
+
+        A session that has moved is forgotten here like one that ends. If it soon comes back, its rows must
+        still be there.
+        """
+        key = owner_of(change)
+        if key is None or self._owns(*key):
+            super().note(change)
 
     def save_stored(self, account: Account) -> None:
         """Record on this node what was stored through it."""

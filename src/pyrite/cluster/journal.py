@@ -87,7 +87,13 @@ class ClusterJournal(DiskJournal):
         self.wills = Wills(self)
         self.presence = Presence(self)
         self.state = ClusterChanges(
-            self.wall, self.groups_changed, self.rows, self.do, self.ownership.ended, self.wills.save
+            self.wall,
+            self.groups_changed,
+            self.rows,
+            self.do,
+            self.ownership.ended,
+            self.wills.save,
+            self.ownership.epoch,
         )
         self.applying = Applying(self, self._load_ledger())
 

@@ -96,14 +96,27 @@ class Conversation(Receiver):
     def claim(self, clean_start: bool, then: Callable[[Fault | None], object]) -> None:
         """Call `then` when the client's session may be opened here, or with the reason why not.
 
-        Input from the client waits until then.
+        Input from the client waits until then. A client that has closed the connection meanwhile may have
+        sent the same QoS 2 messages again through another node, and completed them: nothing is read from it.
         """
+        at_once = True
+
+        def check(fault: Fault | None) -> None:
+            if clean_start or not self.is_abandoned():
+                then(fault)
+            else:
+                self.input_ended()
 
         def decided(answer: Answer, fault: Fault | None) -> None:
-            answer(partial(then, fault))
+            answer(partial(then if at_once else check, fault))
 
         journal, client_id = self.broker.journal, self.credentials.client_id
         self._wait_for(lambda answer: journal.claim_session(client_id, clean_start, partial(decided, answer)))
+        at_once = False
+
+    def is_abandoned(self) -> bool:
+        """Return whether the client has closed the connection, so that the rest of its input is void."""
+        return False
 
     def _wait_for(self, ask: Callable[[Answer], object]) -> None:
         """Ask for something that answers with what to do then, at once or later. Input waits meanwhile."""

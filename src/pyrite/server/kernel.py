@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import resource
+import select
 import sys
 
 RESERVED_DESCRIPTORS = 200
 """Descriptors reserved for the log, listeners and child processes."""
 
+_ENDED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _SET_TIMER_SLACK = 29
 _SET_THP_DISABLE = 41
 
@@ -32,6 +34,15 @@ def _control(option: int, value: int) -> None:
     """Call prctl; kernels ignore unknown options."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def is_half_closed(descriptor: int) -> bool:
+    """Return whether the peer of a socket has ended its output, even if that waits to be read."""
+    if descriptor < 0:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, _ENDED)
+    return bool(poll.poll(0))
 
 
 def raise_descriptor_limit() -> None:

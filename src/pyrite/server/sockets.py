@@ -26,7 +26,7 @@ from pyrite.process.proxy import Proxies
 from pyrite.protocols.conversation import Conversation
 from pyrite.protocols.mqtt.merging import Merger
 from pyrite.protocols.receiver import LONG_READ
-from pyrite.server.kernel import sharpen_timers
+from pyrite.server.kernel import is_half_closed, sharpen_timers
 from pyrite.server.listeners import Listener
 
 if TYPE_CHECKING:
@@ -109,6 +109,9 @@ class SocketTransport:
     def resume_reading(self) -> None:
         self._paused = False
         self._watch()
+
+    def input_has_ended(self) -> bool:
+        return self._descriptor < 0 or is_half_closed(self._descriptor)
 
     def writable(self) -> None:
         """Send more pending output."""

@@ -12,6 +12,7 @@ from pyrite.broker.timers import TURN
 from pyrite.process.accept import address_of
 from pyrite.process.tls import certificate_user
 from pyrite.protocols.conversation import Conversation
+from pyrite.server.kernel import is_half_closed
 from pyrite.server.listeners import Listener
 
 if TYPE_CHECKING:
@@ -252,6 +253,10 @@ class StreamProtocol(asyncio.Protocol):
             self.transport.resume_reading()
         if not self._input_waits():
             self._end_if_lost()
+
+    def input_has_ended(self) -> bool:
+        endpoint = None if self.transport is None else self.transport.get_extra_info("socket")
+        return endpoint is None or is_half_closed(endpoint.fileno())
 
     def close(self) -> None:
         """Close once pending output was sent."""

@@ -61,6 +61,10 @@ class DatagramTransport:
     def resume_reading(self) -> None:
         """Do nothing."""
 
+    def input_has_ended(self) -> bool:
+        """Return False: datagrams have no end."""
+        return False
+
     def close(self) -> None:
         """Forget the client."""
         self._datagrams.forget(self._address)

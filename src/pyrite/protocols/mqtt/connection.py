@@ -128,6 +128,10 @@ class Connection(Delivery):
             logger.exception("client %r: internal error", self.credentials.client_id)
             self.fail(Reason.UNSPECIFIED_ERROR, "internal error")
 
+    def is_abandoned(self) -> bool:
+        """Return whether the client has closed the connection."""
+        return self.transport.input_has_ended()
+
     def joins(self, merger: Merger, data: bytes) -> int:
         """Add PUBLISH packets to a merger if nothing is ahead of them; return how many bytes it took. HOT."""
         if (
