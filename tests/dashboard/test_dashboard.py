@@ -409,7 +409,7 @@ def test_topics_and_payloads_are_shown_as_text(page: Page, client: BlockingClien
     hostile = f"hostile/{text.replace('/', '|')}"
     show(page, "hostile/#")
     client.publish(hostile, text, qos=1, properties={"user_property": [(text, text)], "content_type": text})
-    client.publish(f"$pipelines/{text.replace('/', '|')}", json.dumps({"name": text}), qos=1)
+    client.publish(f"$pipelines/{text.replace('/', '|')}", json.dumps({"name": text}))
     expect(page.locator("#rows .topic")).to_have_text(hostile)
     expect(page.locator("#rows .value")).to_have_text(text)
     page.locator("#rows > div").click()
@@ -545,14 +545,14 @@ def test_pipelines_show_their_state(
     with open_page(broker) as page:
         tab = page.get_by_role("tab", name="Pipelines")
         expect(tab).to_be_hidden()
-        client.publish("$pipelines/averages", json.dumps(said), qos=1, retain=True)
+        client.publish("$pipelines/averages", json.dumps(said), retain=True)
         tab.click()
         cells = page.locator("#pipelines td")
         expect(cells.nth(5)).to_contain_text(" ago")
         assert cells.all_inner_texts()[:5] == ["averages", "running", "41", "5,121", "12"]
     with open_page(broker) as page:
         page.get_by_role("tab", name="Pipelines").click()
-        client.publish("$pipelines/averages", "", qos=1, retain=True)
+        client.publish("$pipelines/averages", "", retain=True)
         expect(page.get_by_role("tab", name="Pipelines")).to_be_hidden()
         expect(page.locator("#clients")).to_be_visible()
 
@@ -1035,7 +1035,7 @@ def factory(broker: BrokerProcess) -> Iterator[None]:
                     "time": time.time(),
                 }
                 client.publish("$pipelines/averages", json.dumps(said | {"state": "running"}), retain=True)
-            client.publish("$pipelines/averages", "", retain=True, qos=1)
+            client.publish("$pipelines/averages", "", retain=True)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

@@ -11,11 +11,12 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -120,6 +121,19 @@ def result(process: subprocess.Popen[str], sample: Callable[[], object] = lambda
 Memory = dict[int, int]
 
 
+def greet(port: int, encrypted: bool) -> None:
+    """Return when a process answers."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        if encrypted:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with suppress(ssl.SSLError), context.wrap_socket(one):
+                pass
+        else:
+            one.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            one.recv(1)  # HTTP/2 answers HTTP/1 with an error
+
+
 class Target:
     """A broker under attack, with its measurements from before."""
 
@@ -128,12 +142,10 @@ class Target:
         self.ports = ports
         self.url = url
         """The URL of the regular clients."""
-        for scheme in {"http", "flight"} & ports.keys():  # processes start with the first connection
-            with socket.create_connection(("127.0.0.1", int(ports[scheme])), timeout=60) as one:
-                one.sendall(b"GET /health HTTP/1.0\r\n\r\n")
-                one.recv(1)  # HTTP/2 answers HTTP/1 with an error
-        children = sum(scheme in ports for scheme in ("http", "https", "flight", "flights"))
-        wait_until(lambda: len(self.memory()) == 1 + children, "all processes are running")
+        children = {"http", "https", "flight", "flights"} & ports.keys()
+        for scheme in children:  # processes start with the first connection
+            greet(int(ports[scheme]), scheme in ("https", "flights"))
+        wait_until(lambda: len(self.memory()) == 1 + len(children), "all processes are running")
         found = result(start("pair", url, "3"))
         assert found["received"] == found["sent"] > 0
         self.idle = found

@@ -397,6 +397,8 @@ def test_a_takeover_by_another_user_does_not_delay_others(crowd: Crowd, form: st
 
 
 def test_sessions_that_expire_together_do_not_delay_others(crowd: Crowd) -> None:
+    crowd.broker.access = ACCESS[V5]
+
     def once(turns: Turns) -> None:
         for number in range(2_000):
             will = WillMessage(b"crowd", b"gone", 1)
@@ -417,6 +419,7 @@ def test_sessions_that_expire_together_do_not_delay_others(crowd: Crowd) -> None
 
 @pytest.mark.parametrize("version", [V5, V311])
 def test_logins_do_not_delay_others(crowd: Crowd, version: int) -> None:
+    crowd.broker.access = ACCESS[V5]
     will = WillMessage(b"crowd", b"x" * 60_000, 1)
     extra = properties(500) if version == V5 else {}
     connect = encode(Connect("stranger", version, will=will, properties=extra), version)

@@ -203,6 +203,7 @@ ROUTES = [
     ("GET", "metrics"),
     ("GET", "cluster"),
     ("GET", "quotas"),
+    ("GET", "readers"),
     ("GET", "streams"),
     ("GET", "streams/default/messages"),
     ("GET", "streams/missing/messages"),
@@ -240,6 +241,9 @@ def test_permissions_are_checked_before_work_on_every_route(
         if who is not None and path == "quotas":
             users = [one["user"] for one in answer.json()["accounts"]]
             assert users == ["eve"], "those of others are not told"
+            continue
+        if who is not None and path == "readers":
+            assert answer.json() == {"readers": []}, "those of others are not told"
             continue
         if who is not None and path == "streams":
             assert answer.json() == {"streams": [], "withheld": True}

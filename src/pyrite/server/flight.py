@@ -33,8 +33,8 @@ from pyrite.server.listeners import Listener
 from pyrite.server.log_readers import LogReaders
 from pyrite.sinks.sinks import Sinks
 
-MAX_TEMPORARY_PATH = 70
-"""Maximum bytes of the path of temporary files: paths of sockets are limited to about 100."""
+MAX_TEMPORARY_PATH = 80
+"""Maximum bytes of the path of temporary files: the path of a socket there has 23 more, and at most 107."""
 
 
 class FlightProcess(Child):
