@@ -18,6 +18,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from pyrite.client import BlockingClient
+from pyrite.client.errors import ConnectError
 from tests.support.waiting import wait_until
 
 pytest.importorskip("nats")
@@ -130,6 +131,14 @@ def test_the_state_of_the_cluster_is_shown(local: Local) -> None:
     assert "\npyrite_cluster_nodes 3\n" in metrics
 
 
+def _lets_in(url: str) -> bool:
+    try:
+        with BlockingClient(url):
+            return True
+    except ConnectError:
+        return False
+
+
 def test_a_client_whose_node_is_killed_goes_on_at_another(local: Local) -> None:
     resumed: list[bool] = []
     options: dict[str, Any] = {"client_id": "wanderer", "session_expiry": 600}
@@ -141,6 +150,7 @@ def test_a_client_whose_node_is_killed_goes_on_at_another(local: Local) -> None:
         victim.subscribe("wander/#", qos=1)
         local.node(2).kill()
         other.publish("wander/x", b"while away", qos=1)
+        wait_until(lambda: _lets_in(local.mqtt(1)), "another engine leads, if that of the killed node did")
         with BlockingClient(local.mqtt(1), clean_start=False, on_connect=resumed.append, **options) as again:
             again.publish("after/x", b"on", qos=1)
             assert messages.get(timeout=20).payload == b"on"

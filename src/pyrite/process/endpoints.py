@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -50,6 +51,17 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
             listening.close()
         raise
     return found
+
+
+def free_port() -> int:
+    """Return a free port of this machine below those that the system gives to others in the meantime."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
 
 
 def bind_unix(path: str, backlog: int) -> socket.socket:

@@ -11,9 +11,11 @@ requests. A child ends when its socket is closed. When it dies, the next connect
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -104,7 +106,7 @@ class Child:
 
     def listen(self) -> Listener:
         """Open the listener, and return it with its actual port; raise OSError on failure."""
-        self._sockets = bind(self.listener.host, self.listener.port, BACKLOG)
+        self._sockets = _bind(self.listener)
         self.listener = self.listener.at_port(self._sockets[0].getsockname()[1])
         self._await_connection()
         return self.listener
@@ -209,6 +211,18 @@ def tls_settings(tls: Tls) -> TlsSettings:
         tls.certificate_user,
         tls.minimum_version,
     )
+
+
+def _bind(listener: Listener) -> list[socket.socket]:
+    """Open listening sockets; wait a moment for the child of a broker that was killed: it ends soon after."""
+    until = time.monotonic() + STOP_TIMEOUT
+    while True:
+        try:
+            return bind(listener.host, listener.port, BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        time.sleep(0.02)  # nothing is served yet
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from pyrite.process.endpoints import free_port
 
 SCHEMES = ("mqtt", "ws", "line", "flight", "http")
 STOP_TIME = 20.0
@@ -54,9 +55,10 @@ def write_configurations(folder: Path, count: int) -> list[Path]:
     files = [folder / f"node-{number}.toml" for number in range(1, count + 1)]
     if all(file.is_file() for file in files):
         return files  # the same ports as last time
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in files]
-        routes = [f"127.0.0.1:{one.getsockname()[1]}" for one in taken]
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    routes = [f"127.0.0.1:{port}" for port in ports]
     secret = secrets.token_hex(16)
     for file, route in zip(files, routes, strict=True):
         values = {

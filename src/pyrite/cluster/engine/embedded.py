@@ -17,6 +17,7 @@ from urllib.parse import quote
 from pyrite.cluster.engine.connection import end
 from pyrite.cluster.options import ClusterOptions
 from pyrite.errors import PyriteError
+from pyrite.process.endpoints import free_port
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class EmbeddedServer:
         program = _program()
         self._folder.mkdir(parents=True, exist_ok=True)
         await self._end_previous()
-        self._port = self._options.port or _free_port()
+        self._port = self._options.port or free_port()
         config = self._folder / "nats-server.conf"
         config.touch(mode=0o600)
         config.write_text(self.configuration(), encoding="utf-8")
@@ -231,12 +232,6 @@ def _is_local(host: str) -> bool:
     except OSError:
         pass
     return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _program() -> str:
