@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,9 +37,13 @@ def run(args: argparse.Namespace) -> int:
             for file in write_configurations(folder, args.nodes)
         ]
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        ready = threading.Event()
+        for node in nodes:
+            threading.Thread(target=_end_together, args=(node, nodes, ready), daemon=True).start()
         try:
             listening = [_listeners(node) for node in nodes]
             if all(listening):
+                ready.set()
                 _show(listening, folder)
                 nodes[0].wait()
             print("pyrite cluster local: a node has ended", file=sys.stderr)
@@ -83,6 +88,16 @@ def _folder(data: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="pyrite-cluster-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+def _end_together(
+    node: subprocess.Popen[str], nodes: list[subprocess.Popen[str]], ready: threading.Event
+) -> None:
+    """Stop all nodes if one ends before all are ready: the others would wait for it for ever."""
+    node.wait()
+    if not ready.is_set():
+        for other in nodes:
+            other.terminate()
 
 
 def _listeners(node: subprocess.Popen[str]) -> list[str]:
