@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+
+MAX_PORT_ATTEMPTS = 1_000
+"""Ports to try before giving up."""
 
 
 def is_loopback(host: str) -> bool:
@@ -55,13 +60,14 @@ def bind(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 def free_port() -> int:
     """Return a free port of this machine below those that the system gives to others in the meantime."""
-    while True:
+    for _ in range(MAX_PORT_ATTEMPTS):
         port = 10_000 + secrets.randbelow(20_000)
         try:
             with socket.create_server(("127.0.0.1", port)):
                 return port
         except OSError:
             continue
+    raise OSError(errno.EADDRINUSE, "no free port was found between 10000 and 29999")
 
 
 def bind_unix(path: str, backlog: int) -> socket.socket:
