@@ -8,7 +8,6 @@ import socket
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-
 MAX_PORT_ATTEMPTS = 1_000
 """Ports to try before giving up."""
 
